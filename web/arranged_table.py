@@ -1,8 +1,4 @@
-"""Tables as their readers arrange them: order, filter and page number, by parameters of a URL.
-
-Links to the current page change these parameters. They are never built from the Host header, which any
-client can choose.
-"""
+"""Tables as their readers arrange them: order, filter and page number, by parameters of a URL."""
 
 from __future__ import annotations
 
@@ -10,41 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from typing import Any
+from urllib.parse import urlencode
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.errors import ConfigError
 from treehammer.sql.read.query_model import Condition
 from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.web.addresses import (
+    CURRENT_REQUEST,
+    PARTIAL_PARAMETERS,
+    link_to_same_page,
+    requested_path,
+)
 
-if TYPE_CHECKING:
-    # Reports draw the same figures without the service.
-    from starlette.requests import Request
-
-#: Characters of a path that need no quoting.
-_SAFE_IN_PATHS = "/:@!$&'()*+,;=~"
 #: Shorter tables can be read without sorting.
 MIN_SORTABLE_ROWS = 3
 #: Shorter tables fit on a screen and need no filter.
 MIN_FILTERED_ROWS = 16
 _SORT, _FIND = "sort-", "find-"
 _MAX_FILTER_LENGTH = 200
-#: Parameter that asks for a chart of the page as a file.
-DRAWING = "drawing"
-#: Parameters for parts of a page; links to the page leave them out.
-PARTIAL_PARAMETERS = ("part", "version", DRAWING)
-
-
-def requested_path(request: Request) -> str:
-    """Return the path of a request, quoted. ``request.url`` would start with the Host header."""
-    return quote(request.scope["path"], safe=_SAFE_IN_PATHS)
-
-
-def requested_address(request: Request) -> str:
-    """Return the path and query of a request."""
-    query = request.scope["query_string"].decode("latin-1")
-    return requested_path(request) + (f"?{query}" if query else "")
 
 
 @dataclass(frozen=True)
@@ -162,16 +143,6 @@ def encode_condition(condition: Condition) -> str:
     return urlencode([("where", text) for text in condition.texts])
 
 
-def link_to_same_page(request: Request, **changes: Any) -> str:
-    """Return the URL of the current page with changed parameters; None removes a parameter."""
-    removed = {*changes, *PARTIAL_PARAMETERS}
-    unchanged = [
-        (name, value) for name, value in request.query_params.multi_items() if name not in removed
-    ]
-    new = [(name, value) for name, value in changes.items() if value is not None]
-    return f"?{urlencode([*unchanged, *new])}"
-
-
 def count_pages(count: int, size: int) -> int:
     """Return the number of pages for ``count`` items, at least one."""
     return max(-(-count // size), 1)
@@ -197,42 +168,40 @@ class ArrangedTable:
     Attributes:
         table: with the rows in the requested order.
         arrangement: requested order and filter.
-        request: of the page.
     """
 
     table: DataTable
     arrangement: TableArrangement
-    request: Request
 
     @property
     def words(self) -> str:
         """Text of the filter."""
-        return self.request.query_params.get(f"find-{self.table.name}", "")
+        return CURRENT_REQUEST.get().query_params.get(f"find-{self.table.name}", "")
 
     @property
     def page_address(self) -> str:
         """Address of the page without parameters."""
-        return requested_path(self.request)
+        return requested_path()
 
     @property
     def other_parameters(self) -> list[tuple[str, str]]:
         """Parameters of the page that its filter form keeps."""
         removed = {f"find-{self.table.name}", *PARTIAL_PARAMETERS}
-        items = self.request.query_params.multi_items()
+        items = CURRENT_REQUEST.get().query_params.multi_items()
         return [(name, value) for name, value in items if name not in removed]
 
     def heading(self, column: TableColumn) -> HeadingLink:
         """Build the link of a column's heading."""
         changes = {f"sort-{self.table.name}": self.arrangement.next_order(column)}
-        address = link_to_same_page(self.request, **changes)
+        address = link_to_same_page(**changes)
         return HeadingLink(address, self.arrangement.direction(column))
 
 
-def arrange_table(table: DataTable, request: Request) -> ArrangedTable:
+def arrange_table(table: DataTable) -> ArrangedTable:
     """Arrange a table as the parameters of the page request.
 
     Raises:
         ConfigError: the request names an unknown column.
     """
-    arrangement = TableArrangement.parse(request.query_params, table.name)
-    return ArrangedTable(arrangement.apply(table), arrangement, request)
+    arrangement = TableArrangement.parse(CURRENT_REQUEST.get().query_params, table.name)
+    return ArrangedTable(arrangement.apply(table), arrangement)

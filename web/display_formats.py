@@ -220,6 +220,7 @@ def format_time(us: int) -> str:
 
 #: Filters available in templates.
 TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "kind": lambda section: type(section).__name__,
     "time": format_time,
     "cell": format_cell,
     "counted": pluralize,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, overload
@@ -44,10 +44,13 @@ class TableColumn:
         draw: draws a cell as HTML in place of its text; such a column is not exported.
         sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
+        value: gets the value of an item, or names its attribute, for :func:`build_table`; by default
+            the attribute of the key.
     """
 
     key: str
     title: str = ""
+    value: str | Callable[[Any], Any] = field(default="", kw_only=True)
     address: str = field(default="", kw_only=True)
     tooltip: str = field(default="", kw_only=True)
     format_value: Callable[[Any], str] = format_cell
@@ -67,6 +70,10 @@ class TableColumn:
     def heading_tooltip(self) -> str:
         """Tooltip of the heading, '' for none."""
         return self.tooltip or ("" if self.key == self.title else self.key)
+
+    def get_value(self, item: Any) -> Any:
+        """Return the value of an item."""
+        return self.value(item) if callable(self.value) else getattr(item, self.value or self.key)
 
     def cell_text(self, row: Row) -> str:
         """Return the text of a row's cell."""
@@ -241,6 +248,27 @@ class DataTable:
     @property
     def _exported_keys(self) -> list[str]:
         return [column.key for column in self.columns if not column.draw]
+
+
+def build_table(
+    name: str,
+    caption: str,
+    columns: Sequence[TableColumn],
+    items: Iterable[Any],
+    **options: Any,
+) -> DataTable:
+    """Build a table with a row for each item, whose values the columns get.
+
+    Args:
+        name: of the table.
+        caption: of the table.
+        columns: in order; columns that are drawn get no value.
+        items: of any type.
+        options: further attributes of :class:`DataTable`.
+    """
+    valued = [column for column in columns if not column.draw]
+    rows = [{column.key: column.get_value(item) for column in valued} for item in items]
+    return DataTable(name, caption, tuple(columns), rows, **options)
 
 
 def format_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:

@@ -37,8 +37,8 @@ from treehammer.web.api.page_data import (
 from treehammer.web.core import responses as models
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.page_query import PageOperation
+from treehammer.web.page_service import PageContext, PageView
 from treehammer.web.pages.measurement_page import MeasurementQuery
-from treehammer.web.pages.page_context import PageContext, PageView
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.2.0"

@@ -18,18 +18,13 @@ from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.web.addresses import CSV, JSON
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import allow_any_text
+from treehammer.web.page import PageContent
 from treehammer.web.page_query import PageOperation, PageQuery, PathText
+from treehammer.web.page_service import PageContext, PageHandler, PageView, tables_response
 from treehammer.web.pages import load_pages
-from treehammer.web.pages.page_context import (
-    CSV,
-    JSON,
-    PageContext,
-    PageHandler,
-    PageView,
-    tables_response,
-)
 
 #: Paths of operations that correspond to no page.
 MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
@@ -100,20 +95,23 @@ def _as_table_request(request: Request, form: str) -> Request:
     return Request({**request.scope, "query_string": query}, request.receive)
 
 
-def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
+def _about_values(view: PageView | PageContent, operation: PageOperation) -> dict[str, Any]:
     """Return the values that the page shows outside its tables.
 
     Raises:
         ConfigError: the request selects nothing to compare.
     """
-    if not view.values.keys() >= set(operation.about):
+    values = view.about if isinstance(view, PageContent) else view.values
+    if not values.keys() >= set(operation.about):
         # Without a selection the compare page lists comparisons, which have their own operation.
         raise ConfigError(
             "the request compares nothing",
             hint="Give a and b, or axis=selection with where_a and where_b. Stored comparisons are "
             f"at {API_PREFIX}/comparisons.",
         )
-    about = {name: view.values[name] for name in operation.about}
+    about = {name: values[name] for name in operation.about}
+    if isinstance(view, PageContent):
+        return about
     if "facts" in about:
         about["facts"] = dict(about["facts"])
     if "changes" in about:

@@ -48,7 +48,7 @@ from treehammer.version import __version__
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.display_formats import day_from_number, day_number, midnight_us, today
-from treehammer.web.pages.page_context import PageContext
+from treehammer.web.page_service import PageContext
 
 #: Format in which metrics are sent.
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

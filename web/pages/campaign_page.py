@@ -1,7 +1,4 @@
-"""List of campaigns, newest first, and the page of one.
-
-The page of a campaign has its progress, failures, jobs, provenance and how to run it again.
-"""
+"""Page of a campaign: progress, failures, jobs, provenance, and how to run it again."""
 
 from __future__ import annotations
 
@@ -11,9 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-from starlette.requests import Request
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison.limit_outcomes import judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
@@ -26,10 +20,11 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
-from treehammer.web.arranged_table import count_pages, past_last_page_text
-from treehammer.web.core.responses import require_text
+from treehammer.web.addresses import link_to, link_to_same_page
+from treehammer.web.arranged_table import count_pages
+from treehammer.web.display_formats import format_time
 from treehammer.web.labels import VARIANT_COLUMN
-from treehammer.web.page_query import FormInput, ListQuery, PageOperation
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.pages.campaign_tables import (
     JOBS_PER_PAGE,
     CampaignQuery,
@@ -39,39 +34,38 @@ from treehammer.web.pages.campaign_tables import (
     build_site_table,
     build_unsupported_table,
 )
-from treehammer.web.pages.common_tables import campaign_table, describe_states
-from treehammer.web.pages.page_context import (
-    HTML,
-    PageContext,
-    PageModule,
-    PageView,
-    link_to,
-    requested_format,
+from treehammer.web.pages.common_tables import describe_states
+from treehammer.web.sections import (
+    Code,
+    Command,
+    Facts,
+    Form,
+    Inline,
+    Link,
+    Links,
+    Live,
+    Paragraph,
+    Progress,
+    Section,
+    Titled,
+    if_filled,
+    list_pages,
+    quiet,
 )
 
-#: Campaigns on one page.
-CAMPAIGNS_PER_PAGE = 20
 #: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
 MAX_LIMITED_MEASUREMENTS = 2_000
 #: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
 
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/campaigns",
-        "listCampaigns",
-        "campaigns",
-        "Campaigns, newest first, 20 per page",
-        {"campaigns": "campaigns"},
-        ListQuery,
-        ("page", "pages", "count"),
-    ),
-    PageOperation(
-        "/campaigns/{campaign_id}",
+@page(
+    "/campaigns/{campaign_id:some}",
+    "campaign",
+    CampaignQuery,
+    position=51,
+    api=PageOperation(
         "getCampaign",
-        "campaign",
         "A campaign: progress, failures, jobs, submitted command",
         {
             "jobs": "selected jobs",
@@ -81,101 +75,124 @@ OPERATIONS = (
             "messages": "error messages",
             "limits": "limits that the test states, with their outcomes",
         },
-        CampaignQuery,
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
 )
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes of the list and of a campaign.
-
-    ``?part=progress`` selects the part of a campaign's page that changes during jobs.
-    """
-    return [
-        context.page_route("/campaigns", campaign_list_view, "campaigns"),
-        context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign"),
-    ]
-
-
-PAGES = PageModule(routes, position=50, menu={"campaigns": "Campaigns"}, operations=OPERATIONS)
-
-
-def campaign_list_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the list."""
-    number = ListQuery.parse(request).page
-    campaigns, count = campaign_queries.list_campaigns(
-        store, (number - 1) * CAMPAIGNS_PER_PAGE, CAMPAIGNS_PER_PAGE
-    )
-    page_count = count_pages(count, CAMPAIGNS_PER_PAGE)
-    table = campaign_table("campaigns", "Campaigns, newest first", campaigns, request)
-    table = replace(
-        table,
-        empty_text=past_last_page_text(number, page_count),
-        is_arrangeable=page_count == 1,
-    )
-    values = {"page": number, "pages": page_count, "count": count}
-    return PageView("campaigns.html.j2", "Campaigns", values, (table,))
-
-
-def campaign_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the page.
+def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
+    """Build the page; ``?part=progress`` selects the part that changes during jobs.
 
     Raises:
         ConfigError: a filter of jobs has an unknown value.
         NothingToDoError: the campaign does not exist.
     """
-    query = CampaignQuery.parse(request)
+    store, query = request.store, request.query
     campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
     count = count_campaign(store, campaign.id, time.time_ns() // 1000)
     progress = make_progress(store, campaign, count)
-    sites = build_site_table(campaign, count, request)
-    failures = build_failure_table(store, campaign, count, request, progress.no_failures_text)
-    unsupported = build_unsupported_table(campaign, count, request)
-    parts = {
-        "progress": progress,
-        "sites": sites,
-        "failures": failures,
-        "unsupported": unsupported,
-        "every_s": REFRESH_INTERVAL_S,
-    }
-    progress_hash = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    live = {**parts, "campaign": campaign, "progress_hash": progress_hash}
-    if request.query_params.get("part") == "progress" and requested_format(request) == HTML:
+    sites = build_site_table(campaign, count)
+    failures = build_failure_table(store, campaign, count, progress.no_failures_text)
+    unsupported = build_unsupported_table(campaign, count)
+    shown = hashlib.sha256(repr((progress, sites, failures, unsupported)).encode()).hexdigest()[:16]
+    live = Live(
+        *_list_progress(campaign, progress),
+        Titled("Failures", failures, if_filled(unsupported), anchor="failures"),
+        Titled("Sites", sites, anchor="sites"),
+        address="" if progress.is_finished else link_to_same_page(part="progress", shown=shown),
+        every_s=REFRESH_INTERVAL_S,
+    )
+    parameters = request.raw.query_params
+    if parameters.get("part") == "progress" and request.is_html:
         # Unchanged content is not sent again, so that screen readers do not repeat it.
-        is_unchanged = request.query_params.get("shown") == progress_hash
-        is_unchanged = is_unchanged and not progress.is_finished
+        is_unchanged = parameters.get("shown") == shown and not progress.is_finished
         status = 204 if is_unchanged else 200
-        return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
-    messages = build_message_table(store, campaign, request)
+        return PageContent(campaign.name, [live], status=status, is_part=True)
+    messages = build_message_table(store, campaign)
     limits = _build_limit_table(store, campaign)
-    jobs, job_count = build_job_table(store, query, request)
-    values = {
-        **live,
-        "limits": limits,
-        "messages": messages,
-        "jobs": jobs,
-        "job_count": job_count,
+    jobs, job_count = build_job_table(store, query)
+    pages = count_pages(job_count, JOBS_PER_PAGE)
+    facts = describe_provenance(store, campaign)
+    command = campaign_outcome.rerun_command(campaign)
+    render = campaign_outcome.rerun_command(campaign, "render")
+    form = _build_form(query, count, (*failures.rows, *unsupported.rows))
+    anchors = [Link("Provenance", "#ran"), Link("Jobs", "#jobs")]
+    sections = (
+        quiet(*_describe_submission(campaign)),
+        Links([*list_related_links(campaign), *anchors], "Results of the campaign"),
+        live,
+        if_filled(messages),
+        Titled("Limits of the test", limits, anchor="expected")
+        if limits.rows or limits.empty_text
+        else None,
+        Titled("Provenance", Facts(facts), anchor="ran"),
+        Titled(
+            "Run again",
+            Paragraph(_explain_rerun(campaign)),
+            Command(command),
+            Paragraph("Show the submit descriptions without submitting them:"),
+            Command(render),
+            anchor="again",
+        ),
+        Titled(
+            "Jobs",
+            form,
+            quiet(pluralize(job_count, "job")),
+            jobs,
+            list_pages(query.page, pages, "#jobs"),
+            anchor="jobs",
+        ),
+    )
+    about = {
+        "progress": progress.as_dict(),
+        "facts": dict(facts),
+        "command_line": command,
+        "render": render,
         "page": query.page,
-        "pages": count_pages(job_count, JOBS_PER_PAGE),
-        "form": _list_filters(query, count, (*failures.rows, *unsupported.rows)),
-        "facts": describe_provenance(store, campaign),
-        "links": list(list_related_links(campaign, request)),
-        "command_line": campaign_outcome.rerun_command(campaign),
-        "render": campaign_outcome.rerun_command(campaign, "render"),
+        "pages": pages,
+        "job_count": job_count,
     }
-    return PageView(
-        "campaign.html.j2",
+    return PageContent(
         campaign.name or campaign.id,
-        values,
+        sections,
         (jobs, sites, failures, unsupported, messages, limits),
+        about,
+        [Link("Campaigns", link_to("campaigns"))],
     )
 
 
-def _list_filters(
-    query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]
-) -> list[FormInput]:
-    """List the filters of jobs.
+def _describe_submission(campaign: CampaignRow) -> Iterator[Inline]:
+    yield f"Test {campaign.test_name}"
+    if campaign.commit_id:
+        yield " at "
+        yield Code(campaign.commit_id[:12])
+    dirty = ", with uncommitted changes" if campaign.dirty else ""
+    yield f"{dirty} · submitted {format_time(campaign.created_us)}"
+
+
+def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterator[Section]:
+    planned = progress.planned or 1
+    yield Paragraph(progress.sentence, role="status")
+    yield Progress(progress.count.measured, planned, "measurements recorded")
+    if progress.is_finished:
+        return
+    as_of = progress.as_of_us
+    yield quiet(
+        "Measurements are counted as they arrive. Job states are as of the last query of the batch "
+        f"systems{f'; their latest event is from {format_time(as_of)}' if as_of else ''}. ",
+        Code(f"treehammer status {campaign.id} --follow"),
+        " updates them.",
+    )
+
+
+def _explain_rerun(campaign: CampaignRow) -> str:
+    if campaign.dirty:
+        return "The test was submitted with uncommitted changes; this command runs it without them."
+    if not campaign.commit_id:
+        return "The test was read from a folder that may have changed since."
+    return ""
+
+
+def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]) -> Form:
+    """Build the filters of jobs.
 
     Raises:
         ConfigError: the campaign has no jobs at the site.
@@ -183,11 +200,9 @@ def _list_filters(
     job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
     query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
     failures = {*(row["failure"] for row in bad_rows), query.failure} - {""}
-    return query.list_inputs(
-        site=job_sites,
-        state=(),
-        failure={"": "any or none", **{name: name for name in sorted(failures)}},
-    )
+    choices = {"": "any or none", **{name: name for name in sorted(failures)}}
+    inputs = query.list_inputs(site=job_sites, state=(), failure=choices)
+    return Form(inputs, anchor="#jobs")
 
 
 def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
@@ -283,23 +298,23 @@ def describe_provenance(store: Store, campaign: CampaignRow) -> list[tuple[str, 
     return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
 
 
-def list_related_links(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str]]:
-    """Yield links to the campaign's results, each with a title."""
+def list_related_links(campaign: CampaignRow) -> Iterator[Link]:
+    """Yield links to the campaign's results."""
     filters = {"campaign": campaign.id}
-    yield "CPU efficiency by site", link_to(request, "s0", query=filters)
+    yield Link("CPU efficiency by site", link_to("s0", query=filters))
     time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
-    yield "CPU time per event", link_to(request, "explore", query={**time_per_event, **filters})
+    yield Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
     latency = {"view": "latency", "by": "site", "color": "axis_root"}
-    yield "Read latency", link_to(request, "explore", query={**latency, **filters})
+    yield Link("Read latency", link_to("explore", query={**latency, **filters}))
     definition = json.loads(campaign.plan).get("definition", {})
     if definition.get("load"):
-        yield "Load", link_to(request, "campaign-load", campaign_id=campaign.id)
+        yield Link("Load", link_to("campaign-load", campaign_id=campaign.id))
     releases = definition.get("axes", {}).get("root", [])
     if len(releases) > 1:
         sides = {"a": releases[0], "b": releases[-1]}
         title = f"{sides['b']} compared with {sides['a']}"
-        yield title, link_to(request, "compare", query={**sides, **filters})
-    yield "ROOT file", link_to(request, "rootfile", query=filters)
+        yield Link(title, link_to("compare", query={**sides, **filters}))
+    yield Link("ROOT file", link_to("rootfile", query=filters))
 
 
 def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
-from starlette.requests import Request
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import JobState
@@ -21,13 +21,13 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.campaign_queries import JobSummary
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.text_formatting import format_counts, format_duration
+from treehammer.tables import DataTable, TableColumn, build_table
+from treehammer.text_formatting import format_counts
+from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import count_pages, past_last_page_text
+from treehammer.web.columns import column, columns, hidden
 from treehammer.web.display_formats import format_time
 from treehammer.web.page_query import OneOf, PageNumber, PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import job_column
-from treehammer.web.pages.page_context import link_to
 
 #: Jobs on one page of the list.
 JOBS_PER_PAGE = 100
@@ -35,143 +35,144 @@ JOBS_PER_PAGE = 100
 MAX_MESSAGES = 30
 
 
-def build_site_table(campaign: CampaignRow, count: CampaignCount, request: Request) -> DataTable:
-    """Build the table of jobs and measurements by site; ``request`` gives the root of links."""
-    rows = [
-        {
-            "site": site,
-            **{state.value: of_site.jobs[state.value] for state in JobState},
-            "recorded": of_site.measured,
-            "failed": of_site.failed,
-            "missing": of_site.missing.total(),
-        }
-        for site, of_site in count.sites.items()
-        if of_site.jobs
-    ]
-    columns = (
-        TableColumn(
-            "site", "site", link=lambda row: _link_to_jobs(request, campaign, site=row["site"])
-        ),
-        *(
-            TableColumn(
-                state.value,
-                state.value,
-                lambda count: str(count or "–"),
-                is_number=True,
-                link=_link_to_state(request, campaign, state.value),
-            )
-            for state in JobState
-        ),
-        TableColumn("recorded", "measured", is_number=True),
-        TableColumn("failed", "of them failed", is_number=True),
-        TableColumn("missing", "missing", is_number=True),
+class CampaignQuery(PageQuery):
+    """Parameters of a campaign's page."""
+
+    campaign_id: PathText = Field(description="Identity.")
+    site: Text = Field("", description="Only jobs of this site.")
+    state: Annotated[str, OneOf([state.value for state in JobState])] = Field(
+        "", description="Only jobs in this state."
     )
-    return DataTable(
-        "sites", "Jobs by site and state", columns, rows, empty_text="This campaign has no jobs."
+    failure: Annotated[str, OneOf(BAD_OUTCOME_LABELS)] = Field(
+        "", description="Only jobs with this failure."
     )
+    page: PageNumber = Field(1, description="Page number of the jobs.")
 
 
-def _link_to_state(request: Request, campaign: CampaignRow, state: str) -> Any:
-    return lambda row: (
-        _link_to_jobs(request, campaign, site=row["site"], state=state) if row[state] else ""
-    )
+def _link_to_jobs(campaign: CampaignRow, **filters: str) -> str:
+    return link_to("campaign", campaign_id=campaign.id, query=filters) + "#jobs"
 
 
-def _link_to_jobs(request: Request, campaign: CampaignRow, **filters: str) -> str:
-    return link_to(request, "campaign", campaign_id=campaign.id, query=filters) + "#jobs"
+def build_site_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
+    """Build the table of jobs and measurements by site."""
 
-
-def build_failure_table(
-    store: Store,
-    campaign: CampaignRow,
-    count: CampaignCount,
-    request: Request,
-    empty_text: str,
-) -> DataTable:
-    """Build the table of failures by class and site: measurements, and attempts that ended early.
-
-    Args:
-        store: the database.
-        campaign: the campaign.
-        count: its measurements.
-        request: provides the root path of links.
-        empty_text: sentence shown if there are no failures.
-    """
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-
-    def row_for(site: str, failure: str) -> dict[str, Any]:
-        names = ("measurements", "missing", "transient", "attempts", "again")
-        return rows.setdefault(
-            (failure, site), {"failure": failure, "site": site, **dict.fromkeys(names, 0)}
+    def count_jobs(state: str) -> TableColumn:
+        return column(
+            state,
+            format_value=lambda jobs: str(jobs or "–"),
+            is_number=True,
+            value=lambda item: item[1].jobs[state],
+            link=lambda row: (
+                _link_to_jobs(campaign, site=row["site"], state=state) if row[state] else ""
+            ),
         )
+
+    return build_table(
+        "sites",
+        "Jobs by site and state",
+        (
+            column(
+                "site",
+                value=lambda item: item[0],
+                link=lambda row: _link_to_jobs(campaign, site=row["site"]),
+            ),
+            *(count_jobs(state.value) for state in JobState),
+            column("recorded", "measured", value=lambda item: item[1].measured),
+            column("failed", "of them failed", value=lambda item: item[1].failed),
+            column("missing", is_number=True, value=lambda item: item[1].missing.total()),
+        ),
+        [item for item in count.sites.items() if item[1].jobs],
+        empty_text="This campaign has no jobs.",
+    )
+
+
+@dataclass
+class _Failures:
+    """Failures of one class at a site: measurements, and attempts that ended early."""
+
+    failure: str
+    site: str
+    measurements: int = 0
+    missing: int = 0
+    transient: int = 0
+    attempts: int = 0
+    again: int = 0
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Sort key: by size; those that a retry can cure come last."""
+        lasting = self.measurements - self.transient
+        is_transient = self.transient > 0 and lasting <= 0
+        return is_transient, -lasting, -self.attempts, self.failure, self.site
+
+
+def _count_failures(store: Store, campaign: CampaignRow, count: CampaignCount) -> list[_Failures]:
+    failures: dict[tuple[str, str], _Failures] = {}
+
+    def at(site: str, failure: str) -> _Failures:
+        return failures.setdefault((failure, site), _Failures(failure, site))
 
     for site, of_site in count.sites.items():
         for failure, number in of_site.failures.items():
-            row_for(site, failure)["measurements"] = number
+            at(site, failure).measurements = number
         for failure, number in of_site.missing.items():
             if failure in FAILURE_CLASSES:
-                row_for(site, failure)["missing"] = number
+                at(site, failure).missing = number
     for (site, failure), number in campaign_queries.count_transient(store, campaign.id).items():
-        if (failure, site) in rows:
-            rows[failure, site]["transient"] = number
-    for attempts in campaign_queries.count_failed_attempts(store, campaign.id):
-        row_for(attempts.site, attempts.failure_class).update(
-            attempts=attempts.attempts, again=attempts.retried
-        )
-    columns = (
-        _failure_column("class", campaign, request),
-        TableColumn("site", "site"),
-        TableColumn("measurements", "measurements", is_number=True),
-        TableColumn("transient", "transient", is_number=True),
-        TableColumn("missing", "missing measurements", is_number=True),
-        TableColumn("attempts", "failed attempts of jobs", is_number=True),
-        TableColumn("again", "retried", is_number=True),
-    )
-    return DataTable(
+        if (failure, site) in failures:
+            failures[failure, site].transient = number
+    for counted in campaign_queries.count_failed_attempts(store, campaign.id):
+        failed = at(counted.site, counted.failure_class)
+        failed.attempts, failed.again = counted.attempts, counted.retried
+    return sorted(failures.values(), key=lambda failed: failed.order)
+
+
+def build_failure_table(
+    store: Store, campaign: CampaignRow, count: CampaignCount, empty_text: str
+) -> DataTable:
+    """Build the table of failures by class and site."""
+    return build_table(
         "failures",
         "Failures by class and site",
-        columns,
-        sorted(rows.values(), key=_failure_order),
+        (
+            _failure_column("class", campaign),
+            TableColumn("site", "site"),
+            *columns("measurements", "transient"),
+            column("missing", "missing measurements", is_number=True),
+            column("attempts", "failed attempts of jobs"),
+            column("again", "retried", is_number=True),
+        ),
+        _count_failures(store, campaign, count),
         empty_text=empty_text,
     )
 
 
-def _failure_order(row: Row) -> tuple[Any, ...]:
-    """Sort failures by size; those that a retry can cure come last."""
-    lasting = row["measurements"] - row["transient"]
-    is_transient = row["transient"] > 0 and lasting <= 0
-    return is_transient, -lasting, -row["attempts"], row["failure"], row["site"]
-
-
-def _failure_column(title: str, campaign: CampaignRow, request: Request) -> TableColumn:
+def _failure_column(title: str, campaign: CampaignRow) -> TableColumn:
     """Build the column of failures, linked to the jobs of a site that had them."""
-    return TableColumn(
+    return column(
         "failure",
         title,
-        link=lambda row: _link_to_jobs(request, campaign, site=row["site"], failure=row["failure"]),
+        link=lambda row: _link_to_jobs(campaign, site=row["site"], failure=row["failure"]),
     )
 
 
-def build_unsupported_table(
-    campaign: CampaignRow, count: CampaignCount, request: Request
-) -> DataTable:
+def build_unsupported_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
     """Build the table of features that a release or setup lacks, by site."""
-    rows = [
-        {"failure": label, "site": site, "measurements": of_site.outcomes[label]}
+    unsupported = [
+        _Failures(label, site, of_site.outcomes[label])
         for site, of_site in count.sites.items()
         for label in UNSUPPORTED_LABELS.values()
         if of_site.outcomes[label]
     ]
-    columns = (
-        _failure_column("feature", campaign, request),
-        TableColumn("site", "site"),
-        TableColumn("measurements", "measurements", is_number=True),
+    return build_table(
+        "unsupported",
+        "Not supported by the release or setup (not failures of the site)",
+        (_failure_column("feature", campaign), TableColumn("site", "site"), column("measurements")),
+        unsupported,
     )
-    caption = "Not supported by the release or setup (not failures of the site)"
-    return DataTable("unsupported", caption, columns, rows)
 
 
-def build_message_table(store: Store, campaign: CampaignRow, request: Request) -> DataTable:
+def build_message_table(store: Store, campaign: CampaignRow) -> DataTable:
     """Build the table of messages of failed measurements, most frequent first."""
     messages = campaign_queries.list_failure_messages(store, campaign.id)
     number: Counter[tuple[str, ...]] = Counter()
@@ -191,14 +192,12 @@ def build_message_table(store: Store, campaign: CampaignRow, request: Request) -
         {"count": count, **dict(zip(names, key, strict=True)), "job_id": example[key]}
         for key, count in number.most_common(MAX_MESSAGES)
     ]
-    columns = (
-        TableColumn("failure", "class"),
-        TableColumn("count", "times", is_number=True),
+    shown = (
+        column("failure", "class"),
+        column("count", "times", is_number=True),
         TableColumn("site", "site"),
-        TableColumn("kind", "kind"),
-        TableColumn("phase", "phase"),
-        TableColumn("message", "message", is_long=True),
-        job_column(request, "example job"),
+        *columns("kind", "phase", "message"),
+        column("job_id", "example job"),
     )
     limits = [f"From the first {len(messages)} failed measurements."] * (
         len(messages) == campaign_queries.MAX_FAILURE_MESSAGES
@@ -206,24 +205,10 @@ def build_message_table(store: Store, campaign: CampaignRow, request: Request) -
     limits += [f"The {MAX_MESSAGES} most frequent of {len(number)} messages."] * (
         len(number) > MAX_MESSAGES
     )
-    return DataTable("messages", "Failure messages", columns, rows, note=" ".join(limits))
+    return DataTable("messages", "Failure messages", shown, rows, note=" ".join(limits))
 
 
-class CampaignQuery(PageQuery):
-    """Parameters of a campaign's page."""
-
-    campaign_id: PathText = Field(description="Identity.")
-    site: Text = Field("", description="Only jobs of this site.")
-    state: Annotated[str, OneOf([state.value for state in JobState])] = Field(
-        "", description="Only jobs in this state."
-    )
-    failure: Annotated[str, OneOf(BAD_OUTCOME_LABELS)] = Field(
-        "", description="Only jobs with this failure."
-    )
-    page: PageNumber = Field(1, description="Page number of the jobs.")
-
-
-def build_job_table(store: Store, query: CampaignQuery, request: Request) -> tuple[DataTable, int]:
+def build_job_table(store: Store, query: CampaignQuery) -> tuple[DataTable, int]:
     """Build one page of the table of jobs; also return the number of jobs on all pages."""
     lines, count = campaign_queries.list_job_summaries(
         store,
@@ -233,59 +218,63 @@ def build_job_table(store: Store, query: CampaignQuery, request: Request) -> tup
         JOBS_PER_PAGE,
         natural_sort_key,
     )
-    columns = (
-        TableColumn("label", "job", link=lambda row: link_to(request, "job", job_id=row["job_id"])),
-        TableColumn("job_id", hidden=True),
-        TableColumn("site", "site"),
-        TableColumn("door", "door"),
-        TableColumn("repeat", "repeat", is_number=True),
-        TableColumn("state", "state", css_class=lambda row: f"state {row['state']}"),
-        TableColumn("attempts", "attempts", is_number=True),
-        TableColumn("started_us", "last started", lambda us: format_time(us) if us else "–"),
-        TableColumn("seconds", "duration", format_duration, is_number=True),
-        TableColumn("recorded", "recorded", is_number=True),
-        TableColumn("planned", "planned", is_number=True),
+    shown = (
+        column(
+            "label",
+            "job",
+            value=lambda line: line.job.label or line.job.kind,
+            link=lambda row: link_to("job", job_id=row["job_id"]),
+        ),
+        hidden("job_id", value=lambda line: line.job.id),
+        TableColumn("site", "site", value=lambda line: line.job.site),
+        column("door", value=lambda line: line.job.door),
+        column("repeat", value=lambda line: line.job.repeat),
         TableColumn(
+            "state",
+            "state",
+            css_class=lambda row: f"state {row['state']}",
+            value=lambda line: line.job.state,
+        ),
+        column("attempts"),
+        column(
+            "started_us",
+            "last started",
+            format_value=lambda us: format_time(us) if us else "–",
+            value=lambda line: line.last_attempt.started_us if line.last_attempt else None,
+        ),
+        column("seconds", value=_measure_duration),
+        column("recorded", value="measurements"),
+        column("planned", value=lambda line: line.job.planned_measurements),
+        column(
             "failure",
-            "failure",
+            value=lambda line: line.last_attempt.failure_class if line.last_attempt else "",
             format_row=lambda row: row["failure"] or format_counts(row["failed"]),
         ),
-        TableColumn("failed", hidden=True),
-        TableColumn("message", "message", is_long=True),
+        hidden("failed", value="failures"),
+        column("message", value=_find_message),
     )
-    rows = [_job_row(line) for line in lines]
-    return DataTable(
+    return build_table(
         "jobs",
         "Selected jobs",
-        columns,
-        rows,
+        shown,
+        lines,
         empty_text=past_last_page_text(query.page, count_pages(count, JOBS_PER_PAGE))
         or "No job matches the filters.",
         is_arrangeable=count <= JOBS_PER_PAGE,
     ), count
 
 
-def _job_row(line: JobSummary) -> Row:
+def _measure_duration(line: JobSummary) -> float | None:
     last = line.last_attempt
-    duration_s = (
-        (last.ended_us - last.started_us) / 1e6
-        if last and last.ended_us and last.started_us
-        else None
+    if last and last.ended_us and last.started_us:
+        return (last.ended_us - last.started_us) / 1e6
+    return None
+
+
+def _find_message(line: JobSummary) -> str:
+    failure, message = (
+        (line.last_attempt.failure_class, line.last_attempt.message)
+        if line.last_attempt
+        else ("", "")
     )
-    failure, message = (last.failure_class, last.message) if last else ("", "")
-    return {
-        "label": line.job.label or line.job.kind,
-        "job_id": line.job.id,
-        "site": line.job.site,
-        "door": line.job.door,
-        "repeat": line.job.repeat,
-        "state": line.job.state,
-        "attempts": line.attempts,
-        "started_us": last.started_us if last else None,
-        "seconds": duration_s,
-        "recorded": line.measurements,
-        "planned": line.job.planned_measurements,
-        "failure": failure,
-        "failed": line.failures,
-        "message": message if failure else line.message or message,
-    }
+    return message if failure else line.message or message

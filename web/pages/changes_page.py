@@ -45,6 +45,7 @@ from treehammer.sql.watch.alarms import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import SECOND_US
+from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.core.responses import allow_any_text
 from treehammer.web.display_formats import (
     day_from_number,
@@ -57,6 +58,7 @@ from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
 from treehammer.web.page_query import PageOperation, PageQuery, PathText, Text
+from treehammer.web.page_service import PageContext, PageModule, PageView
 from treehammer.web.pages.common_tables import (
     build_change_point_table,
     comparison_columns,
@@ -64,7 +66,6 @@ from treehammer.web.pages.common_tables import (
     list_recent_changes,
     load_campaign_names,
 )
-from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
@@ -142,14 +143,14 @@ def changes_view(store: Store, request: Request) -> PageView:
     """Collect the changes, of one site or release if the request names it."""
     names = ChangesQuery.parse(request).model_dump()
     changes = list_recent_changes(store, **names)
-    table = build_change_point_table(changes, request)
+    table = build_change_point_table(changes)
     first = change_points.describe_change(changes[0]) if changes else ""
-    commits = _build_commit_table(store, request)
+    commits = _build_commit_table(store)
     values = {"changepoints": table, "commits": commits, "names": names, "first": first}
     return PageView("changes.html.j2", "Changes over time", values, (table, commits))
 
 
-def _build_commit_table(store: Store, request: Request) -> DataTable:
+def _build_commit_table(store: Store) -> DataTable:
     """Build the table of the newest comparisons of a test's commits, without working trees."""
     first = datetime.now(UTC) - timedelta(days=WINDOW_DAYS)
     comparisons = [
@@ -176,7 +177,7 @@ def _build_commit_table(store: Store, request: Request) -> DataTable:
     ]
     columns = (
         TableColumn("test", "test"),
-        *comparison_columns(request),
+        *comparison_columns(),
         TableColumn("measured", "measured"),
         TableColumn("judged_us", "judged", format_time),
         TableColumn("headline", "variants", is_long=True),
@@ -201,7 +202,7 @@ def change_view(store: Store, request: Request) -> PageView:
         raise NothingToDoError(
             "no such change", hint="Later days may not have supported a provisional one."
         )
-    table = _build_place_table(change, request)
+    table = _build_place_table(change)
     releases = {row["release"] for row in table.rows if row["release"]}
     values = {
         "change": change,
@@ -221,10 +222,10 @@ def change_view(store: Store, request: Request) -> PageView:
     return PageView("change.html.j2", change_points.name_subject(change), values, (table,))
 
 
-def _build_place_table(change: ChangePointRow, request: Request) -> DataTable:
+def _build_place_table(change: ChangePointRow) -> DataTable:
     """Build the table of the series that changed."""
     columns = (
-        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
+        TableColumn("site", "site", link=link_rows("site", site="site")),
         TableColumn("storage_site", "storage"),
         TableColumn("door", "door"),
         TableColumn("release", "ROOT"),
@@ -260,13 +261,13 @@ def release_view(store: Store, request: Request) -> PageView:
     for name, listed_values in choices.items():
         if name in query.model_fields_set:
             query.require_choice(name, listed_values)
-    charts = build_ratio_charts(store, query, changes, request)
+    charts = build_ratio_charts(store, query, changes)
     if not choices["metric"] and not changes:
         raise NothingToDoError(
             f"nothing is known of ROOT {release} over time",
             hint="It needs jobs that it shares with a control release: treehammer changes --update.",
         )
-    table = build_change_point_table(changes, request)
+    table = build_change_point_table(changes)
     ratios = build_ratio_table(charts)
     values = {
         "changepoints": table,
@@ -335,7 +336,7 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
         size = verdict_text.format_effect(change.effect)
         title = f"{change_points.name_subject(change)}: {change_points.describe_quantity(change)} {size}"
         add(entry, "title", title)
-        address = base + link_to(request, "change", change=change.id).removeprefix(
+        address = base + link_to("change", change=change.id).removeprefix(
             request.scope.get("root_path", "")
         )
         add(entry, "id", address)
@@ -386,7 +387,7 @@ def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
 
 
 def build_ratio_charts(
-    store: Store, query: ReleaseQuery, changes: Sequence[ChangePointRow], request: Request
+    store: Store, query: ReleaseQuery, changes: Sequence[ChangePointRow]
 ) -> list[RatioChart]:
     """Build a chart for each test that measured a release, with the other releases beside it."""
     release = query.release
@@ -426,7 +427,7 @@ def build_ratio_charts(
                 series,
                 release,
                 dict(enumerate(family_changes, 1)),
-                lambda day: link_to(request, "day", day=day, query={"site": query.site}),
+                lambda day: link_to("day", day=day, query={"site": query.site}),
             ),
             DayAxis(first, last),
             marks,

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from markupsafe import Markup
-from starlette.requests import Request
 
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
@@ -28,9 +27,10 @@ from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.web.display_formats import day_number, format_time, today
+from treehammer.web.addresses import link_rows, link_to
+from treehammer.web.display_formats import EfficiencyExplanation, day_number, format_time, today
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
-from treehammer.web.pages.page_context import link_to
+from treehammer.web.sections import Paragraph, Strong, Titled
 
 #: Numbers of days to choose from, and the default.
 WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
@@ -70,19 +70,26 @@ def outcome_counts(outcomes: DayOutcomes) -> dict[str, Any]:
     }
 
 
-def job_column(request: Request, title: str) -> TableColumn:
+def job_column(title: str) -> TableColumn:
     """Build a column of shortened job ids that link to the jobs' pages."""
     return TableColumn(
         "job_id",
         title,
         lambda id_: id_[:8],
-        link=lambda row: link_to(request, "job", job_id=row["job_id"]),
+        link=link_rows("job", job_id="job_id"),
     )
 
 
 def status_class(row: Row) -> str:
     """Return the CSS class of a row's status."""
     return str(row["status"]).replace(" ", "-")
+
+
+def efficiency_section(explanation: EfficiencyExplanation) -> Titled:
+    """Answer "why is the CPU efficiency low?": the sentences, and the parts of the wall time."""
+    first, *others = explanation.sentences or ("",)
+    answer = Paragraph(Strong(first), f" {' '.join(others)}") if first else None
+    return Titled("Where the time went", answer, explanation.table, anchor="time")
 
 
 def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
@@ -109,11 +116,13 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
     }
 
 
-def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> DataTable:
+def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
     """Build the table of current states."""
     columns = (
         *_SUBJECT,
-        TableColumn("state", "state", css_class=_state_class, link=_make_linker(request)),
+        TableColumn(
+            "state", "state", css_class=_state_class, link=link_rows("state-change", change="id")
+        ),
         TableColumn("use", "use"),
         TableColumn("since_us", "since", format_time),
         TableColumn("cause", "by"),
@@ -125,7 +134,7 @@ def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> D
     return DataTable("states", "States", columns, rows, empty_text=empty)
 
 
-def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -> TableColumn:
+def make_state_column(states: Mapping[str, StatusChangeRow]) -> TableColumn:
     """Make the column of the current state of each site, linked to its evidence."""
 
     def draw(row: Row) -> Markup:
@@ -137,17 +146,17 @@ def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -
             return badge
         reason = state.evidence.explanation or state.reason
         title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
-        address = link_to(request, "state-change", change=state.id)
+        address = link_to("state-change", change=state.id)
         return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
 
     return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
 
 
-def build_history_table(changes: Sequence[StatusChangeRow], request: Request) -> DataTable:
+def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
     """Build the table of changes, the newest first."""
     newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
     columns = (
-        TableColumn("since_us", "since", format_time, link=_make_linker(request)),
+        TableColumn("since_us", "since", format_time, link=link_rows("state-change", change="id")),
         *_SUBJECT,
         TableColumn("previous", "from"),
         TableColumn("state", "to", css_class=_state_class),
@@ -168,10 +177,6 @@ def _state_class(row: Row) -> str:
 def _describe_correction(row: Row) -> str:
     superseded_us = row["superseded_us"]
     return f"superseded {format_time(superseded_us)} by late results" if superseded_us else ""
-
-
-def _make_linker(request: Request) -> Any:
-    return lambda row: link_to(request, "state-change", change=row["id"])
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
@@ -208,14 +213,14 @@ def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, 
     }
 
 
-def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
+def comparison_columns() -> tuple[TableColumn, ...]:
     """Build the columns of :func:`describe_comparison`: text for readers, hidden data for files."""
     return (
         TableColumn(
             "compared",
             "compared",
             is_long=True,
-            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
+            link=link_rows("comparison", comparison="comparison_id"),
         ),
         *(
             TableColumn(name, hidden=True)
@@ -224,13 +229,11 @@ def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
     )
 
 
-def build_change_point_table(changes: Sequence[ChangePointRow], request: Request) -> DataTable:
+def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
     rows = [change_points.make_change_record(change) for change in changes]
     columns = (
-        TableColumn(
-            "since", "since", link=lambda row: link_to(request, "change", change=row["id"])
-        ),
+        TableColumn("since", "since", link=link_rows("change", change="id")),
         TableColumn("points_at", "points at", is_long=True),
         TableColumn("quantity", "quantity", is_long=True),
         TableColumn("test", "test", is_long=True),
@@ -262,9 +265,7 @@ def list_recent_changes(store: Store, site: str = "", release: str = "") -> list
     return sorted(chosen, key=lambda change: (not change_points.is_regression(change), -change.day))
 
 
-def campaign_table(
-    name: str, caption: str, campaigns: Sequence[CampaignState], request: Request
-) -> DataTable:
+def campaign_table(name: str, caption: str, campaigns: Sequence[CampaignState]) -> DataTable:
     """Build a table of campaigns with their jobs by state, linked to their pages."""
     rows: list[dict[str, Any]] = [
         {
@@ -287,7 +288,7 @@ def campaign_table(
             "campaign",
             "campaign",
             is_long=True,
-            link=lambda row: link_to(request, "campaign", campaign_id=row["campaign_id"]),
+            link=link_rows("campaign", campaign_id="campaign_id"),
         ),
         TableColumn("campaign_id", hidden=True),
         TableColumn("test", "test"),

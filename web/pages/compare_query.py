@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
-from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison_result import add_changes, add_setups, find_measured
@@ -43,7 +42,7 @@ from treehammer.sql.read.query_model import (
     parse_alternatives,
 )
 from treehammer.sql.write.store import Store
-from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.addresses import link_to_same_page
 from treehammer.web.page_query import ALTERNATIVES, CAMPAIGNS, Conditions, PageQuery, Text
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ class VerdictFilter(PageQuery):
 
 
 def list_filter_choices(
-    request: Request,
     chosen: VerdictFilter,
     rows: Sequence[VerdictRow],
     changes: Sequence[CounterChange],
@@ -107,14 +105,13 @@ def list_filter_choices(
     """List metrics and verdicts to choose from, and the filters by site and variant to remove.
 
     Args:
-        request: of the page.
         chosen: its filters.
         rows: all verdicts.
         changes: all changes of counters.
     """
 
     def choose(name: str, value: str, title: str) -> FilterChoice:
-        address = link_to_same_page(request, **{name: value or None, "page": None})
+        address = link_to_same_page(**{name: value or None, "page": None})
         return FilterChoice(title, address, getattr(chosen, name) == value)
 
     changed = dict.fromkeys(change.metric for change in changes if change.verdict != SAME)
@@ -133,7 +130,7 @@ def list_filter_choices(
             ),
         ],
         "remove": [
-            FilterChoice(f"{name} {value}", link_to_same_page(request, **{name: None}))
+            FilterChoice(f"{name} {value}", link_to_same_page(**{name: None}))
             for name, value in (("site", chosen.site), ("variant", chosen.variant))
             if value
         ],

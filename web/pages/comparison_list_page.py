@@ -24,6 +24,7 @@ from treehammer.sql.read import campaign_queries, overview_queries, stored_compa
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
+from treehammer.web.addresses import HTML, requested_format, wants_html
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
@@ -34,6 +35,7 @@ from treehammer.web.page_query import (
     PageOperation,
     PathText,
 )
+from treehammer.web.page_service import PageContext, PageModule, PageView, error_sentence
 from treehammer.web.pages import compare_query
 from treehammer.web.pages.common_tables import (
     comparison_columns,
@@ -49,15 +51,6 @@ from treehammer.web.pages.compare_query import (
 )
 from treehammer.web.pages.comparison_page import DisplayedComparison, comparison_view
 from treehammer.web.pages.effect_matrix import load_release_matrices
-from treehammer.web.pages.page_context import (
-    HTML,
-    PageContext,
-    PageModule,
-    PageView,
-    error_sentence,
-    requested_format,
-    wants_html,
-)
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
@@ -239,7 +232,7 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
     )
     names = load_campaign_names(store, (row.first_verdict for row in comparisons))
     columns = (
-        *comparison_columns(request),
+        *comparison_columns(),
         TableColumn("judged_us", "judged", format_time),
         TableColumn("headline", "variants", is_long=True),
         *(TableColumn(name, hidden=True) for name in ("over_sites", "by_site", "verdicts")),
@@ -257,7 +250,7 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
         "pages": count_pages(count, COMPARISONS_PER_PAGE),
         "count": count,
         "error": "",
-        "matrices": load_release_matrices(store, request) if number == 1 else [],
+        "matrices": load_release_matrices(store) if number == 1 else [],
     }
     values |= _form_values(store, query)
     return PageView("compare.html.j2", "Compare", values, (table,))

@@ -35,10 +35,11 @@ from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_significant
-from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
+from treehammer.web.page_service import PageView
 from treehammer.web.pages.common_tables import (
     describe_comparison,
     list_recent_changes,
@@ -61,7 +62,6 @@ from treehammer.web.pages.effect_tables import (
     side_conditions,
     site_table,
 )
-from treehammer.web.pages.page_context import HTML, PageView, link_to, requested_format
 
 #: Steps over time that the page names.
 MAX_REGRESSIONS = 2
@@ -188,9 +188,7 @@ def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
         "is_pooled": any(row.effect is not None for row in comparison.split.pooled),
         "matrix": matrix.make_table() if matrix else None,
         "matrix_legend": MATRIX_LEGEND,
-        "choices": list_filter_choices(
-            comparison.request, comparison.filter, comparison.rows, comparison.counters
-        ),
+        "choices": list_filter_choices(comparison.filter, comparison.rows, comparison.counters),
         "cell_charts": _draw_cell(comparison) if comparison.filter.is_one_cell else [],
         "counter_summary": series_changes.summarize_counters(comparison.counters),
         "not_time": instruction_changes.NOT_TIME,
@@ -206,7 +204,7 @@ def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
         "campaign_names": comparison.names,
         "live": comparison.is_live,
         "command": "",
-        "address": link_to(comparison.request, "comparison", comparison=first.comparison_id),
+        "address": link_to("comparison", comparison=first.comparison_id),
     }
 
 
@@ -231,7 +229,7 @@ def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
     return [
         (
             change_points.describe_change(change),
-            link_to(comparison.request, "change", change=change.id),
+            link_to("change", change=change.id),
         )
         for change in list_recent_changes(comparison.store, release=first.b)
         if change_points.is_regression(change)
@@ -240,7 +238,7 @@ def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
 
 def _build_matrix(comparison: DisplayedComparison) -> EffectMatrix | None:
     # The start of the link is built once, as there may be thousands of cells.
-    base = link_to_same_page(comparison.request, site=None, variant=None)
+    base = link_to_same_page(site=None, variant=None)
     start = base if base == "?" else f"{base}&"
     encode = cache(lambda name, value: urlencode({name: value}) if value else "")
 
@@ -257,7 +255,7 @@ def _draw_cell(comparison: DisplayedComparison) -> list[LineChart]:
     """Draw the jobs and the trend of each series of the chosen site and variant."""
 
     def link(job: str) -> str:
-        return link_to(comparison.request, "job", job_id=job)
+        return link_to("job", job_id=job)
 
     pairs, charts = comparison.pairs, list[LineChart | None]()
     series = comparison.split.by_site
@@ -274,9 +272,9 @@ def _build_effect_tables(comparison: DisplayedComparison, delta: float) -> list[
     """Build the tables over sites, by site, and of series that lack a side."""
     bars = make_bar_column(comparison.rows, delta)
     return [
-        pooled_table(comparison.request, comparison.split.pooled, comparison.titled, bars),
-        site_table(comparison.request, comparison.split.by_site, comparison.titled, bars),
-        missing_table(comparison.request, comparison.split.missing, comparison.titled),
+        pooled_table(comparison.split.pooled, comparison.titled, bars),
+        site_table(comparison.split.by_site, comparison.titled, bars),
+        missing_table(comparison.split.missing, comparison.titled),
     ]
 
 
@@ -286,7 +284,7 @@ def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> D
     chosen = comparison.filter.select(comparison.counters, any_metric=not is_counter)
     if is_page:
         chosen = [change for change in chosen if change.verdict != series_changes.SAME]
-    return counter_table(comparison.request, chosen, comparison.titled)
+    return counter_table(chosen, comparison.titled)
 
 
 def effect_weight(row: VerdictRow) -> float:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
 
 from pydantic import Field
-from starlette.requests import Request
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period
@@ -22,13 +20,21 @@ from treehammer.sql.read.query_model import (
     Condition,
     FigureGroup,
     FigureQuery,
-    Moments,
     Scalar,
     Selection,
 )
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.tables import DataTable, Row, TableColumn, build_table
+from treehammer.web.addresses import link_rows, link_to
+from treehammer.web.columns import (
+    column,
+    columns,
+    hidden,
+    outcome_columns,
+    outcome_counts,
+    variant_column,
+)
 from treehammer.web.display_formats import (
     day_number,
     format_day,
@@ -36,15 +42,18 @@ from treehammer.web.display_formats import (
     midnight_us,
 )
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
-from treehammer.web.page_query import Day, PageOperation, PageQuery, TextOrBlank
-from treehammer.web.pages.common_tables import (
-    count_columns,
-    job_column,
-    outcome_columns,
-    outcome_counts,
-    variant_column,
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import Day, PageQuery, TextOrBlank
+from treehammer.web.sections import (
+    Badge,
+    Link,
+    Links,
+    Pager,
+    Paragraph,
+    Titled,
+    headline,
+    quiet,
 )
-from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
 
 _GROUP_COLUMNS = ("test_name", VARIANT_COLUMN, "axis_root", "door", "kind")
 #: Outcomes counted by name; all others are failure classes.
@@ -59,70 +68,61 @@ class DayQuery(PageQuery):
     site: TextOrBlank = Field(description="Site; empty for measurements without a site.")
 
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/days/{day}",
+@page(
+    # The site is a query parameter, as it may be any text.
+    "/days/{day}",
+    "day",
+    DayQuery,
+    position=15,
+    api=PageOperation(
         "getDay",
-        "day",
         "Measurements and failures of a site on a day",
         {
             "measured": "measurements by test, variant and door",
             "failing": "failures",
             "jobs": "jobs with measurements, and their campaigns",
         },
-        DayQuery,
         ("status", "counts", "classes"),
     ),
 )
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page; the site is a query parameter, as it may be any text."""
-    return [context.page_route("/days/{day}", day_view, "day")]
-
-
-PAGES = PageModule(routes, position=15, operations=OPERATIONS)
-
-
-def day_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the page.
+def day_page(request: PageRequest[DayQuery]) -> PageContent:
+    """Build the page.
 
     Raises:
         ConfigError: the day is invalid, or no site is named.
         NothingToDoError: the site has never measured anything.
     """
-    query = DayQuery.parse(request)
-    day, site = query.day, query.site
+    store, day, site = request.store, request.query.day, request.query.site
     number = day_number(day)
     outcomes = _load_outcomes(store, site, number)
     groups = _load_groups(store, site, number)
-    labels = _load_labels(store, site, number)
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
     )
-    groups = sorted(groups, key=lambda group: _group_sort_key(group, variants))
-    measured = _measured_table(groups, labels, variants, site, day, request)
-    failing = _failure_table(store, site, number, variants, request)
-    jobs = _job_table(store, site, number, request)
+    tables = (
+        _build_measured_table(store, groups, variants, site, day),
+        _build_failure_table(store, site, number, variants),
+        _build_job_table(store, site, number),
+    )
+    measured, failing, jobs = tables
     judged = DayOutcomes.from_outcomes(outcomes)
-    classes = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
-    values = {
-        "site": site,
-        "judged": judged,
-        "explanation": explain_period(store, site, Period.of_day(midnight_us(day))),
-        "status": judged.status.value,
-        "counts": outcome_counts(judged),
-        "classes": dict(classes.most_common()),
-        "jobs": jobs,
-        "links": list(_related_links(site, day, request)) if judged.total else [],
-        "measured": measured,
-        "failing": failing,
-        "neighbors": list(_neighbor_links(day, site, request)),
-        "rule": describe_daily_rule(),
-    }
-    title = f"{site or 'No site'} on {format_day(day)}"
-    return PageView("day.html.j2", title, values, (measured, failing, jobs))
+    failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
+    classes = dict(failures.most_common())
+    counted = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
+    explanation = explain_period(store, site, Period.of_day(midnight_us(day)))
+    sections = (
+        Paragraph(Badge(judged.status), f" {judged}{counted}"),
+        headline(f"{explanation or ''}"),
+        quiet(describe_daily_rule()),
+        Pager(list(_neighbor_links(day, site)), "Other days"),
+        Links(list(_related_links(site, day)) if judged.total else []),
+        Titled("Measurements", measured),
+        *((Titled("Failures", failing), Titled("Jobs", jobs)) if judged.total else ()),
+    )
+    crumbs = [Link("Sites by day", f"{link_to('overview')}#days")]
+    crumbs += [Link(site, link_to("site", site=site))] if site else []
+    about = {"status": judged.status.value, "counts": outcome_counts(judged), "classes": classes}
+    return PageContent(f"{site or 'No site'} on {format_day(day)}", sections, tables, about, crumbs)
 
 
 def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
@@ -138,27 +138,22 @@ def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
     return outcomes
 
 
-def _neighbor_links(day: date, site: str, request: Request) -> Iterator[tuple[str, str]]:
+def _neighbor_links(day: date, site: str) -> Iterator[Link]:
     for step, word in ((-1, "day before"), (1, "day after")):
-        try:
+        with suppress(OverflowError):
             other = day + timedelta(days=step)
-        except OverflowError:
-            continue
-        yield word, link_to(request, "day", day=other, query={"site": site})
+            yield Link(word, link_to("day", day=other, query={"site": site}))
 
 
-def _related_links(site: str, day: date, request: Request) -> Iterator[tuple[str, str]]:
-    """Link to Explore for the same site and day, each with a title."""
-    selection = {"site": site, "from": day, "to": day}
+def _related_links(site: str, day: date) -> Iterator[Link]:
+    """Link to Explore for the same site and day."""
+    selection = {"color": "axis_root", "site": site, "from": day, "to": day}
     for title, parameters in (
         ("CPU efficiency by variant", {"metric": "eff_job", "by": VARIANT_COLUMN}),
         ("CPU time per event by host", {"metric": "cpu_per_event_s", "by": "host"}),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
-        yield (
-            title,
-            link_to(request, "explore", query={**parameters, "color": "axis_root", **selection}),
-        )
+        yield Link(title, link_to("explore", query={**parameters, **selection}))
 
 
 def _load_groups(
@@ -190,35 +185,36 @@ def _group_sort_key(group: FigureGroup, variants: VariantLabels) -> tuple[Any, .
     return test, variants.place(variant), *map(natural_sort_key, remaining)
 
 
-def _measured_table(
+def _build_measured_table(
+    store: Store,
     groups: Sequence[FigureGroup],
-    labels: Mapping[tuple[Scalar, ...], str],
     variants: VariantLabels,
     site: str,
     day: date,
-    request: Request,
 ) -> DataTable:
-    rows = [
-        {
-            **_group_row(group.by, group.outcomes, group.metrics),
-            "variant_label": labels.get(_group_key(group), ""),
-        }
-        for group in groups
-    ]
+    labels = _load_labels(store, site, day_number(day))
 
     def link_to_hosts(row: Row) -> str:
         """Link to Explore with the same measurements by host."""
         parameters = {"metric": "cpu_per_event_s", "by": "host", "color": "job_id", "site": site}
         group = {name: row[name] for name in _GROUP_COLUMNS}
-        return link_to(request, "explore", query={**parameters, **group, "from": day, "to": day})
+        return link_to("explore", query={**parameters, **group, "from": day, "to": day})
 
-    columns = (
-        TableColumn("test_name", "test"),
-        replace(variant_column(variants), link=link_to_hosts),
-        TableColumn("variant_label", hidden=True),
-        TableColumn("axis_root", "ROOT"),
-        TableColumn("door", "door"),
-        TableColumn("kind", "kind"),
+    rows = [
+        {
+            **group.by,
+            "variant_label": labels.get(_group_key(group), ""),
+            **outcome_counts(DayOutcomes.from_outcomes(group.outcomes)),
+            **{f"{name}_mean": group.metrics[name].mean for name in _METRICS},
+            **{f"{name}_rms": group.metrics[name].rms for name in _METRICS},
+        }
+        for group in sorted(groups, key=lambda group: _group_sort_key(group, variants))
+    ]
+    listed = (
+        column("test_name"),
+        variant_column(variants, link=link_to_hosts),
+        hidden("variant_label"),
+        *columns("axis_root", "door", "kind"),
         *outcome_columns(),
         *_metric_columns("eff_job", "eff_job", 1.0),
         *_metric_columns("cpu_per_event_s", "CPU, ms/event", 1e3),
@@ -227,19 +223,11 @@ def _measured_table(
     return DataTable(
         "measured",
         "Means ± RMS of good measurements",
-        columns,
+        listed,
         rows,
         empty_text="No measurements.",
         note=variants.note,
     )
-
-
-def _group_row(by: Any, outcomes: Any, metrics: Any) -> dict[str, Any]:
-    row = {**by, **outcome_counts(DayOutcomes.from_outcomes(outcomes))}
-    for name in _METRICS:
-        moments: Moments = metrics[name]
-        row |= {f"{name}_mean": moments.mean, f"{name}_rms": moments.rms}
-    return row
 
 
 def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, TableColumn]:
@@ -251,60 +239,55 @@ def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, T
             return "–"
         return format_mean_and_rms(scale * row[mean], scale * row[rms])
 
-    return TableColumn(mean, title, format_row=write, is_number=True), TableColumn(rms, hidden=True)
+    return TableColumn(mean, title, format_row=write, is_number=True), hidden(rms)
 
 
-def _failure_table(
-    store: Store, site: str, day: int, variants: VariantLabels, request: Request
-) -> DataTable:
+def _build_failure_table(store: Store, site: str, day: int, variants: VariantLabels) -> DataTable:
     failures = overview_queries.list_bad_measurements(store, site, day)
-    rows = [
-        {
-            **asdict(failure),
-            "failure_class": failure.failure_class or Outcome.IMPLAUSIBLE.value,
-            "message": failure.failure_message or failure.implausible_reasons,
-        }
-        for failure in failures
-    ]
-    columns = (
-        TableColumn("failure_class", "class"),
-        TableColumn("failure_kind", "kind"),
-        TableColumn("failure_phase", "phase"),
-        TableColumn("message", "message", is_long=True),
-        TableColumn("test_name", "test"),
-        variant_column(variants),
-        TableColumn("variant_label", hidden=True),
-        TableColumn("axis_root", "ROOT"),
-        TableColumn("host", "host"),
-        job_column(request, "job"),
-        TableColumn("campaign_id", hidden=True),
-    )
-    truncated = len(failures) == overview_queries.MAX_BAD_MEASUREMENTS
-    return DataTable(
+    return build_table(
         "failing",
         "Measurements that are not good",
-        columns,
-        rows,
-        empty_text="All measurements are good.",
-        note=f"The first {len(failures)}; the campaigns' pages list all." if truncated else "",
-    )
-
-
-def _job_table(store: Store, site: str, day: int, request: Request) -> DataTable:
-    jobs = overview_queries.list_measured_jobs(store, site, day)
-    columns = (
-        job_column(request, "job"),
-        TableColumn(
-            "campaign_id",
-            "campaign",
-            format_row=lambda row: row["campaign_name"] or row["campaign_id"],
-            link=lambda row: link_to(request, "campaign", campaign_id=row["campaign_id"]),
-            is_long=True,
+        (
+            column(
+                "failure_class",
+                value=lambda item: item.failure_class or Outcome.IMPLAUSIBLE.value,
+            ),
+            *columns("failure_kind", "failure_phase"),
+            column("message", value=lambda item: item.failure_message or item.implausible_reasons),
+            column("test_name"),
+            variant_column(variants),
+            hidden("variant_label"),
+            *columns("axis_root", "host", "job_id"),
+            hidden("campaign_id"),
         ),
-        TableColumn("campaign_name", hidden=True),
-        *count_columns("measurements", "good"),
+        failures,
+        empty_text="All measurements are good.",
+        note=_describe_limit(failures, overview_queries.MAX_BAD_MEASUREMENTS),
     )
-    truncated = len(jobs) == overview_queries.MAX_MEASURED_JOBS
-    note = f"The first {len(jobs)}; the campaigns' pages list all." if truncated else ""
-    rows = [asdict(job) for job in jobs]
-    return DataTable("jobs", "Jobs with measurements", columns, rows, note=note)
+
+
+def _build_job_table(store: Store, site: str, day: int) -> DataTable:
+    jobs = overview_queries.list_measured_jobs(store, site, day)
+    return build_table(
+        "jobs",
+        "Jobs with measurements",
+        (
+            column("job_id"),
+            column(
+                "campaign_id",
+                "campaign",
+                format_row=lambda row: row["campaign_name"] or row["campaign_id"],
+                link=link_rows("campaign", campaign_id="campaign_id"),
+                is_long=True,
+            ),
+            hidden("campaign_name"),
+            *columns("measurements", "good"),
+        ),
+        jobs,
+        note=_describe_limit(jobs, overview_queries.MAX_MEASURED_JOBS),
+    )
+
+
+def _describe_limit(items: Sequence[Any], limit: int) -> str:
+    is_limited = len(items) == limit
+    return f"The first {limit}; the campaigns' pages list all." if is_limited else ""

@@ -10,7 +10,6 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from markupsafe import Markup
-from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import SCOPE_WORDS, select_headline
@@ -31,7 +30,7 @@ from treehammer.sql.read.stored_comparisons import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
-from treehammer.web.pages.page_context import link_to
+from treehammer.web.addresses import link_to
 
 #: Heading of the column over all sites.
 ALL_SITES = "all sites"
@@ -293,7 +292,7 @@ def _build_cell(
 _NOT_COMPARED = MatrixCell("", "absent", "", "not compared")
 
 
-def load_release_matrices(store: Store, request: Request) -> list[DataTable]:
+def load_release_matrices(store: Store) -> list[DataTable]:
     """Load the matrix of each test, in order of the tests' names; tests with a single pair have none.
 
     Bases are rows, other releases columns; the cell of a pair that was not compared is empty.
@@ -302,18 +301,16 @@ def load_release_matrices(store: Store, request: Request) -> list[DataTable]:
     for comparison in list_release_comparisons(store, METRIC):
         by_test.setdefault(comparison.test, []).append(comparison)
     return [
-        _build_release_matrix(test, comparisons, request)
+        _build_release_matrix(test, comparisons)
         for test, comparisons in sorted(by_test.items())
         if len(comparisons) > 1
     ]
 
 
-def _build_release_matrix(
-    test: str, comparisons: Iterable[ReleaseComparison], request: Request
-) -> DataTable:
+def _build_release_matrix(test: str, comparisons: Iterable[ReleaseComparison]) -> DataTable:
     cells = {
         (comparison.a, comparison.b): _build_release_cell(
-            comparison, link_to(request, "comparison", comparison=comparison.comparison_id)
+            comparison, link_to("comparison", comparison=comparison.comparison_id)
         )
         for comparison in comparisons
     }

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
-from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.instruction_changes import (
@@ -25,8 +24,8 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read.query_model import Condition, intersect_conditions, parse_alternatives
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableColumn
+from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
-from treehammer.web.pages.page_context import link_to
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
@@ -163,46 +162,42 @@ def _find_unit(rows: Sequence[VerdictRow]) -> str:
     return "ms/event" if all(row.metric in verdict_text.METRIC_TITLES for row in rows) else ""
 
 
-def pooled_table(
-    request: Request, rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn
-) -> DataTable:
+def pooled_table(rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn) -> DataTable:
     """Build the table over all sites: one row per variant and metric, effects also as bars."""
     columns = (
         _VARIANT,
         _metric_column(rows),
         *_effect_columns(bars),
         TableColumn("sites", "sites", lambda sites: str(len(sites)), is_number=True),
-        *(_side_column(request, first, side, "by site", "by site") for side in "ab"),
+        *(_side_column(first, side, "by site", "by site") for side in "ab"),
     )
     return _effect_table("pooled", "Over all sites", columns, rows, "No effect over several sites.")
 
 
-def site_table(
-    request: Request, rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn
-) -> DataTable:
+def site_table(rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn) -> DataTable:
     """Build the table by site: one row per variant, site and metric, effects also as bars."""
     columns = (
         _VARIANT,
-        _site_column(request),
+        _site_column(),
         _metric_column(rows),
         *_effect_columns(bars),
-        *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
+        *(_side_column(first, side, _find_unit(rows)) for side in "ab"),
     )
     return _effect_table(
         "by_site", "By site", columns, rows, "No series was measured on both sides."
     )
 
 
-def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
+def missing_table(rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
     """Build the table of series measured on one side only, with reason and remedy."""
     columns = (
         _VARIANT,
-        _site_column(request),
+        _site_column(),
         TableColumn("verdict", "verdict"),
         _metric_column(rows),
         TableColumn("why", "reason", is_long=True),
         TableColumn("remedy", "remedy", is_long=True),
-        *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
+        *(_side_column(first, side, _find_unit(rows)) for side in "ab"),
     )
     caption = f"On one side only (A: {first.a}, B: {first.b})"
     return _effect_table("missing", caption, columns, rows, "No series on one side only.")
@@ -221,13 +216,11 @@ def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTabl
     return DataTable("instructions", "Instructions per event", columns, rows)
 
 
-def counter_table(
-    request: Request, changes: Sequence[CounterChange], first: VerdictRow
-) -> DataTable:
+def counter_table(changes: Sequence[CounterChange], first: VerdictRow) -> DataTable:
     """Build the table of exact counters of each variant and site, with the change of each."""
     columns = (
         _VARIANT,
-        _site_column(request),
+        _site_column(),
         TableColumn("metric", "counter", lambda name: name.replace("_", " ")),
         TableColumn("a_value", first.a, format_count, is_number=True),
         TableColumn("b_value", first.b, format_count, is_number=True),
@@ -304,8 +297,8 @@ def _effect_columns(bars: TableColumn) -> tuple[TableColumn, ...]:
     )
 
 
-def _site_column(request: Request) -> TableColumn:
-    start = link_to(request, "site", site="-").removesuffix("-")
+def _site_column() -> TableColumn:
+    start = link_to("site", site="-").removesuffix("-")
 
     def link(row: Row) -> str:
         named = row["site"] and row["axis"] != "site"
@@ -315,12 +308,11 @@ def _site_column(request: Request) -> TableColumn:
 
 
 def _side_column(
-    request: Request, first: VerdictRow, side: str, unit: str, missing_text: str = "none usable"
+    first: VerdictRow, side: str, unit: str, missing_text: str = "none usable"
 ) -> TableColumn:
     """Build the column of a side's time, linked to its measurements.
 
     Args:
-        request: provides the root path of links.
         first: a row of the comparison.
         side: ``a`` or ``b``.
         unit: unit in the heading; '' if rows have units of their own.
@@ -340,16 +332,16 @@ def _side_column(
         f"{value}, {unit}" if unit else str(value),
         format_row=write,
         is_number=True,
-        link=_link_to_measurements(request, side),
+        link=_link_to_measurements(side),
     )
 
 
-def _link_to_measurements(request: Request, side: str) -> Callable[[Row], str]:
+def _link_to_measurements(side: str) -> Callable[[Row], str]:
     """Build a function that links a row to the measurements of one side, by job or by site.
 
     They are shown in Explore; '' for none.
     """
-    explore = link_to(request, "explore")
+    explore = link_to("explore")
 
     @cache
     def start(metric: str, by_job: bool, campaigns: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
 from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
-from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format, wants_html
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.explore_query import (
@@ -55,22 +55,18 @@ from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN, label_variants
+from treehammer.web.page import QueryPool
 from treehammer.web.page_query import PageOperation, TextOrBlank
-from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
-from treehammer.web.pages.page_context import (
-    HTML,
+from treehammer.web.page_service import (
     MAX_DRAWING_PROCESSES,
     FigureFiles,
     PageContext,
     PageModule,
     PageView,
-    QueryPool,
     error_sentence,
-    link_to,
     make_figure_response,
-    requested_format,
-    wants_html,
 )
+from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
 from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
 
 Item = TypeVar("Item")
@@ -270,7 +266,7 @@ def _figure_view(name: str, store: Store, request: Request) -> PageView:
     """Collect the data of a figure's page."""
     result = _run_query(store, request, _QUERIES[name])
     query, data = result.query, result.points
-    links = RowLinks(request, query)
+    links = RowLinks(query)
     whole = result.build_table(links)
     quantiles = quantile_table(query, data, links)
     if requested_format(request) != HTML:
@@ -291,10 +287,10 @@ def _figure_view(name: str, store: Store, request: Request) -> PageView:
             for table in (quantiles, whole)
             if table.rows
         ],
-        "relative": _link_to_relative(request, query),
-        "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
-        "permanent": _link_to_figure(request, name, query),
-        "presets": list(_preset_links(request, query, name)),
+        "relative": _link_to_relative(query),
+        "file": lambda form: _link_to_figure(f"{name}-file", query, form=form),
+        "permanent": _link_to_figure(name, query),
+        "presets": list(_preset_links(query, name)),
         "form": _form_values(store, query),
         "formats": [form for form in FIGURE_FORMATS if form != "root"],
     }
@@ -302,11 +298,11 @@ def _figure_view(name: str, store: Store, request: Request) -> PageView:
     return PageView("explore.html.j2", result.title, values, status=status)
 
 
-def _link_to_relative(request: Request, query: ExploreQuery) -> str:
+def _link_to_relative(query: ExploreQuery) -> str:
     """Link to the comparison with the same work; '' unless the figure shows means over time."""
     if query.view not in MEAN_VIEWS or query.by not in TIME_UNITS:
         return ""
-    return link_to_same_page(request, view=RELATIVE)
+    return link_to_same_page(view=RELATIVE)
 
 
 def _file_view(name: str, files: FigureFiles, store: Store, request: Request) -> Response:
@@ -321,7 +317,7 @@ def _file_view(name: str, files: FigureFiles, store: Store, request: Request) ->
         raise RequestRefusedError(400, result.error)
     drawing: dict[str, Any]
     if form == "root":
-        whole = result.build_table(RowLinks(request, result.query))
+        whole = result.build_table(RowLinks(result.query))
         drawing = {
             "columns": _column_types(result.query, whole),
             "rows": whole.plain_rows(),
@@ -363,8 +359,8 @@ def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]
     return types
 
 
-def _link_to_figure(request: Request, name: str, query: ExploreQuery, **parts: Any) -> str:
-    return f"{link_to(request, name, **parts)}?{urlencode(query.list_parameters())}"
+def _link_to_figure(name: str, query: ExploreQuery, **parts: Any) -> str:
+    return f"{link_to(name, **parts)}?{urlencode(query.list_parameters())}"
 
 
 #: Looks of S0's figure, by their titles.
@@ -396,16 +392,14 @@ _PRESETS: Mapping[str, Mapping[str, str]] = {
 _SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _preset_links(
-    request: Request, query: ExploreQuery, current_route: str
-) -> Iterator[Mapping[str, str]]:
+def _preset_links(query: ExploreQuery, current_route: str) -> Iterator[Mapping[str, str]]:
     """Yield links to other figures of the same selection."""
     values = query.list_parameters()
     selecting = [(name, value) for name, value in values if name in _SELECTING]
 
     def preset(title: str, route: str, parameters: Mapping[str, str]) -> Mapping[str, str]:
         encoded = urlencode([*parameters.items(), *selecting])
-        return {"title": title, "address": f"{link_to(request, route)}?{encoded}"}
+        return {"title": title, "address": f"{link_to(route)}?{encoded}"}
 
     for title, parameters in (_S0_LOOKS if current_route == "s0" else {S0_TITLE: {}}).items():
         yield preset(title, "s0", parameters)

@@ -32,7 +32,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, format_size
-from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
@@ -44,6 +44,7 @@ from treehammer.web.display_formats import (
 )
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
 from treehammer.web.page_query import TIME_TABLE, PageOperation, PageQuery, PathText
+from treehammer.web.page_service import PageContext, PageModule, PageView
 from treehammer.web.pages.common_tables import variant_column
 from treehammer.web.pages.latency_figure import BIN_COLUMNS, chart_histograms, list_filled_bins
 from treehammer.web.pages.measurement_page import (
@@ -52,7 +53,6 @@ from treehammer.web.pages.measurement_page import (
     list_logs,
     send_log,
 )
-from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
 
 #: Parameter with the attempt and name of a whole log.
 LOG = "log"
@@ -244,13 +244,11 @@ def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int,
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
     attempts = [
         _build_attempt(
-            number, recorded.get(number), measured[number], variants, request, folders.get(number)
+            number, recorded.get(number), measured[number], variants, folders.get(number)
         )
         for number in numbers
     ]
-    measurements = _measurement_table(
-        "measurements", "All measurements of the job", rows, variants, request
-    )
+    measurements = _measurement_table("measurements", "All measurements of the job", rows, variants)
     explanation = _explain_job(store, job)
     reads = _sum_reads(rows)
     latencies = chart_histograms(reads)
@@ -266,7 +264,7 @@ def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int,
         "latencies": latencies,
         "bins": bins,
         "facts": list(_provenance_facts(job, campaign, rows)),
-        "links": list(_related_links(store, job, rows, request)),
+        "links": list(_related_links(store, job, rows)),
         "truncated": len(rows) == campaign_queries.MAX_JOB_MEASUREMENTS,
         "command_line": campaign_outcome.rerun_command(campaign),
     }
@@ -318,15 +316,13 @@ def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
         )
 
 
-def _related_links(
-    store: Store, job: JobRow, rows: Sequence[Row], request: Request
-) -> Iterator[tuple[str, str]]:
+def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """Link to the job's site, days and comparable measurements, each with a title."""
-    yield job.site, link_to(request, "site", site=job.site)
+    yield job.site, link_to("site", site=job.site)
     for number in sorted({row["day"] for row in rows}):
         day = day_from_number(number)
         title = f"{job.site} on {format_day(day)}"
-        yield title, link_to(request, "day", day=day, query={"site": job.site})
+        yield title, link_to("day", day=day, query={"site": job.site})
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
         return
@@ -349,7 +345,7 @@ def _related_links(
     ):
         recorded_variants = site_history.list_recorded_variants(store, variants, site)
         query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
-        yield title, link_to(request, "explore", query=query)
+        yield title, link_to("explore", query=query)
 
 
 def _build_attempt(
@@ -357,7 +353,6 @@ def _build_attempt(
     row: AttemptRow | None,
     measured: Sequence[Row],
     variants: VariantLabels,
-    request: Request,
     folder: Path | None,
 ) -> JobAttempt:
     name = f"attempt_{number}"
@@ -367,12 +362,12 @@ def _build_attempt(
         tuple(_shared_values(measured, _NODE_COLUMNS)),
         tuple(_shared_values(measured, _STORAGE_COLUMNS)),
         tuple(_shared_values(measured, _CIRCUMSTANCE_COLUMNS)),
-        _measurement_table(name, f"Measurements of attempt {number}", measured, variants, request),
+        _measurement_table(name, f"Measurements of attempt {number}", measured, variants),
         tuple(
             ExecutionLog(
                 _measurement_title(measurement, variants),
                 measurement["log_excerpt"],
-                tuple(_link_to_logs(measurement, folder, request)),
+                tuple(_link_to_logs(measurement, folder)),
             )
             for measurement in measured
             if measurement["log_excerpt"]
@@ -380,9 +375,9 @@ def _build_attempt(
     )
 
 
-def _link_to_logs(row: Row, folder: Path | None, request: Request) -> Iterator[tuple[str, str]]:
+def _link_to_logs(row: Row, folder: Path | None) -> Iterator[tuple[str, str]]:
     for name, size in list_logs(folder, row["round"], row["position"]):
-        address = link_to_same_page(request, **{LOG: f"{row['attempt']}/{name}"})
+        address = link_to_same_page(**{LOG: f"{row['attempt']}/{name}"})
         yield f"{name} ({format_size(size)})", address
 
 
@@ -416,7 +411,7 @@ def _format_value(name: str, value: Any) -> str:
 
 
 def _measurement_table(
-    name: str, caption: str, rows: Sequence[Row], variants: VariantLabels, request: Request
+    name: str, caption: str, rows: Sequence[Row], variants: VariantLabels
 ) -> DataTable:
     counterparts = _find_others(rows, variants)
     columns = (
@@ -435,14 +430,12 @@ def _measurement_table(
             css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower",
         ),
         TableColumn("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
-        TableColumn(
-            "all", "details", link=lambda row: _link_to_values(request, row["measurement_id"])
-        ),
+        TableColumn("all", "details", link=lambda row: _link_to_values(row["measurement_id"])),
         TableColumn(
             "differences",
             "differences",
             link=lambda row: (
-                row["other_id"] and _link_to_values(request, row["measurement_id"], row["other_id"])
+                row["other_id"] and _link_to_values(row["measurement_id"], row["other_id"])
             ),
             hidden=not any(counterparts.values()),
         ),
@@ -493,10 +486,10 @@ def _find_others(rows: Sequence[Row], variants: VariantLabels) -> dict[str, Row 
     return counterparts
 
 
-def _link_to_values(request: Request, id_: str, other: str = "") -> str:
+def _link_to_values(id_: str, other: str = "") -> str:
     """Link to the page of a measurement, beside another one if there is one."""
     query = {"with": other} if other else None
-    return link_to(request, "measurement-page", measurement_id=id_, query=query)
+    return link_to("measurement-page", measurement_id=id_, query=query)
 
 
 def _failure_reason(row: Row) -> str:

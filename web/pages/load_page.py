@@ -18,11 +18,14 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_outcome import read_load, summarize_campaign_starts
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_counts, format_share
+from treehammer.web.addresses import HTML, link_to, requested_format
 from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import format_seconds, format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import ChartSheet, LineChart
+from treehammer.web.page import QueryPool
 from treehammer.web.page_query import PageOperation
+from treehammer.web.page_service import PageContext, PageModule, PageView
 from treehammer.web.pages.load_charts import (
     LoadChart,
     draw_levels,
@@ -40,15 +43,6 @@ from treehammer.web.pages.load_levels import (
     find_smallest_share,
     level_of,
     load_details,
-)
-from treehammer.web.pages.page_context import (
-    HTML,
-    PageContext,
-    PageModule,
-    PageView,
-    QueryPool,
-    link_to,
-    requested_format,
 )
 
 #: Pages read at a time.
@@ -185,7 +179,7 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
     def link_to_level(row: Mapping[str, Any]) -> str:
         query = {name: row[name] for name in ("operation", "side", "load")}
         id_ = request.path_params["campaign_id"]
-        return link_to(request, "campaign-load", campaign_id=id_, query=query) + "#time"
+        return link_to("campaign-load", campaign_id=id_, query=query) + "#time"
 
     rows = [
         {

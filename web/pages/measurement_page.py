@@ -29,6 +29,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_size
+from treehammer.web.addresses import link_to
 from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import (
     DisplayUnit,
@@ -53,8 +54,8 @@ from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column
 from treehammer.web.page_query import PageQuery, PathText, Text
+from treehammer.web.page_service import PageContext, PageModule, PageView
 from treehammer.web.pages.latency_figure import chart_histograms
-from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
 
 #: Groups in which a difference is a change of the environment.
 _ENVIRONMENT = ("Software", "Node", "Storage")
@@ -131,8 +132,8 @@ def measurement_view(store: Store, request: Request) -> PageView:
         "differences": differences,
         "groups": [table for table in tables if table.rows],
         "log": a["log_excerpt"],
-        "job": link_to(request, "job", job_id=a["job_id"]),
-        "record": link_to(request, "measurement", measurement_id=query.measurement_id),
+        "job": link_to("job", job_id=a["job_id"]),
+        "record": link_to("measurement", measurement_id=query.measurement_id),
         "charts": charts,
     }
     title = f"{a['variant_label'] or a['kind']} at {a['site']}"

@@ -24,8 +24,8 @@ from treehammer.setting_parsers import is_allowed_address
 from treehammer.sql.core.access_keys import ADMIN, READ, ROLES, SUBMIT
 from treehammer.sql.write.keyring import SessionHolder
 from treehammer.web.core.responses import RequestRefusedError, redirect_locally, service_unavailable
+from treehammer.web.page_service import PageContext, PageModule
 from treehammer.web.pages import sign_in_page
-from treehammer.web.pages.page_context import PageContext, PageModule
 
 #: Group of all people who sign in.
 EVERYBODY = "*"

@@ -13,8 +13,6 @@ from datetime import date, timedelta
 from enum import IntEnum
 from itertools import pairwise
 
-from starlette.requests import Request
-
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import (
     count_headline,
@@ -28,10 +26,10 @@ from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
+from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_number, format_day, midnight_us
 from treehammer.web.pages.common_tables import load_campaign_names
 from treehammer.web.pages.overview_tiles import DayCell, SiteRow
-from treehammer.web.pages.page_context import link_to
 
 #: Days searched for the last status before a change.
 LOOKBACK_DAYS = 14
@@ -88,7 +86,6 @@ class ChangeSentence:
 
 def changes_since_yesterday(
     store: Store,
-    request: Request,
     sites: Sequence[SiteRow[DayOutcomes]],
     states: Mapping[str, StatusChangeRow],
     today: date,
@@ -98,7 +95,6 @@ def changes_since_yesterday(
 
     Args:
         store: the database.
-        request: provides the root path of links.
         sites: sites over the last :data:`LOOKBACK_DAYS` days including today.
         states: current state of the jobs of each site, which explains new failures.
         today: current day (UTC).
@@ -108,17 +104,16 @@ def changes_since_yesterday(
     since_us = midnight_us(yesterday)
     changes = [*_arrival_change(sites, yesterday)]
     max_quiet = None if max_named is None else MAX_QUIET_SITES
-    changes += _quiet_change(sites, yesterday - timedelta(days=1), request, max_quiet)
+    changes += _quiet_change(sites, yesterday - timedelta(days=1), max_quiet)
     for site in sites:
-        changes += _status_change(site, states.get(site.site), yesterday, request)
+        changes += _status_change(site, states.get(site.site), yesterday)
     changes += _first_measurement_changes(
         overview_queries.list_first_measurements(store),
         day_number(yesterday),
-        request,
         max_named,
     )
-    changes += _comparison_changes(store, since_us, request)
-    changes += _submission_changes(store, since_us, request, max_named)
+    changes += _comparison_changes(store, since_us)
+    changes += _submission_changes(store, since_us, max_named)
     changes.sort(key=lambda change: (change.severity, -change.failing_share))
     return [*_add_explanations(changes)]
 
@@ -145,15 +140,12 @@ def _arrival_change(
 
 
 def _quiet_change(
-    sites: Iterable[SiteRow[DayOutcomes]], day: date, request: Request, max_named: int | None
+    sites: Iterable[SiteRow[DayOutcomes]], day: date, max_named: int | None
 ) -> Iterator[ChangeSentence]:
     """Name the sites whose last measurements are of a day."""
     last_days = [(site, _list_measured_days(site)[-1:]) for site in sites]
     names = [
-        _link_to_day(request, site, last)
-        for site, days in last_days
-        for last in days
-        if last.day == day
+        _link_to_day(site, last) for site, days in last_days for last in days if last.day == day
     ]
     since = format_day(day)
     if len(names) == 1:
@@ -173,7 +165,6 @@ def _status_change(
     site: SiteRow[DayOutcomes],
     state: StatusChangeRow | None,
     yesterday: date,
-    request: Request,
 ) -> Iterator[ChangeSentence]:
     """Find the latest change of a site's status since the previous measured day, with its explanation."""
     measured = _list_measured_days(site)
@@ -194,7 +185,7 @@ def _status_change(
         severity = _status_severity(before, judged.status)
         is_worse = severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE)
         explanation = state.evidence.explanation if state and is_worse else None
-        parts = (_link_to_day(request, site, last), TextPart(text))
+        parts = (_link_to_day(site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
         yield ChangeSentence(severity, parts, judged.status, bad, str(explanation or ""))
 
@@ -206,28 +197,26 @@ def _status_severity(before: DayCell[DayOutcomes], now: SiteState) -> ChangeSeve
     return ChangeSeverity.WORSE if worse else ChangeSeverity.BETTER
 
 
-def _link_to_day(
-    request: Request, site: SiteRow[DayOutcomes], cell: DayCell[DayOutcomes]
-) -> TextPart:
+def _link_to_day(site: SiteRow[DayOutcomes], cell: DayCell[DayOutcomes]) -> TextPart:
     """Name of the site, linked to its page of the day."""
-    address = link_to(request, "day", day=cell.day, query={"site": site.site})
+    address = link_to("day", day=cell.day, query={"site": site.site})
     return TextPart(site.site or _NO_SITE, address)
 
 
 def _first_measurement_changes(
-    records: Sequence[FirstMeasurement], yesterday: int, request: Request, max_named: int | None
+    records: Sequence[FirstMeasurement], yesterday: int, max_named: int | None
 ) -> Iterator[ChangeSentence]:
     """Return the new sites, and releases and doors that are new at known sites."""
     earlier = [record for record in records if record.first_day < yesterday]
     new_sites = {record.site for record in records} - {record.site for record in earlier}
     if new_sites:
-        yield _site_list_change("First measurements from", sorted(new_sites), request, max_named)
+        yield _site_list_change("First measurements from", sorted(new_sites), max_named)
     at_known_sites = [record for record in records if record.site not in new_sites]
     sites_by_feature: dict[str, list[str]] = defaultdict(list)
     for feature, site in sorted(_measured_features(at_known_sites) - _measured_features(earlier)):
         sites_by_feature[feature].append(site)
     for feature, sites in sites_by_feature.items():
-        yield _site_list_change(f"{feature}: first measurements at", sites, request, max_named)
+        yield _site_list_change(f"{feature}: first measurements at", sites, max_named)
 
 
 def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, str]]:
@@ -236,16 +225,14 @@ def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, st
     return releases | {(f"door {record.door}", record.site) for record in records if record.door}
 
 
-def _site_list_change(
-    text: str, names: Sequence[str], request: Request, max_named: int | None
-) -> ChangeSentence:
+def _site_list_change(text: str, names: Sequence[str], max_named: int | None) -> ChangeSentence:
     """Build a sentence that ends with names of sites, linked to their pages."""
     return ChangeSentence(
         ChangeSeverity.NEW,
         (
             TextPart(f"{text} "),
             *_join_parts(
-                [TextPart(name or _NO_SITE, link_to(request, "site", site=name)) for name in names],
+                [TextPart(name or _NO_SITE, link_to("site", site=name)) for name in names],
                 max_named,
             ),
         ),
@@ -261,7 +248,7 @@ def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[Te
     yield TextPart(f" and {unnamed_count} more." if unnamed_count else ".")
 
 
-def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
+def _comparison_changes(store: Store, since_us: int) -> Iterator[ChangeSentence]:
     """List stored comparisons with the verdicts of their headlines."""
     comparisons = stored_comparisons.list_latest_comparisons(
         store, stored_comparisons.MAX_COMPARISONS, since_us=since_us
@@ -270,7 +257,7 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
     for comparison in comparisons:
         headline = count_headline(comparison.counts)
         slower, _, _ = count_slower(headline)
-        address = link_to(request, "comparison", comparison=comparison.first_verdict.comparison_id)
+        address = link_to("comparison", comparison=comparison.first_verdict.comparison_id)
         parts = (
             TextPart(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
             TextPart(f": {describe_headline(headline)}."),
@@ -279,14 +266,12 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
 
 
 def _submission_changes(
-    store: Store, since_us: int, request: Request, max_named: int | None
+    store: Store, since_us: int, max_named: int | None
 ) -> Iterator[ChangeSentence]:
     new = overview_queries.list_campaigns_since(store, since_us)
     if new:
         names = [
-            TextPart(
-                campaign.name or campaign.id, link_to(request, "campaign", campaign_id=campaign.id)
-            )
+            TextPart(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id))
             for campaign in new
         ]
         text = f"{pluralize(len(new), 'campaign')} submitted: "

@@ -39,6 +39,7 @@ from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_counts
+from treehammer.web.addresses import HTML, link_to, requested_format, wants_html
 from treehammer.web.display_formats import (
     day_from_number,
     days_until,
@@ -48,6 +49,7 @@ from treehammer.web.display_formats import (
 )
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.page_query import OneOf, PageOperation, PageQuery, Text, WindowQuery
+from treehammer.web.page_service import PageContext, PageModule, PageView
 from treehammer.web.pages.common_tables import (
     DEFAULT_METRIC,
     build_states_table,
@@ -77,15 +79,6 @@ from treehammer.web.pages.overview_tiles import (
     sort_by_state,
     sort_worst_first,
     tile_of_comparison,
-)
-from treehammer.web.pages.page_context import (
-    HTML,
-    PageContext,
-    PageModule,
-    PageView,
-    link_to,
-    requested_format,
-    wants_html,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -169,10 +162,10 @@ def overview_view(store: Store, request: Request) -> PageView:
     states = list_standing_states(store)
     current = index_by_site(states, by)
     active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
-    running = campaign_table("running", "Campaigns with active jobs", active, request)
+    running = campaign_table("running", "Campaigns with active jobs", active)
     latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
-    verdicts = _verdict_table(store, request, latest)
-    latest_tile = _tile_of_latest(request, verdicts, latest)
+    verdicts = _verdict_table(store, latest)
+    latest_tile = _tile_of_latest(verdicts, latest)
     storage_days = _storage_day_table(storages)
     # The name of a storage need not be that of a site with jobs.
     is_storage = storages or by == STORAGE_SITE
@@ -183,19 +176,16 @@ def overview_view(store: Store, request: Request) -> PageView:
         "running": running,
         "changes": changes_since_yesterday(
             store,
-            request,
             recent,
             index_by_site(states, JOB_SITE),
             today(),
             MAX_NAMED_SITES if is_page else None,
         ),
         "max_changes": MAX_CHANGES,
-        "verdicts": _fold_verdicts(verdicts, latest, request),
+        "verdicts": _fold_verdicts(verdicts, latest),
         **_matrix_values(store, query, lines),
         "form": query.list_inputs(to=None, days=(), by=SITE_KINDS),
-        "matrix": _make_matrix(
-            request, sort_worst_first(lines, current), days, by, current, linked
-        ),
+        "matrix": _make_matrix(sort_worst_first(lines, current), days, by, current, linked),
         "states": current,
         "central": [row for row in states if row.subject_kind == CENTRAL],
         "storage_days": storage_days,
@@ -204,8 +194,8 @@ def overview_view(store: Store, request: Request) -> PageView:
             "Status of each storage by day, from load tests",
             storages,
             days,
-            _make_explore_linker(request, "campaign_id"),
-            site_address=_make_site_linker(request, linked),
+            _make_explore_linker("campaign_id"),
+            site_address=_make_site_linker(linked),
         ),
         "storage_rule": load_operations_rule().describe(),
     }
@@ -214,7 +204,7 @@ def overview_view(store: Store, request: Request) -> PageView:
         running,
         verdicts,
         storage_days,
-        build_states_table(sort_by_state(states), request),
+        build_states_table(sort_by_state(states)),
     )
     return PageView("overview.html.j2", "Overview", values, tables)
 
@@ -236,7 +226,6 @@ def _matrix_values(
 
 
 def _make_matrix(
-    request: Request,
     lines: Sequence[SiteRow[DayOutcomes]],
     days: Sequence[date],
     by: str,
@@ -249,35 +238,33 @@ def _make_matrix(
         "Status of each site by day",
         lines,
         days,
-        _make_cell_linker(request, days, by),
-        [*([make_state_column(states, request)] if states else []), make_good_column()],
-        _make_site_linker(request, linked),
+        _make_cell_linker(days, by),
+        [*([make_state_column(states)] if states else []), make_good_column()],
+        _make_site_linker(linked),
     )
 
 
-def _make_site_linker(request: Request, linked: Collection[str] | None) -> Callable[[str], str]:
+def _make_site_linker(linked: Collection[str] | None) -> Callable[[str], str]:
     """Link a site to its page, if it is one of those given; None links all that have a name."""
 
     def link(site: str) -> str:
         has_page = site and (linked is None or site in linked)
-        return link_to(request, "site", site=site) if has_page else ""
+        return link_to("site", site=site) if has_page else ""
 
     return link
 
 
-def _make_cell_linker(
-    request: Request, days: Sequence[date], by: str
-) -> Callable[[SiteRow[DayOutcomes], date], str]:
+def _make_cell_linker(days: Sequence[date], by: str) -> Callable[[SiteRow[DayOutcomes], date], str]:
     """Link a site's day: to its page, or of a storage site to the sites that read it."""
     if by == STORAGE_SITE:
-        return _make_explore_linker(request, JOB_SITE)
-    addresses = {day: link_to(request, "day", day=day) for day in days}
+        return _make_explore_linker(JOB_SITE)
+    addresses = {day: link_to("day", day=day) for day in days}
     return lambda line, day: f"{addresses[day]}?{line.query_string}"
 
 
-def _make_explore_linker(request: Request, by: str) -> Callable[[SiteRow[Any], date], str]:
+def _make_explore_linker(by: str) -> Callable[[SiteRow[Any], date], str]:
     """Link a storage's day to its measurements in Explore, grouped by a column."""
-    explore = link_to(request, "explore")
+    explore = link_to("explore")
 
     def link_to_measurements(line: SiteRow[Any], day: date) -> str:
         query = {"metric": DEFAULT_METRIC, "by": by, "from": day, "to": day}
@@ -332,19 +319,15 @@ def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
     return DataTable("storage_days", "Storages under load by day", columns, rows)
 
 
-def _tile_of_latest(
-    request: Request, verdicts: DataTable, latest: Sequence[ComparisonSummary]
-) -> Tile | None:
+def _tile_of_latest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> Tile | None:
     if not latest:
         return None
     row = verdicts.rows[0]
-    address = link_to(request, "comparison", comparison=row["comparison_id"])
+    address = link_to("comparison", comparison=row["comparison_id"])
     return tile_of_comparison(latest[0], row["compared"], address)
 
 
-def _verdict_table(
-    store: Store, request: Request, latest: Sequence[ComparisonSummary]
-) -> DataTable:
+def _verdict_table(store: Store, latest: Sequence[ComparisonSummary]) -> DataTable:
     """Build the table of comparisons: one row per metric, with the largest certain effect."""
     names = load_campaign_names(store, (comparison.first_verdict for comparison in latest))
     certain = {
@@ -362,7 +345,7 @@ def _verdict_table(
         for metric in comparison.verdict_counts
     ]
     columns = (
-        *comparison_columns(request),
+        *comparison_columns(),
         TableColumn("metric", "time", verdict_text.title_metric),
         TableColumn("headline", "variants, in the widest scope with a verdict", is_long=True),
         TableColumn("over_sites", "variants over all sites", format_counts, is_long=True),
@@ -373,9 +356,7 @@ def _verdict_table(
     return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", columns, rows)
 
 
-def _fold_verdicts(
-    verdicts: DataTable, latest: Sequence[ComparisonSummary], request: Request
-) -> DataTable:
+def _fold_verdicts(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> DataTable:
     """Fold the rows of a comparison, of one metric each, into one for readers."""
     folded: dict[str, list[Row]] = {}
     for row in verdicts.rows:
@@ -387,7 +368,7 @@ def _fold_verdicts(
         }
         for comparison in latest
     ]
-    compared, *hidden = comparison_columns(request)
+    compared, *hidden = comparison_columns()
     columns = (
         replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
         *hidden,
@@ -430,7 +411,7 @@ def search_view(store: Store, request: Request) -> PageView | Response:
     text = SearchQuery.parse(request).q.strip()[:200]
     hits = search_names(store, text)
     if len(hits) == 1 and wants_html(request):
-        return RedirectResponse(_link_to_hit(request, hits[0]))
+        return RedirectResponse(_link_to_hit(hits[0]))
     columns = (
         TableColumn("kind", "kind"),
         TableColumn("name", "name", is_long=True, link=lambda row: str(row["address"])),
@@ -441,7 +422,7 @@ def search_view(store: Store, request: Request) -> PageView | Response:
             "kind": hit.kind.value,
             "name": hit.name,
             "identity": hit.identity,
-            "address": _link_to_hit(request, hit),
+            "address": _link_to_hit(hit),
         }
         for hit in hits
     ]
@@ -457,13 +438,13 @@ def search_view(store: Store, request: Request) -> PageView | Response:
     return PageView("search.html.j2", title, {"hits": table, "searched": text}, (table,))
 
 
-def _link_to_hit(request: Request, hit: SearchHit) -> str:
+def _link_to_hit(hit: SearchHit) -> str:
     match hit.kind:
         case HitKind.SITE:
-            return link_to(request, "site", site=hit.identity)
+            return link_to("site", site=hit.identity)
         case HitKind.CAMPAIGN:
-            return link_to(request, "campaign", campaign_id=hit.identity)
+            return link_to("campaign", campaign_id=hit.identity)
         case HitKind.JOB:
-            return link_to(request, "job", job_id=hit.identity)
+            return link_to("job", job_id=hit.identity)
     query = {"by": "day", "view": RELATIVE, _EXPLORED[hit.kind]: hit.identity}
-    return link_to(request, "explore", query=query)
+    return link_to("explore", query=query)

@@ -29,17 +29,16 @@ from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.version import __version__
+from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display_formats import format_time
+from treehammer.web.page import QueryPool
 from treehammer.web.page_query import ConditionText, PageQuery, Text
-from treehammer.web.pages.page_context import (
+from treehammer.web.page_service import (
     PageContext,
     PageModule,
     PageView,
-    QueryPool,
     error_sentence,
-    link_to,
-    wants_html,
 )
 
 #: Newest campaigns listed in the form.
@@ -138,7 +137,7 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
             values["chosen"] = store.campaign(query.campaign).id
             if values["chosen"] not in {campaign.id for campaign in campaigns}:
                 values["campaigns"].append((values["chosen"], values["chosen"]))
-            values |= _file_values(store, query, request, exports)
+            values |= _file_values(store, query, exports)
         except ConfigError as error:
             if not wants_html(request):
                 raise
@@ -150,9 +149,7 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
     )
 
 
-def _file_values(
-    store: Store, query: RootFileQuery, request: Request, exports: RootExports
-) -> dict[str, Any]:
+def _file_values(store: Store, query: RootFileQuery, exports: RootExports) -> dict[str, Any]:
     """Count the selected measurements; also return their file's URL if it can be written."""
     selection = query.select(store)
     content = fingerprint_selection(store, selection)
@@ -162,7 +159,7 @@ def _file_values(
     key = exports.content_key(store, selection, content)
     return {
         "rows": content.rows,
-        "file": link_to(request, "rootfile-data", query=parameters, key=key),
+        "file": link_to("rootfile-data", query=parameters, key=key),
     }
 
 

@@ -16,7 +16,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
 from treehammer.sql.write.keyring import SessionHolder
 from treehammer.text_formatting import SECOND_US
-from treehammer.web.arranged_table import requested_address
+from treehammer.web.addresses import requested_address
 from treehammer.web.core.auth import (
     refuse_cross_site,
     require_read_grant,
@@ -31,7 +31,7 @@ from treehammer.web.core.responses import (
     redirect_locally,
     service_unavailable,
 )
-from treehammer.web.pages.page_context import PageContext, PageModule, PageView
+from treehammer.web.page_service import PageContext, PageModule, PageView
 
 #: Larger forms are refused.
 _MAX_FORM_BYTES = 8192

@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
-
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.sql.read import site_history
@@ -37,12 +35,12 @@ from treehammer.sql.read.site_history import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, pluralize
+from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.pages.common_tables import WINDOW_CHOICES
-from treehammer.web.pages.page_context import link_to
 from treehammer.web.pages.site_standing import SiteQuery
 
 #: Metrics of the charts, with their titles.
@@ -54,7 +52,7 @@ _NO_VERSIONS_NOTE = "No versions reported in this period."
 
 
 def build_site_chart(
-    points: Sequence[PeerComparison], changes: Sequence[Row], query: SiteQuery, request: Request
+    points: Sequence[PeerComparison], changes: Sequence[Row], query: SiteQuery
 ) -> LineChart | None:
     """Draw the site's difference from the median of the same work; None without common work.
 
@@ -66,7 +64,7 @@ def build_site_chart(
             100 * point.difference,
             100 * point.rms / abs(point.peer_median),
             _describe_point(point, query),
-            link=_link_to_measurements(point, query, request),
+            link=_link_to_measurements(point, query),
         )
         for point in points
         if point.difference is not None and point.peer_median
@@ -96,14 +94,14 @@ def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
     )
 
 
-def _link_to_measurements(point: PeerComparison, query: SiteQuery, request: Request) -> str:
+def _link_to_measurements(point: PeerComparison, query: SiteQuery) -> str:
     """Link to the day of a point, or to the days around its week."""
     day = day_from_number(point.time)
     if query.time_column != WEEK:
-        return link_to(request, "day", day=day, query={"site": query.site})
+        return link_to("day", day=day, query={"site": query.site})
     last = min(day + timedelta(days=6), query.last)
     parameters = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
-    return link_to(request, "site", site=query.site, query=parameters)
+    return link_to("site", site=query.site, query=parameters)
 
 
 def _point_day(point: PeerComparison, query: SiteQuery) -> date:

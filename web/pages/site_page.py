@@ -1,26 +1,19 @@
-"""List of sites with their outcomes, and the page of one.
-
-The page compares a site with similar ones, and lists its changes and daily outcomes.
-"""
+"""Page of a site: comparison with similar sites, where its time went, its changes and daily outcomes."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
-from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
-from treehammer.analysis.status.site_status import list_uses
+from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -39,46 +32,28 @@ from treehammer.sql.read.query_model import (
 )
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import SITE, list_standing_states
+from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web.core.responses import allow_any_text
+from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.columns import column, columns, count_columns, variant_column
 from treehammer.web.display_formats import (
-    DisplayUnit,
     EfficiencyExplanation,
-    aligned_format,
     day_from_number,
-    day_number,
     explain_efficiency,
-    format_per_cent,
+    format_time,
     midnight_us,
-    today,
 )
 from treehammer.web.figures.explore_query import RELATIVE
-from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants
-from treehammer.web.page_query import TIME_TABLE, PageOperation
+from treehammer.web.figures.line_chart import LineChart
+from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
+from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.pages.common_tables import (
-    DEFAULT_METRIC,
-    DEFAULT_WINDOW_DAYS,
     build_change_point_table,
     build_history_table,
     build_states_table,
-    count_columns,
-    index_by_site,
+    efficiency_section,
     list_recent_changes,
-    outcome_columns,
-    outcome_counts,
-    status_class,
-    variant_column,
-)
-from treehammer.web.pages.page_context import (
-    HTML,
-    PageContext,
-    PageModule,
-    PageView,
-    link_to,
-    requested_format,
-    wants_html,
 )
 from treehammer.web.pages.site_charts import (
     build_change_table,
@@ -95,20 +70,39 @@ from treehammer.web.pages.site_standing import (
     SiteQuery,
     describe_standing,
 )
+from treehammer.web.sections import (
+    Badge,
+    Bullets,
+    Figure,
+    Folded,
+    Form,
+    Group,
+    Link,
+    Links,
+    Paragraph,
+    Section,
+    Styled,
+    TableSection,
+    Titled,
+    headline,
+    if_filled,
+    quiet,
+    table_of_values,
+)
 
+_ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 #: Measurements of the newest days whose wall time is broken down.
 MAX_EXPLAINED = 100
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
-    ),
-    PageOperation(
-        "/sites/{site}",
+
+@page(
+    "/sites/{site:text}",
+    "site",
+    SiteQuery,
+    position=61,
+    api=PageOperation(
         "getSite",
-        "site",
         "A site compared with the median of similar sites, and its changes",
         {
             "series": "the site and the median of similar sites, by day or week",
@@ -124,171 +118,199 @@ OPERATIONS = (
             "state_changes": "changes of these states, also superseded ones",
             "changepoints": "steps of the last 90 days in daily series of the site",
         },
-        SiteQuery,
         ("standing", "explanation"),
     ),
 )
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes of the list and of a site."""
-    return [
-        context.page_route("/sites", site_list_view, "sites"),
-        context.page_route(allow_any_text("/sites/{site}"), site_view, "site"),
-    ]
-
-
-PAGES = PageModule(routes, position=60, menu={"sites": "Sites"}, operations=OPERATIONS)
-
-
-def site_list_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the list of sites."""
-    last = today()
-    first = day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
-    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    last_days: dict[str, int] = {}
-    for day in overview_queries.list_site_days(store, first, day_number(last)):
-        outcomes[day.site].update(day.outcomes)
-        last_days[day.site] = max(day.day, last_days.get(day.site, 0))
-    comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)[
-        DEFAULT_METRIC
-    ]
-    uses = list_uses(store)
-    states = index_by_site(list_standing_states(store), SITE)
-    rows = [
-        {
-            "site": site,
-            "last_day": _format_last_day(last_days.get(site)),
-            "state": states[site].state if site in states else SiteState.UNKNOWN.value,
-            "use": uses.summarize(site).value,
-            "state_change": states[site].id if site in states else None,
-            "status": judged.status.value,
-            **outcome_counts(judged),
-            **_comparison_values(comparisons.get(site)),
-        }
-        for site in overview_queries.list_sites(store)
-        for judged in (DayOutcomes.from_outcomes(outcomes[site]),)
-    ]
-    table = _site_table(rows, request)
-    values = {
-        "sites": table,
-        "rule": describe_daily_rule(),
-        "similar": peer_comparison.SIMILAR_SITES_TEXT,
-        "days": DEFAULT_WINDOW_DAYS,
-    }
-    return PageView("sites.html.j2", "Sites", values, (table,))
-
-
-def _format_last_day(number: int | None) -> str | None:
-    return None if number is None else day_from_number(number).isoformat()
-
-
-def _comparison_values(comparison: PeerComparison | None) -> dict[str, float | None]:
-    if comparison is None:
-        return {**dict.fromkeys((DEFAULT_METRIC, "own", "median", "difference")), "sites": 0}
-    return {
-        DEFAULT_METRIC: comparison.mean,
-        "own": comparison.own_mean,
-        "median": comparison.peer_median,
-        "difference": comparison.difference,
-        "sites": comparison.peer_count,
-    }
-
-
-def _state_class(row: Row) -> str:
-    return str(row["state"])
-
-
-def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
-    write = aligned_format(
-        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
-    )
-
-    def link_to_evidence(row: Row) -> str:
-        change = row["state_change"]
-        return link_to(request, "state-change", change=change) if change else ""
-
-    columns = (
-        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
-        TableColumn("state", "state", css_class=_state_class, link=link_to_evidence),
-        TableColumn("use", "use"),
-        TableColumn("state_change", hidden=True),
-        TableColumn("status", f"{DEFAULT_WINDOW_DAYS} days", css_class=status_class),
-        *outcome_columns(),
-        # Averages over a site's own mix of work are not comparable, so they are exported only.
-        TableColumn(DEFAULT_METRIC, hidden=True),
-        TableColumn("own", "CPU efficiency of comparable work", write, is_number=True),
-        TableColumn("median", "median of similar sites", write, is_number=True),
-        TableColumn("difference", "difference", format_per_cent, is_number=True),
-        TableColumn("sites", "similar sites", is_number=True),
-        TableColumn(
-            "last_day",
-            "last measured",
-            format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
-        ),
-    )
-    return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", columns, rows)
-
-
-def site_view(store: Store, request: Request) -> PageView | Response:
-    """Collect the data of the page of a site.
+def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
+    """Build the page of a site.
 
     Raises:
         NothingToDoError: the site has never measured anything.
     """
-    query = SiteQuery.parse(request)
-    site = query.site
+    store, site = request.store, request.query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
-        if not site and wants_html(request):
-            return RedirectResponse(link_to(request, "sites"))
+        if not site and wants_html(request.raw):
+            return RedirectResponse(link_to("sites"))
         raise overview_queries.build_unknown_site_error(store, site)
-    query = query.normalize_variant(works)
+    query = request.query.normalize_variant(works)
     sums = peer_sums.fetch_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
     points = _compare_over_time(sums.dailies, query)
     standing = describe_standing(store, query, sums.totals)
-    max_parts = MAX_PARTS if requested_format(request) == HTML else None
     explanation = _explain_site(store, query)
     door_days = fetch_door_days(store, query)
     tables = {
         "series": _series_table(points, query),
-        "parts": standing.build_table(max_parts),
+        "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
         **_history_tables(store, query),
         "door_days": build_door_table(door_days),
-        "outcomes": _outcome_table(store, query, request),
+        "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
-        **_state_tables(store, site, request),
+        **_state_tables(store, site),
     }
-    changes = tables["changes"].rows
-    chart = build_site_chart(points, changes, query, request)
-    door_charts = build_door_charts(door_days, changes, query)
-    values: dict[str, Any] = {
-        **tables,
-        "query": query,
-        "chart": chart,
-        "standing": standing.sentence,
-        "trouble": _explain_last_day(store, site, tables),
-        "door_charts": door_charts,
-        "explanation": explanation.sentences,
-        "metric": METRICS_BY_NAME[query.metric],
-        "form": query.list_inputs(
-            metric={name: head_column(name) for name in ROLLUP_METRICS},
-            **{name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS},
-            to=None,
-            days=(),
+    charts = build_door_charts(door_days, tables["changes"].rows, query)
+    sections = (
+        _list_states(tables["states"].rows),
+        headline(_explain_last_day(store, site, tables)),
+        headline(standing.sentence),
+        Links([Link(*pair) for pair in _link_to_explore(store, query)]),
+        _build_form(query, works),
+        _compare_with_similar(
+            query, tables, build_site_chart(points, tables["changes"].rows, query)
         ),
-        "similar": peer_comparison.SIMILAR_SITES_TEXT,
-        "links": list(_link_to_explore(store, query, request)),
-        "work_matrix": _build_work_matrix(works),
-    }
-    charts = {"trend": chart} if chart else {}
-    charts |= {f"doors-{number}": drawing for number, drawing in enumerate(door_charts, 1)}
-    title = site or "(no site)"
-    return PageView("site.html.j2", title, values, tuple(tables.values()), charts=charts)
+        _list_steps(tables["changepoints"]),
+        efficiency_section(explanation),
+        _describe_doors(tables, charts),
+        Titled("State", if_filled(tables["state_changes"]), anchor="states"),
+        Titled(
+            "Outcomes",
+            tables["outcomes"],
+            quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
+            anchor="outcomes",
+        ),
+        Titled(
+            "Workloads",
+            TableSection(_build_work_matrix(works), exported=tables["works"]),
+            anchor="work",
+        ),
+    )
+    return PageContent(
+        site or "(no site)",
+        sections,
+        tuple(tables.values()),
+        {"standing": standing.sentence, "explanation": explanation.sentences},
+        crumbs=[Link("Sites", link_to("sites"))],
+    )
+
+
+def _list_states(states: Sequence[Row]) -> Bullets:
+    """List the current states; states that share an explanation have it once."""
+    items, previous = [], ""
+    for state in states:
+        explanation = state["explanation"] if state["explanation"] != previous else ""
+        previous = state["explanation"]
+        evidence = Link("evidence", link_to("state-change", change=state["id"]))
+        since = f" {state['of']}, since {format_time(state['since_us'])} by {state['cause']}: "
+        text = f"{since}{state['reason']}{explanation and f'. {explanation}'} ("
+        items.append(Paragraph(Badge(state["state"]), text, evidence, ")"))
+    return Bullets(items, "states")
+
+
+def _build_form(query: SiteQuery, works: Sequence[Workload]) -> Form:
+    filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
+    metrics = {name: head_column(name) for name in ROLLUP_METRICS}
+    return Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
+
+
+def _compare_with_similar(
+    query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
+) -> Titled:
+    """Compare the site with similar ones: over time, by parts of the difference, and by conditions."""
+    metric = METRICS_BY_NAME[query.metric]
+    unit = f" In {metric.unit}." if metric.unit not in ("", "1") else ""
+    better = f" {metric.better.capitalize()} is better." if metric.better else ""
+    about = Paragraph(Styled(metric.meaning, tooltip=metric.name), unit, better)
+    return Titled(
+        "Comparison with similar sites",
+        about,
+        *(
+            _detail_comparison(query, tables, chart)
+            if tables["series"].rows
+            else [_explain_no_measurements(query)]
+        ),
+        anchor="comparison",
+    )
+
+
+def _detail_comparison(
+    query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
+) -> Iterator[Section | None]:
+    if chart:
+        marks = [" Numbered lines are ", Link("changes", "#changed"), "."]
+        yield Figure(
+            "trend",
+            chart,
+            Paragraph(
+                "Difference from the median of similar sites on the same work in per cent, by "
+                f"{'week' if query.is_weekly else 'day'} (UTC), from {query.first} to {query.last}, so "
+                "that another mix of work is no change; bars are the RMS of executions around the mean "
+                "of their own work.",
+                *(marks if tables["changes"].rows else ()),
+            ),
+        )
+    else:
+        yield Paragraph(
+            "No other site did the same work in this period, so there is no comparison. Choose a "
+            "longer period, or run the same test at other sites."
+        )
+    if tables["parts"].rows:
+        yield tables["parts"]
+        yield quiet(
+            "Parts of one kind add up to the difference. A part is large when it differs much, or is "
+            "much of the work."
+        )
+    yield if_filled(tables["contrasts"])
+    yield Folded("How similar sites are chosen", quiet(peer_comparison.SIMILAR_SITES_TEXT))
+    yield table_of_values(tables["series"])
+
+
+def _explain_no_measurements(query: SiteQuery) -> Paragraph:
+    matched, remedy = (
+        (" match the filters", ", or “all” in the filters") if query.filters else ("", "")
+    )
+    return Paragraph(
+        f"No good measurements with {title_column(query.metric)} in this period{matched}. Choose a "
+        f"longer period{remedy}."
+    )
+
+
+def _list_steps(changepoints: DataTable) -> Titled | None:
+    note = quiet(
+        "Steps of the last 90 days, regardless of the filters above; see ",
+        Link("all changes", link_to("changes")),
+        ".",
+    )
+    if not changepoints.rows:
+        return None
+    return Titled("Slower or faster since", changepoints, note, anchor="since")
+
+
+def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> Titled:
+    figures = [
+        Figure(f"doors-{number}", chart, chart.title, is_caption_first=True)
+        for number, chart in enumerate(charts, 1)
+    ]
+    by_door = Titled(
+        "Time by door",
+        Group("charts", *figures),
+        quiet(
+            "Each kind of work is compared with its own mean over all doors and days shown, so another "
+            "mix of work is no change. Numbered lines are changes of a server's version."
+        ),
+        table_of_values(tables["door_days"]),
+        anchor="doordays",
+        level=3,
+    )
+    return Titled(
+        "Doors and middleware",
+        tables["state"],
+        Titled(
+            "Changes",
+            tables["changes"],
+            quiet(
+                "Derived from the last complete measurement of each variant on each day. A change is a "
+                "difference from the previous measured day; days without a report are skipped."
+            ),
+            anchor="changed",
+            level=3,
+        ),
+        by_door if charts else None,
+        anchor="doors",
+    )
 
 
 def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
@@ -301,13 +323,13 @@ def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
     }
 
 
-def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTable]:
+def _state_tables(store: Store, site: str) -> dict[str, DataTable]:
     """Build the tables of states, their changes, and change points of daily series."""
     changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
     return {
-        "states": build_states_table(list_standing_states(store, site, doors=True), request),
-        "state_changes": build_history_table(changes, request),
-        "changepoints": build_change_point_table(list_recent_changes(store, site=site), request),
+        "states": build_states_table(list_standing_states(store, site, doors=True)),
+        "state_changes": build_history_table(changes),
+        "changepoints": build_change_point_table(list_recent_changes(store, site=site)),
     }
 
 
@@ -339,7 +361,7 @@ def _compare_over_time(dailies: WorkSums, query: SiteQuery) -> list[PeerComparis
     )
 
 
-def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterator[tuple[str, str]]:
+def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]]:
     """Link to Explore with the page's metric, filters and days."""
     filters: dict[str, Any] = query.work_filters
     filters |= {"site": query.site, "from": str(query.first), "to": str(query.last)}
@@ -356,7 +378,7 @@ def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterat
         ),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
-        yield title, link_to(request, "explore", query={**view, "color": "axis_root", **filters})
+        yield title, link_to("explore", query={**view, "color": "axis_root", **filters})
 
 
 def _filter_options(
@@ -385,23 +407,22 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
         }
         for point in points
     ]
-    columns = (
-        TableColumn(query.time_column, "week of" if query.time_column == WEEK else "day (UTC)"),
-        TableColumn("measurements", "timed and good", is_number=True),
-        TableColumn("mean", "mean of all", is_number=True),
-        TableColumn("compared", "compared", is_number=True),
-        TableColumn("own", "their mean", is_number=True),
-        TableColumn("rms", "± RMS", is_number=True),
-        TableColumn("error", hidden=True),
-        TableColumn("median", "median of similar sites", is_number=True),
-        TableColumn("difference", "difference", format_per_cent, is_number=True),
-        TableColumn("sites", "similar sites", is_number=True),
+    listed = (
+        column(query.time_column, "week of" if query.time_column == WEEK else "day (UTC)"),
+        column("measurements", "timed and good"),
+        column("mean", "mean of all", is_number=True),
+        column("compared", is_number=True),
+        column("own", "their mean", is_number=True),
+        column("rms", "± RMS", is_number=True),
+        *hidden_columns("error"),
+        column("median", "median of similar sites", is_number=True),
+        *columns("difference", "sites"),
     )
     caption = f"{head_column(query.metric)} by {query.time_column}, and the median of similar sites"
-    return DataTable("series", caption, columns, rows)
+    return DataTable("series", caption, listed, rows)
 
 
-def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTable:
+def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     """Build the table of executions of all kinds by day and outcome."""
     selection = Selection(conditions=(Condition("site", "=", query.site or None),))
     figure = FigureQuery((), (DAY,), selection, *query.day_numbers, kind=None)
@@ -415,17 +436,16 @@ def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTabl
         }
         for group in reversed(groups)
     ]
-    columns = (
-        TableColumn(
+    listed = (
+        column(
             "day",
-            "day (UTC)",
-            link=lambda row: link_to(request, "day", day=row["day"], query={"site": query.site}),
+            link=lambda row: link_to("day", day=row["day"], query={"site": query.site}),
         ),
-        TableColumn("status", "status", css_class=status_class),
+        column("status"),
         *count_columns(*_COMPLETED, *classes),
     )
     caption, empty = "Outcomes of all executions by day", "No measurements in this period."
-    return DataTable("outcomes", caption, columns, rows, empty_text=empty)
+    return DataTable("outcomes", caption, listed, rows, empty_text=empty)
 
 
 def _sort_works(works: Sequence[Workload]) -> list[Workload]:
@@ -455,29 +475,25 @@ def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
         doors = row[keys[work.root or "–"]]
         if work.door not in doors:
             doors.append(work.door)
-    columns = (
-        TableColumn("variant", "variant", is_long=True),
-        TableColumn("test", "test"),
-        TableColumn("dataset", "dataset"),
+    listed = (
+        column("variant", is_long=True),
+        *columns("test", "dataset"),
         *(
-            TableColumn(key, release, lambda doors: ", ".join(doors) or "–")
+            column(key, release, format_value=lambda doors: ", ".join(doors) or "–")
             for release, key in keys.items()
         ),
     )
     caption = "Everything measured here: doors by variant and ROOT release"
-    return DataTable("work_matrix", caption, columns, [*rows.values()], note=variants.note)
+    return DataTable("work_matrix", caption, listed, [*rows.values()], note=variants.note)
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
     rows = [{name: getattr(work, name) for name in Workload.__annotations__} for work in works]
     variants = label_variants((work.variant for work in works), hide_release=True)
-    columns = (
-        TableColumn("test", "test"),
+    listed = (
+        column("test"),
         variant_column(variants),
-        TableColumn("variant_label", hidden=True),
-        TableColumn("root", "ROOT"),
-        TableColumn("dataset", "dataset"),
-        TableColumn("door", "door"),
-        TableColumn("protocol", "protocol"),
+        *hidden_columns("variant_label"),
+        *columns("root", "dataset", "door", "protocol"),
     )
-    return DataTable("work", "Everything measured here", columns, rows, note=variants.note)
+    return DataTable("work", "Everything measured here", listed, rows, note=variants.note)

@@ -10,8 +10,6 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.requests import Request
-
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.query_model import (
     DAY,
@@ -23,6 +21,7 @@ from treehammer.sql.read.query_model import (
     intersect_conditions,
 )
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
+from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.display_formats import (
     DisplayUnit,
@@ -66,7 +65,6 @@ from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, F
 from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
 from treehammer.web.pages.common_tables import outcome_columns
-from treehammer.web.pages.page_context import link_to
 
 _KINDS = {
     MEANS: POINTS,
@@ -79,10 +77,10 @@ _PER_CENT = DisplayUnit("%", 0.01)
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 #: Column -> URL of the page of its value ``-``.
-_PAGE_LINKS: Mapping[str, Callable[[Request], str]] = {
-    "site": lambda request: link_to(request, "site", site="-"),
-    "job_id": lambda request: link_to(request, "job", job_id="-"),
-    "campaign_id": lambda request: link_to(request, "campaign", campaign_id="-"),
+_PAGE_LINKS: Mapping[str, Callable[[], str]] = {
+    "site": lambda: link_to("site", site="-"),
+    "job_id": lambda: link_to("job", job_id="-"),
+    "campaign_id": lambda: link_to("campaign", campaign_id="-"),
 }
 _JOB = "job_id"
 _WEEK_LENGTH = timedelta(days=6)
@@ -264,16 +262,15 @@ class RowLinks:
     """Links of the rows of one figure's table.
 
     Args:
-        request: provides the root path.
         query: the figure's parameters.
     """
 
-    def __init__(self, request: Request, query: ExploreQuery) -> None:
+    def __init__(self, query: ExploreQuery) -> None:
         self._groups = query.group_columns
-        self._explore = link_to(request, "explore")
+        self._explore = link_to("explore")
         # Resolved once, as there may be many rows.
         self._bases = {
-            name: page(request).removesuffix("-")
+            name: page().removesuffix("-")
             for name, page in _PAGE_LINKS.items()
             if name in query.group_columns
         }

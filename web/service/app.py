@@ -28,6 +28,7 @@ from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.store import CampaignUpload, UploadResult
 from treehammer.version import __version__
+from treehammer.web.addresses import wants_html
 from treehammer.web.api import openapi, page_data, prometheus_metrics
 from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.ingest import CampaignIngest, MeasurementIngest
@@ -58,8 +59,9 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.display_formats import build_environment
+from treehammer.web.page import PageResources
+from treehammer.web.page_service import PageContext, PageView
 from treehammer.web.pages import load_pages
-from treehammer.web.pages.page_context import PageContext, PageView, wants_html
 from treehammer.web.pages.sign_in_page import sign_in_view
 from treehammer.web.service.middleware import (
     AuditJournal,
@@ -288,7 +290,8 @@ class PageRoutes:
             build_environment(),
             assets,
             {name: title for page in pages for name, title in page.menu.items()},
-            settings or load_settings(),
+            settings := settings or load_settings(),
+            PageResources(database, settings),
         )
         routes = [route for page in pages for route in page.make_routes(self._context)]
         routes += [

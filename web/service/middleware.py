@@ -31,9 +31,9 @@ from treehammer.collectors.job_spec import (
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import REFUSE, make_entry
+from treehammer.web.addresses import requested_address
 from treehammer.web.api.page_data import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
 from treehammer.web.api.prometheus_metrics import ServiceMetrics
-from treehammer.web.arranged_table import requested_address
 from treehammer.web.core.responses import (
     AUDITED,
     KEY_ID,

@@ -28,12 +28,12 @@ from treehammer.sql.core.access_keys import AccessKey, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.store import Store
+from treehammer.web import page_service
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.figures import drawing
-from treehammer.web.pages import page_context
 from treehammer.web.service.app import PageRoutes, create_app
 from treehammer.web.service.service_process import configure_uvicorn
 
@@ -231,7 +231,7 @@ def draw_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(form: str, text: bytes) -> bytes:
         return drawing.draw_file(form, json.loads(text))
 
-    monkeypatch.setattr(page_context, "_run_drawing", draw)
+    monkeypatch.setattr(page_service, "_run_drawing", draw)
 
 
 @pytest.fixture(scope="module")

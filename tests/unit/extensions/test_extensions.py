@@ -272,7 +272,7 @@ _MODULE = '''
 """A page with one table."""
 
 from treehammer.tables import DataTable, TableColumn
-from treehammer.web.pages.page_context import PageModule, PageView
+from treehammer.web.page_service import PageModule, PageView
 from treehammer.web.page_query import PageOperation
 
 OPERATIONS = (

@@ -28,9 +28,10 @@ from service_thread import ServiceThread
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.web import page_service
 from treehammer.web.figures import figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.pages import explore_page, page_context
+from treehammer.web.pages import explore_page
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -267,7 +268,7 @@ def test_files_agree_with_table(
         if form == "svg":
             assert "<script" not in answer.text
             assert "error bars: RMS" in answer.text
-    monkeypatch.setattr(page_context, "_run_drawing", None)
+    monkeypatch.setattr(page_service, "_run_drawing", None)
     assert filled_service.client.get(f"/explore/figure.pdf?{query}").status_code == 200, "kept"
     file = tmp_path / "figure.root"
     file.write_bytes(answer.content)
@@ -336,23 +337,23 @@ def test_pages_respond_while_figures_are_drawn(
         return sum(one.borrowed_tokens + one.tasks_waiting for one in found)
 
     rooms: list[anyio.CapacityLimiter] = []
-    turn = page_context._acquire_slot
-    monkeypatch.setattr(page_context, "_acquire_slot", noted)
-    monkeypatch.setattr(page_context, "_run_drawing", slowly)
+    turn = page_service._acquire_slot
+    monkeypatch.setattr(page_service, "_acquire_slot", noted)
+    monkeypatch.setattr(page_service, "_run_drawing", slowly)
     paths = [
         f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FIGURE_FORMATS
     ]
     with ThreadPoolExecutor(len(paths)) as clients:
         asked = [clients.submit(filled_service.client.get, path) for path in paths]
         try:
-            assert len(paths) > page_context.MAX_CONCURRENT_QUERIES
+            assert len(paths) > page_service.MAX_CONCURRENT_QUERIES
             until_s = time.monotonic() + 60
             while arrived() < len(paths):
                 assert time.monotonic() < until_s, arrived()
                 time.sleep(0.01)
             for page in ("/", "/explore", "/sites"):
                 assert filled_service.client.get(page, timeout=60).status_code == 200
-            monkeypatch.setattr(page_context, "QUEUE_TIMEOUT_S", 0.1)
+            monkeypatch.setattr(page_service, "QUEUE_TIMEOUT_S", 0.1)
             late = filled_service.client.get("/explore/figure.png?by=axis_root")
             assert late.status_code == 503
             assert int(late.headers["Retry-After"]) > 0

@@ -1,4 +1,4 @@
-"""Common parts of all pages: context, rendering as HTML, CSV or JSON, links, and figures as files."""
+"""Service of pages: routes, queries, rendering as HTML, CSV or JSON, and figures as files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from typing import Any
 
 import anyio
 from jinja2 import Environment
@@ -29,14 +28,21 @@ from treehammer.errors import ConfigError, NothingToDoError, StoreError, Treeham
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.version import __version__
-from treehammer.web.arranged_table import (
+from treehammer.web.addresses import (
+    CSV,
+    CURRENT_REQUEST,
     DRAWING,
+    HTML,
+    link_to,
+    link_to_same_page,
+    requested_format,
+    requested_path,
+)
+from treehammer.web.arranged_table import (
     MIN_FILTERED_ROWS,
     MIN_SORTABLE_ROWS,
     TableArrangement,
     arrange_table,
-    link_to_same_page,
-    requested_path,
 )
 from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.live_database import LiveDatabase, run_queries
@@ -47,7 +53,9 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
+from treehammer.web.page import Page, PageContent, PageResources, QueryPool
 from treehammer.web.page_query import PageOperation
+from treehammer.web.sections import DrawableChart
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -57,8 +65,6 @@ MAX_DRAWING_PROCESSES = 2
 DRAWING_TIMEOUT_S = 60
 #: Maximum total size of cached files.
 MAX_CACHED_BYTES = 32_000_000
-HTML, JSON, CSV = "html", "json", "csv"
-FORMATS = (HTML, JSON, CSV)
 
 #: Pages are 5 % larger than at level 9 and compressed in a third of the time.
 GZIP_LEVEL = 5
@@ -136,14 +142,6 @@ def make_figure_response(name: str, form: str, content: bytes) -> Response:
     return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
 
 
-class DrawableChart(Protocol):
-    """A chart of a page."""
-
-    @property
-    def specification(self) -> Mapping[str, Any]:
-        """The chart as Vega-Lite."""
-
-
 @dataclass(frozen=True)
 class PageView:
     """Data of a page and the template that renders it.
@@ -167,21 +165,8 @@ class PageView:
     charts: Mapping[str, DrawableChart] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class QueryPool:
-    """A separate limit of concurrency for slow queries.
-
-    Attributes:
-        limiter: limits the number of concurrent queries.
-        is_quick: whether a request is fast enough to use the common limit instead.
-    """
-
-    limiter: anyio.CapacityLimiter
-    is_quick: Callable[[Request], bool] = lambda _: False
-
-
 #: Answers a request from the store in a thread; raises for invalid requests.
-PageHandler = Callable[[Store, Request], PageView | Response]
+PageHandler = Callable[[Store, Request], PageView | PageContent | Response]
 
 
 @dataclass(frozen=True)
@@ -195,6 +180,7 @@ class PageContext:
         assets: styles and scripts.
         menu: route name -> title of the pages in the menu.
         settings: of the service.
+        resources: of pages.
         handlers: that of each page by route name, filled by :meth:`page_route`.
     """
 
@@ -204,6 +190,7 @@ class PageContext:
     assets: StaticAssets
     menu: Mapping[str, str]
     settings: Settings
+    resources: PageResources
     handlers: dict[str, PageHandler] = field(default_factory=dict)
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
@@ -212,6 +199,15 @@ class PageContext:
         default_factory=lambda: anyio.CapacityLimiter(MAX_DRAWING_PROCESSES)
     )
     _files: FigureFiles = field(default_factory=FigureFiles)
+
+    def declared_route(self, page: Page) -> Route:
+        """Create the route of a declared page."""
+
+        def handle_page(store: Store, request: Request) -> PageContent | Response:
+            return page.answer(store, request, self.resources)
+
+        pool = page.make_pool(self.resources) if page.make_pool else None
+        return self.page_route(page.path, handle_page, page.name, compress=page.compress, pool=pool)
 
     def page_route(
         self,
@@ -247,6 +243,7 @@ class PageContext:
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
     def _respond(self, handle_page: PageHandler, request: Request) -> Response:
+        CURRENT_REQUEST.set(request)
         try:
             output_format = requested_format(request)
             with self.database.open_store() as store, store.one_state():
@@ -267,18 +264,28 @@ class PageContext:
         except ConfigError as error:
             raise RequestRefusedError(400, error_sentence(error)) from error
 
-    def _draw_chart(self, view: PageView, drawing: str) -> Response:
+    def _draw_chart(self, view: PageView | PageContent, drawing: str) -> Response:
         name, _, form = drawing.rpartition(".")
-        if name not in view.charts or form not in DRAWN_FORMATS:
+        figures = view.figures if isinstance(view, PageContent) else {}
+        charts = view.charts if isinstance(view, PageView) else {}
+        charts = {**charts, **{name: figure.chart for name, figure in figures.items()}}
+        if name not in charts or form not in DRAWN_FORMATS:
             formats = " or ".join(DRAWN_FORMATS)
             raise RequestRefusedError(404, f"this page has no chart {drawing[:80]!r} as {formats}")
-        chart = self._files.draw_file(form, {"chart": view.charts[name].specification})
+        chart = self._files.draw_file(form, {"chart": charts[name].specification})
         return make_figure_response("figure", form, chart)
 
-    def render_html(self, view: PageView, request: Request) -> Response:
-        """Render a view as an HTML response."""
+    def render_html(self, view: PageView | PageContent, request: Request) -> Response:
+        """Render a page as an HTML response."""
+        CURRENT_REQUEST.set(request)
         body = b""
-        if view.status != 204:
+        if isinstance(view, PageContent):
+            if view.status != 204:
+                template = self.templates.get_template("content.html.j2")
+                common = {**self._template_values(request), "content": view, "view": view}
+                common["searched"] = view.searched
+                body = template.render(**common).encode()
+        elif view.status != 204:
             template = self.templates.get_template(view.template)
             common = {**self._template_values(request), "view": view}
             if taken := common.keys() & view.values.keys():
@@ -297,18 +304,15 @@ class PageContext:
         """Return the variables of every template."""
         root = request.scope.get("root_path", "")
 
-        def link(name: str, /, **parts: Any) -> str:
-            return link_to(request, name, **parts)
-
         return {
-            "link": link,
+            "link": link_to,
             "asset": lambda name: f"{root}/static/{self.assets.versioned_path(name)}",
-            "same": lambda **changes: link_to_same_page(request, **changes),
-            "arrange": lambda table: arrange_table(table, request),
+            "same": link_to_same_page,
+            "arrange": arrange_table,
             "min_sortable_rows": MIN_SORTABLE_ROWS,
             "min_filtered_rows": MIN_FILTERED_ROWS,
             "menu": [
-                (name, title, _is_current(request, link(name))) for name, title in self.menu.items()
+                (name, title, _is_current(link_to(name))) for name, title in self.menu.items()
             ],
             "signed_in": bool(session_token(request)),
             "version": __version__,
@@ -351,45 +355,12 @@ async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
         pool.release_on_behalf_of(token)
 
 
-def link_to(
-    request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any
-) -> str:
-    """Return the URL of a route.
-
-    Args:
-        request: provides the root path of the service.
-        name: name of the route.
-        query: query parameters; '' and None are left out.
-        parts: path parameters, quoted here.
-    """
-    quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
-    # Starlette's url_for tries all routes in turn: too slow for pages with thousands of links.
-    route = next(route for route in request.app.routes if route.name == name)
-    path = request.scope.get("root_path", "") + str(route.url_path_for(name, **quoted))
-    parameters = {key: value for key, value in (query or {}).items() if value not in ("", None)}
-    return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
-
-
-def requested_format(request: Request) -> str:
-    """Return the output format that a request names.
-
-    Raises:
-        ConfigError: the format is unknown.
-    """
-    output_format = request.query_params.get("format", HTML)
-    if output_format not in FORMATS:
-        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {output_format!r}")
-    return output_format
-
-
-def wants_html(request: Request) -> bool:
-    """Return whether a browser sent the request and errors should be pages."""
-    output_format = request.query_params.get("format", HTML)
-    return output_format not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
-
-
 def tables_response(
-    view: PageView, request: Request, output_format: str, *, about: Mapping[str, Any] | None = None
+    view: PageView | PageContent,
+    request: Request,
+    output_format: str,
+    *,
+    about: Mapping[str, Any] | None = None,
 ) -> Response:
     """Send all tables of a view, or the requested one, as CSV or JSON.
 
@@ -419,15 +390,16 @@ def tables_response(
     return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
 
 
-def _select_tables(view: PageView, name: str | None) -> Sequence[DataTable]:
+def _select_tables(view: PageView | PageContent, name: str | None) -> Sequence[DataTable]:
     """Select the named table of a view, or all.
 
     Raises:
         RequestRefusedError: the view has no such table.
     """
-    chosen = [table for table in view.tables if table.name == name] if name else view.tables
+    tables = view.exported_tables if isinstance(view, PageContent) else view.tables
+    chosen = [table for table in tables if table.name == name] if name else tables
     if not chosen:
-        table_names = ", ".join(table.name for table in view.tables)
+        table_names = ", ".join(table.name for table in tables)
         had = f"; it has {table_names}" if table_names else ""
         raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
     return chosen
@@ -442,8 +414,8 @@ def error_sentence(error: TreehammerError) -> str:
     return f"{text}. {error.hint}".strip() if error.hint else text
 
 
-def _is_current(request: Request, address: str) -> bool:
-    path = requested_path(request)
+def _is_current(address: str) -> bool:
+    path = requested_path()
     return path == address or (
         address.rstrip("/").count("/") > 0 and path.startswith(f"{address}/")
     )

@@ -1,0 +1,121 @@
+"""List of sites with their outcomes, states and CPU efficiency of comparable work."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from treehammer.analysis.descriptive import peer_comparison
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.site_status import list_uses
+from treehammer.analysis.status.subject_state import SiteState
+from treehammer.sql.read import overview_queries
+from treehammer.sql.watch.state_history import SITE, list_standing_states
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.web.addresses import link_rows
+from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
+from treehammer.web.display_formats import (
+    DisplayUnit,
+    aligned_format,
+    day_from_number,
+    day_number,
+    today,
+)
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import PageQuery
+from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, index_by_site
+from treehammer.web.sections import Command, Folded, Paragraph, quiet
+
+
+@page(
+    "/sites",
+    "sites",
+    menu="Sites",
+    position=60,
+    api=PageOperation("listSites", "All sites and their last 30 days", {"sites": "sites"}),
+)
+def site_list_page(request: PageRequest[PageQuery]) -> PageContent:
+    """Build the list of sites."""
+    table = _build_table(_list_rows(request.store))
+    rule = f"{describe_daily_rule()} Here all days of a site count together."
+    similar = f"{peer_comparison.SIMILAR_SITES_TEXT} Here the period is {DEFAULT_WINDOW_DAYS} days."
+    start = (
+        Paragraph("No measurements yet. Start a campaign:"),
+        Command("treehammer submit ttree-read --wait"),
+    )
+    explained = (table, quiet(rule), Folded("How similar sites are chosen", quiet(similar)))
+    return PageContent("Sites", explained if table.rows else start, (table,))
+
+
+def _list_rows(store: Store) -> list[Row]:
+    last = today()
+    first = day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+    last_days: dict[str, int] = {}
+    for day in overview_queries.list_site_days(store, first, day_number(last)):
+        outcomes[day.site].update(day.outcomes)
+        last_days[day.site] = max(day.day, last_days.get(day.site, 0))
+    comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)[
+        DEFAULT_METRIC
+    ]
+    uses = list_uses(store)
+    states = index_by_site(list_standing_states(store), SITE)
+    return [
+        {
+            "site": site,
+            "last_day": _format_last_day(last_days.get(site)),
+            "state": states[site].state if site in states else SiteState.UNKNOWN.value,
+            "use": uses.summarize(site).value,
+            "state_change": states[site].id if site in states else None,
+            "status": judged.status.value,
+            **outcome_counts(judged),
+            **_comparison_values(comparisons.get(site)),
+        }
+        for site in overview_queries.list_sites(store)
+        for judged in (DayOutcomes.from_outcomes(outcomes[site]),)
+    ]
+
+
+def _format_last_day(number: int | None) -> str | None:
+    return None if number is None else day_from_number(number).isoformat()
+
+
+def _comparison_values(comparison: PeerComparison | None) -> dict[str, Any]:
+    if comparison is None:
+        return {**dict.fromkeys((DEFAULT_METRIC, "own", "median", "difference")), "sites": 0}
+    return {
+        DEFAULT_METRIC: comparison.mean,
+        "own": comparison.own_mean,
+        "median": comparison.peer_median,
+        "difference": comparison.difference,
+        "sites": comparison.peer_count,
+    }
+
+
+def _build_table(rows: Sequence[Row]) -> DataTable:
+    write = aligned_format(
+        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
+    )
+    listed = (
+        column("site"),
+        column("state", link=link_rows("state-change", change="state_change")),
+        column("use"),
+        *hidden_columns("state_change"),
+        column("status", f"{DEFAULT_WINDOW_DAYS} days"),
+        *outcome_columns(),
+        # Averages over a site's own mix of work are not comparable, so they are exported only.
+        *hidden_columns(DEFAULT_METRIC),
+        column("own", "CPU efficiency of comparable work", format_value=write, is_number=True),
+        column("median", "median of similar sites", format_value=write, is_number=True),
+        *columns("difference", "sites"),
+        column(
+            "last_day",
+            "last measured",
+            format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
+        ),
+    )
+    return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", listed, rows)

@@ -1,0 +1,423 @@
+"""Sections of a page: the kinds of content that one set of templates renders.
+
+``templates/sections.html.j2`` has a branch for each class; tables are sections, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from markupsafe import Markup, escape
+
+from treehammer.tables import DataTable
+from treehammer.text_formatting import format_cell
+from treehammer.web.addresses import link_to_same_page
+from treehammer.web.page_query import FormInput
+
+
+@dataclass(frozen=True)
+class Link:
+    """A linked text.
+
+    Attributes:
+        text: the text.
+        address: where it leads.
+        label: read by screen readers in place of the text.
+        is_current: it leads to what is shown.
+        is_file: browsers save it instead of opening it.
+    """
+
+    text: str
+    address: str
+    label: str = ""
+    is_current: bool = False
+    is_file: bool = False
+
+    def __html__(self) -> str:
+        """Render the link."""
+        label = Markup(' aria-label="{}"').format(self.label) if self.label else ""
+        current = Markup(' aria-current="true"') if self.is_current else ""
+        download = Markup(" download") if self.is_file else ""
+        return Markup('<a href="{}"{}{}{}>{}</a>').format(
+            self.address, label, current, download, self.text
+        )
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A state in its color; ``css_class`` is by default that of the state."""
+
+    state: str
+    css_class: str = ""
+
+    def __html__(self) -> str:
+        """Render the badge."""
+        css_class = self.css_class or self.state.replace(" ", "-")
+        return Markup('<span class="badge {}">{}</span>').format(css_class, self.state)
+
+
+@dataclass(frozen=True)
+class Styled:
+    """A text with CSS classes, such as the state of a job."""
+
+    text: str
+    css_class: str = ""
+    tooltip: str = ""
+
+    def __html__(self) -> str:
+        """Render the text."""
+        css_class = Markup(' class="{}"').format(self.css_class) if self.css_class else ""
+        title = Markup(' title="{}"').format(self.tooltip) if self.tooltip else ""
+        return Markup("<span{}{}>{}</span>").format(css_class, title, self.text)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A name as programs write it."""
+
+    text: str
+
+    def __html__(self) -> str:
+        """Render the name."""
+        return Markup("<code>{}</code>").format(self.text)
+
+
+@dataclass(frozen=True)
+class Strong:
+    """An emphasized text."""
+
+    text: str
+
+    def __html__(self) -> str:
+        """Render the text."""
+        return Markup("<strong>{}</strong>").format(self.text)
+
+
+Inline = str | Link | Badge | Styled | Code | Strong
+
+
+class Paragraph:
+    """A paragraph.
+
+    Args:
+        parts: its text; parts that are '' are left out.
+        look: CSS class, such as ``headline`` or ``quiet``.
+        role: role for screen readers.
+    """
+
+    def __init__(self, *parts: Inline, look: str = "", role: str = "") -> None:
+        self.parts, self.look, self.role = parts, look, role
+
+    def __html__(self) -> str:
+        """Render the parts."""
+        return join_inline(self.parts)
+
+    def __bool__(self) -> bool:
+        return any(self.parts)
+
+
+def join_inline(parts: Iterable[Inline]) -> Markup:
+    """Render parts of a text one after the other."""
+    return Markup("").join(escape(part) for part in parts)
+
+
+def headline(*parts: Inline) -> Paragraph:
+    """Build a sentence that answers the page's question."""
+    return Paragraph(*parts, look="headline")
+
+
+def quiet(*parts: Inline) -> Paragraph:
+    """Build a remark."""
+    return Paragraph(*parts, look="quiet")
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of texts.
+
+    Attributes:
+        items: the texts.
+        look: CSS class.
+        limit: items shown before the others are folded; None for all.
+        first: number of the first item of a numbered list; None for one without numbers.
+    """
+
+    items: Sequence[Paragraph | str]
+    look: str = "changes"
+    limit: int | None = None
+    first: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with their values."""
+
+    pairs: Sequence[tuple[str, Any]]
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    @property
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Names with the texts of their values."""
+        return ((name, format_cell(value)) for name, value in self.pairs)
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links to related pages."""
+
+    links: Sequence[Link]
+    label: str = "Related pages"
+    look: str = "look"
+
+    def __bool__(self) -> bool:
+        return bool(self.links)
+
+
+@dataclass(frozen=True)
+class Pager:
+    """Links to the neighbors of a page of a list or of a day, and the place between them."""
+
+    parts: Sequence[Link | str]
+    label: str = "Pages of the list"
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A part of a whole, drawn as a bar; the label is read by screen readers."""
+
+    done: float
+    total: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number with its meaning and evidence.
+
+    ``css_class`` is the status that colors it, '' for none; ``share_done`` draws a bar, None for none.
+    """
+
+    number: str
+    text: str
+    address: str
+    css_class: str = ""
+    share_done: float | None = None
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Numbers at the top of a page."""
+
+    tiles: Sequence[Tile]
+
+    def __bool__(self) -> bool:
+        return bool(self.tiles)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Choices of the page's parameters.
+
+    Attributes:
+        inputs: as :meth:`.PageQuery.list_inputs` returns them.
+        button: of the form.
+        anchor: section that the answer begins at, '' for the page's top.
+        kept: parameters that are kept without an input.
+    """
+
+    inputs: Sequence[FormInput]
+    button: str = "Show"
+    anchor: str = ""
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line to copy."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Log:
+    """Output of a program."""
+
+    text: str
+
+
+class DrawableChart(Protocol):
+    """A chart of a page."""
+
+    @property
+    def specification(self) -> Mapping[str, Any]:
+        """The chart as Vega-Lite."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its caption.
+
+    Attributes:
+        name: unique on a page; ``drawing=NAME.svg`` returns the chart as a file.
+        chart: the chart.
+        caption: shown below the chart.
+        heading: shown above the chart.
+        title: description for screen readers, by default the chart's own title.
+        is_caption_first: the caption is above the chart, as a heading.
+    """
+
+    name: str
+    chart: DrawableChart
+    caption: Paragraph | str = ""
+    heading: str = ""
+    title: str = ""
+    is_caption_first: bool = False
+
+
+class Group:
+    """Sections in a container with a look, such as charts beside each other."""
+
+    def __init__(self, look: str, *sections: Section | None) -> None:
+        self.look, self.sections = look, _present(sections)
+
+    def __bool__(self) -> bool:
+        return bool(self.sections)
+
+
+class Titled:
+    """Sections under a heading; without sections it is not shown.
+
+    Args:
+        title: the heading.
+        sections: shown below; None and empty ones are left out.
+        anchor: identity of the heading, '' for none.
+        level: of the heading.
+    """
+
+    def __init__(
+        self, title: Paragraph | str, *sections: Section | None, anchor: str = "", level: int = 2
+    ) -> None:
+        self.title, self.anchor, self.level = title, anchor, level
+        self.sections = _present(sections)
+
+    def __bool__(self) -> bool:
+        return bool(self.sections)
+
+
+class Folded:
+    """Sections that readers open."""
+
+    def __init__(self, summary: str, *sections: Section | None, is_open: bool = False) -> None:
+        self.summary, self.is_open, self.sections = summary, is_open, _present(sections)
+
+    def __bool__(self) -> bool:
+        return bool(self.sections)
+
+
+class Live:
+    """Sections that the browser refreshes by themselves.
+
+    Args:
+        sections: the sections.
+        address: of them alone; '' if they no longer change.
+        every_s: seconds between two refreshes.
+    """
+
+    def __init__(self, *sections: Section | None, address: str, every_s: int) -> None:
+        self.address, self.every_s, self.sections = address, every_s, _present(sections)
+
+
+@dataclass(frozen=True)
+class TableSection:
+    """A table that is shown other than by default.
+
+    Attributes:
+        table: the table.
+        look: CSS class of its frame.
+        exported: table with the same content that is exported instead.
+        is_static: readers can neither sort, filter nor export it.
+    """
+
+    table: DataTable
+    look: str = ""
+    exported: DataTable | None = None
+    is_static: bool = False
+
+
+class Special:
+    """Content with a template of its own, such as the browser of ROOT files."""
+
+    def __init__(self, template: str, **values: Any) -> None:
+        self.template, self.values = template, values
+
+
+Section = (
+    Paragraph
+    | Bullets
+    | Facts
+    | Links
+    | Pager
+    | Progress
+    | Tiles
+    | Form
+    | Command
+    | Log
+    | Figure
+    | Group
+    | Titled
+    | Folded
+    | Live
+    | TableSection
+    | Special
+    | DataTable
+)
+
+
+def _present(sections: Iterable[Section | None]) -> list[Section]:
+    # Tables without rows show their sentence.
+    return [section for section in sections if section]
+
+
+def walk_sections(sections: Iterable[Section]) -> Iterator[Section]:
+    """Yield sections and those inside them."""
+    for section in sections:
+        yield section
+        yield from walk_sections(getattr(section, "sections", ()))
+
+
+def if_filled(table: DataTable) -> DataTable | None:
+    """Return a table that has rows; None in place of an empty one."""
+    return table if table.rows else None
+
+
+def table_of_values(table: DataTable) -> Folded:
+    """Fold the table of a figure's values."""
+    return Folded("Table of values", table)
+
+
+def list_pages(page: int, pages: int, anchor: str = "") -> Pager | None:
+    """Build the links to the previous and next page of a list; None for a single page.
+
+    Args:
+        page: number of the page, which may be beyond the last one.
+        pages: number of pages.
+        anchor: of the list.
+    """
+    if max(page, pages) == 1:
+        return None
+    steps = (
+        (page > 1, Link("Previous", link_to_same_page(page=min(page - 1, pages)) + anchor)),
+        (page <= pages, f"page {page} of {pages}"),
+        (page < pages, Link("Next", link_to_same_page(page=page + 1) + anchor)),
+    )
+    return Pager([part for is_possible, part in steps if is_possible])
