@@ -310,12 +310,13 @@ def _list_names(model: type[PageQuery]) -> Mapping[str, bool]:
 
 @dataclass(frozen=True)
 class FormInput:
-    """An input of a form: one of the choices, texts by value, or without any a day."""
+    """An input of a form: one of the choices, texts by value, or without any a day or text."""
 
     name: str
     title: str
     value: str
     choices: Mapping[str, str] | None = None
+    is_text: bool = False
 
     @property
     def is_useful(self) -> bool:

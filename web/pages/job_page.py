@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison.verdict_text import format_milliseconds
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_results, explain_slowness
@@ -30,10 +24,10 @@ from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
-from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.text_formatting import format_cell, format_size
-from treehammer.web.addresses import link_to, link_to_same_page
-from treehammer.web.core.responses import require_text
+from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
+from treehammer.text_formatting import format_cell, format_duration, format_size
+from treehammer.web.addresses import link_to
+from treehammer.web.columns import column, columns, hidden, variant_column
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
     day_from_number,
@@ -43,19 +37,26 @@ from treehammer.web.display_formats import (
     format_time,
 )
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
-from treehammer.web.page_query import TIME_TABLE, PageOperation, PageQuery, PathText
-from treehammer.web.page_service import PageContext, PageModule, PageView
-from treehammer.web.pages.common_tables import variant_column
-from treehammer.web.pages.latency_figure import BIN_COLUMNS, chart_histograms, list_filled_bins
-from treehammer.web.pages.measurement_page import (
-    FindFolders,
-    find_output_folders,
-    list_logs,
-    send_log,
+from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import PageQuery, PathText
+from treehammer.web.pages.common_tables import efficiency_section
+from treehammer.web.pages.execution_logs import LOG, find_output_folders, send_log, show_log
+from treehammer.web.pages.latency_figure import build_bin_table, draw_reads, sum_reads
+from treehammer.web.sections import (
+    Code,
+    Command,
+    Facts,
+    Group,
+    Link,
+    Links,
+    Paragraph,
+    Section,
+    Styled,
+    Titled,
+    headline,
+    quiet,
 )
 
-#: Parameter with the attempt and name of a whole log.
-LOG = "log"
 _PROVENANCE = (
     "repository",
     "ref",
@@ -154,12 +155,13 @@ class JobQuery(PageQuery):
     job_id: PathText = Field(description="Identity.")
 
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/jobs/{job_id}",
+@page(
+    "/jobs/{job_id:some}",
+    "job",
+    JobQuery,
+    position=52,
+    api=PageOperation(
         "getJob",
-        "job",
         "A job: its attempts and measurements",
         {
             "measurements": "measurements",
@@ -167,124 +169,160 @@ OPERATIONS = (
             "time": TIME_TABLE,
             "latencies": "reads by latency and release",
         },
-        JobQuery,
         ("facts", "command_line", "explanation"),
     ),
 )
-
-
-@dataclass(frozen=True)
-class ExecutionLog:
-    """Output of one execution.
-
-    Attributes:
-        title: names the execution.
-        end: its last characters.
-        whole: title and address of each whole log on this machine.
-    """
-
-    title: str
-    end: str
-    whole: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class JobAttempt:
-    """One execution of the job.
-
-    Attributes:
-        number: counts the executions from 1.
-        row: the batch system's record, None if only measurements are known.
-        node: facts on the node.
-        storage: facts on the door and its server.
-        circumstances: load and calibration during the attempt.
-        table: measurements of the attempt.
-        logs: outputs of the measurements that stored their ends.
-    """
-
-    number: int
-    row: AttemptRow | None
-    node: tuple[tuple[str, str], ...]
-    storage: tuple[tuple[str, str], ...]
-    circumstances: tuple[tuple[str, str], ...]
-    table: DataTable
-    logs: tuple[ExecutionLog, ...]
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page, and of the whole logs on this machine."""
-    query = partial(_query_job, find_output_folders(context.settings))
-    return [context.page_route(require_text("/jobs/{job_id}"), query, "job")]
-
-
-PAGES = PageModule(routes, position=52, operations=OPERATIONS)
-
-
-def _query_job(find_folders: FindFolders, store: Store, request: Request) -> PageView | Response:
-    """Collect the data of the page, or send a whole log.
+def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
+    """Build the page, or send a whole log.
 
     Raises:
         NothingToDoError: the job or the log does not exist.
     """
-    job = campaign_queries.fetch_job(store, JobQuery.parse(request).job_id)
-    folders = find_folders(job)
-    if log_name := request.query_params.get(LOG):
+    store = request.store
+    job = campaign_queries.fetch_job(store, request.query.job_id)
+    folders = request.resources.share(find_output_folders)(job)
+    if log_name := request.raw.query_params.get(LOG):
         return send_log(folders, log_name)
-    return _view_job(store, request, job, folders)
-
-
-def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int, Path]) -> PageView:
     campaign = campaign_queries.fetch_campaign(store, job.campaign_id)
     rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
     measured: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         measured[row["attempt"]].append(row)
-    numbers = sorted({*recorded, *measured})
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
-    attempts = [
-        _build_attempt(
-            number, recorded.get(number), measured[number], variants, folders.get(number)
+    attempts = {
+        number: build_measurement_table(
+            f"attempt_{number}", f"Measurements of attempt {number}", measured[number], variants
         )
-        for number in numbers
-    ]
-    measurements = _measurement_table("measurements", "All measurements of the job", rows, variants)
-    explanation = _explain_job(store, job)
-    reads = _sum_reads(rows)
-    latencies = chart_histograms(reads)
-    bins = _latency_table(reads)
-    values = {
-        "explanation": explanation.sentences,
-        "trouble": _explain_trouble(store, job, campaign, recorded.values(), rows),
-        "time": explanation.table,
-        "job": job,
-        "campaign": campaign,
-        "is_finished": JobState(job.state).is_final,
-        "attempts": attempts,
-        "latencies": latencies,
-        "bins": bins,
-        "facts": list(_provenance_facts(job, campaign, rows)),
-        "links": list(_related_links(store, job, rows)),
-        "truncated": len(rows) == campaign_queries.MAX_JOB_MEASUREMENTS,
-        "command_line": campaign_outcome.rerun_command(campaign),
+        for number in sorted({*recorded, *measured})
     }
-    title = f"{job.label or job.kind} at {job.site}"
-    # The table of all measurements covers every attempt; a single one is sent on request only.
-    requested = request.query_params.get("table")
-    requested_tables = [attempt.table for attempt in attempts if attempt.table.name == requested]
-    return PageView(
-        "job.html.j2",
-        title,
-        values,
-        (
-            measurements,
-            _attempt_table(recorded.values()),
-            explanation.table,
-            bins,
-            *requested_tables,
+    explanation = _explain_job(store, job)
+    reads = sum_reads(rows)
+    bins = build_bin_table(reads)
+    facts = list(_provenance_facts(job, campaign, rows))
+    command = campaign_outcome.rerun_command(campaign)
+    sections = (
+        quiet(
+            f"{job.kind} job, repeat {job.repeat}, door {job.door or '–'} · ",
+            Styled(job.state, f"state {job.state}"),
         ),
-        charts={"latencies": latencies} if latencies else {},
+        headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
+        Links(list(_related_links(store, job, rows))),
+        *_describe_progress(job, campaign, has_started=bool(attempts)),
+        _describe_limit(rows),
+        *(
+            _describe_attempt(
+                table, number, recorded.get(number), measured[number], folders.get(number), variants
+            )
+            for number, table in attempts.items()
+        ),
+        efficiency_section(explanation) if explanation.sentences else None,
+        draw_reads(reads, bins),
+        Titled("Provenance", Facts(facts), anchor="ran"),
+        Titled(
+            "Run again",
+            Paragraph(
+                "This runs the whole campaign again; narrow ",
+                Code("--sites"),
+                " and ",
+                Code("-P"),
+                " as needed.",
+            ),
+            Command(command),
+            anchor="again",
+        ),
     )
+    # The table of all measurements covers every attempt; a single one is sent on request only.
+    requested = request.raw.query_params.get("table")
+    tables = (
+        build_measurement_table("measurements", "All measurements of the job", rows, variants),
+        _attempt_table(recorded.values()),
+        explanation.table,
+        bins,
+        *(table for table in attempts.values() if table.name == requested),
+    )
+    return PageContent(
+        f"{job.label or job.kind} at {job.site}",
+        sections,
+        tables,
+        {"facts": dict(facts), "command_line": command, "explanation": explanation.sentences},
+        [
+            Link("Campaigns", link_to("campaigns")),
+            Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
+        ],
+    )
+
+
+def _describe_progress(
+    job: JobRow, campaign: CampaignRow, *, has_started: bool
+) -> Iterator[Section]:
+    """Say how current the state of an unfinished job is."""
+    command = f"treehammer status {campaign.id} --follow"
+    if not has_started:
+        yield Paragraph(
+            "The job has not started yet. Its state is as of the last query of the batch system. "
+            "Query again:"
+        )
+        yield Command(command)
+    elif not JobState(job.state).is_final:
+        yield quiet(
+            "The state is as of the last query of the batch system; ", Code(command), " updates it."
+        )
+
+
+def _describe_limit(rows: Sequence[Row]) -> Paragraph | None:
+    if len(rows) < campaign_queries.MAX_JOB_MEASUREMENTS:
+        return None
+    export = Code("treehammer export")
+    return Paragraph("Not all measurements are shown; ", export, " writes them all.")
+
+
+def _describe_attempt(
+    table: DataTable,
+    number: int,
+    row: AttemptRow | None,
+    measured: Sequence[Row],
+    folder: Path | None,
+    variants: VariantLabels,
+) -> Titled:
+    """Show an attempt: its end, measurements, node, storage and logs."""
+    titles = {"Node": _NODE_COLUMNS, "Load on the node": _CIRCUMSTANCE_COLUMNS}
+    facts = {
+        title: Facts(list(_shared_values(measured, names)))
+        for title, names in {**titles, "Storage": _STORAGE_COLUMNS}.items()
+    }
+    shown = [
+        Group("", Titled(title, values, level=3))
+        for title, values in facts.items()
+        if values or title in titles
+    ]
+    return Titled(
+        f"Attempt {number}",
+        *_describe_end(row),
+        table,
+        Group("columns", *shown) if facts["Node"] else None,
+        *(
+            show_log(measurement, folder, variants)
+            for measurement in measured
+            if measurement["log_excerpt"]
+        ),
+        anchor=f"attempt-{number}",
+    )
+
+
+def _describe_end(row: AttemptRow | None) -> Iterator[Section]:
+    if row is None:
+        yield quiet("No report from the batch system yet.")
+        return
+    parts = [f", started {format_time(row.started_us)}"] if row.started_us else []
+    if row.started_us and row.ended_us:
+        parts.append(f", took {format_duration((row.ended_us - row.started_us) / 1e6)}")
+    if row.exit_code is not None:
+        parts.append(f", exit code {row.exit_code}")
+    yield Paragraph(Styled(row.state, f"state {row.state}"), *parts)
+    if row.failure_class:
+        message = f": {row.message}" if row.message else ""
+        yield Paragraph(Styled(row.failure_class, "slower"), message)
 
 
 def _explain_trouble(
@@ -316,13 +354,13 @@ def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
         )
 
 
-def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Link to the job's site, days and comparable measurements, each with a title."""
-    yield job.site, link_to("site", site=job.site)
+def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[Link]:
+    """Link to the job's site, days and comparable measurements."""
+    yield Link(job.site, link_to("site", site=job.site))
     for number in sorted({row["day"] for row in rows}):
         day = day_from_number(number)
         title = f"{job.site} on {format_day(day)}"
-        yield title, link_to("day", day=day, query={"site": job.site})
+        yield Link(title, link_to("day", day=day, query={"site": job.site}))
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
         return
@@ -345,46 +383,7 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[t
     ):
         recorded_variants = site_history.list_recorded_variants(store, variants, site)
         query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
-        yield title, link_to("explore", query=query)
-
-
-def _build_attempt(
-    number: int,
-    row: AttemptRow | None,
-    measured: Sequence[Row],
-    variants: VariantLabels,
-    folder: Path | None,
-) -> JobAttempt:
-    name = f"attempt_{number}"
-    return JobAttempt(
-        number,
-        row,
-        tuple(_shared_values(measured, _NODE_COLUMNS)),
-        tuple(_shared_values(measured, _STORAGE_COLUMNS)),
-        tuple(_shared_values(measured, _CIRCUMSTANCE_COLUMNS)),
-        _measurement_table(name, f"Measurements of attempt {number}", measured, variants),
-        tuple(
-            ExecutionLog(
-                _measurement_title(measurement, variants),
-                measurement["log_excerpt"],
-                tuple(_link_to_logs(measurement, folder)),
-            )
-            for measurement in measured
-            if measurement["log_excerpt"]
-        ),
-    )
-
-
-def _link_to_logs(row: Row, folder: Path | None) -> Iterator[tuple[str, str]]:
-    for name, size in list_logs(folder, row["round"], row["position"]):
-        address = link_to_same_page(**{LOG: f"{row['attempt']}/{name}"})
-        yield f"{name} ({format_size(size)})", address
-
-
-def _measurement_title(row: Row, variants: VariantLabels) -> str:
-    release = f" with ROOT {row['axis_root']}" if row["axis_root"] else ""
-    title = f"round {row['round']}, position {row['position']}: {variants.label(row[VARIANT_COLUMN])}{release}"
-    return f"{title} – {row['failure_class']}" if row["failure_class"] else title
+        yield Link(title, link_to("explore", query=query))
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -410,45 +409,30 @@ def _format_value(name: str, value: Any) -> str:
     return format_size(value) if name.endswith("_bytes") else format_cell(value)
 
 
-def _measurement_table(
+def build_measurement_table(
     name: str, caption: str, rows: Sequence[Row], variants: VariantLabels
 ) -> DataTable:
+    """Build the table of a job's measurements, each with its outcome and the one to compare with."""
     counterparts = _find_others(rows, variants)
-    columns = (
+    listed = (
         variant_column(variants),
-        TableColumn("variant_label", hidden=True),
-        TableColumn("measurement_id", hidden=True),
-        TableColumn("attempt", hidden=True),
-        TableColumn("axis_root", "ROOT"),
-        TableColumn("root_version", "ROOT version", hidden=not any(map(_release_differs, rows))),
-        TableColumn("kind", "kind"),
-        TableColumn("round", "round", is_number=True),
-        TableColumn("position", "position", is_number=True),
-        TableColumn(
-            "outcome",
-            "outcome",
-            css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower",
-        ),
-        TableColumn("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
-        TableColumn("all", "details", link=lambda row: _link_to_values(row["measurement_id"])),
-        TableColumn(
-            "differences",
+        *hidden_columns("variant_label", "measurement_id", "attempt"),
+        column("axis_root"),
+        column("root_version", "ROOT version", hidden=not any(map(_release_differs, rows))),
+        *columns("kind", "round", "position"),
+        column("outcome", css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower"),
+        column("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
+        column("all", "details", link=lambda row: _link_to_values(row["measurement_id"])),
+        column(
             "differences",
             link=lambda row: (
                 row["other_id"] and _link_to_values(row["measurement_id"], row["other_id"])
             ),
             hidden=not any(counterparts.values()),
         ),
-        TableColumn("other_id", hidden=True),
-        TableColumn("cpu_per_event_s", "CPU, ms/event", format_milliseconds, is_number=True),
-        TableColumn("wall_per_event_s", "wall, ms/event", format_milliseconds, is_number=True),
-        TableColumn("loop_wall_s", "loop, s", is_number=True),
-        TableColumn("eff_job", title_column("eff_job"), is_number=True),
-        TableColumn("bytes_read", "read", format_size, is_number=True),
-        TableColumn("read_calls", "read calls", is_number=True),
-        TableColumn("read_latency_p50_s", "read p50, ms", format_milliseconds, is_number=True),
-        TableColumn("read_latency_p99_s", "read p99, ms", format_milliseconds, is_number=True),
-        TableColumn("started_us", "started", format_time),
+        hidden("other_id"),
+        *columns("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "eff_job", "bytes_read"),
+        *columns("read_calls", "read_latency_p50_s", "read_latency_p99_s", "started_us"),
     )
     filled = [
         {
@@ -463,7 +447,7 @@ def _measurement_table(
         for other in [counterparts[row["measurement_id"]]]
     ]
     empty_text = "This attempt left no measurements."
-    return DataTable(name, caption, columns, filled, empty_text=empty_text, note=variants.note)
+    return DataTable(name, caption, listed, filled, empty_text=empty_text, note=variants.note)
 
 
 def _release_differs(row: Row) -> bool:
@@ -499,28 +483,6 @@ def _failure_reason(row: Row) -> str:
     return row["implausible_reasons"] or ""
 
 
-def _sum_reads(rows: Sequence[Row]) -> dict[str, list[int]]:
-    """Sum the reads of good measurements by release and bin of latency."""
-    sums: dict[str, list[int]] = {}
-    for row in rows:
-        bins = row["read_latency_hist"]
-        if bins and classify_outcome(row) is Outcome.GOOD:
-            release = row["root_version"] or ""
-            counts = sums.get(release, [])
-            sums[release] = [a + b for a, b in zip_longest(counts, bins, fillvalue=0)]
-    return dict(sorted(sums.items(), key=lambda item: natural_sort_key(item[0])))
-
-
-def _latency_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
-    rows = [
-        {"root_version": release, **bin_}
-        for release, bins in reads_by_release.items()
-        for bin_ in list_filled_bins(bins)
-    ]
-    columns = (TableColumn("root_version", "ROOT"), *BIN_COLUMNS)
-    return DataTable("latencies", "Reads by latency", columns, rows)
-
-
 def _provenance_facts(
     job: JobRow, campaign: CampaignRow, rows: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
@@ -537,7 +499,7 @@ def _provenance_facts(
     yield from _shared_values(rows, _PROVENANCE)
 
 
-def _attempt_table(attempts: Any) -> DataTable:
+def _attempt_table(attempts: Iterable[AttemptRow]) -> DataTable:
     names = ("number", "state", "started_us", "ended_us", "exit_code", "failure_class", "message")
-    rows = [{name: getattr(attempt, name) for name in names} for attempt in attempts]
-    return DataTable("attempts", "Attempts", tuple(TableColumn(name, name) for name in names), rows)
+    listed = tuple(TableColumn(name, name) for name in names)
+    return build_table("attempts", "Attempts", listed, attempts)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product, starmap
+from itertools import product, starmap, zip_longest
 
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.sql.read.query_model import Scalar
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share
-from treehammer.web.display_formats import format_seconds
+from treehammer.web.columns import column
+from treehammer.web.display_formats import (
+    format_seconds,
+)
 from treehammer.web.figures.explore_query import ExploreQuery
 from treehammer.web.figures.figure_captions import describe_figure, figure_heading
 from treehammer.web.figures.figure_chart import FigureChart
@@ -31,6 +36,11 @@ from treehammer.web.figures.figure_layout import (
 from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
 from treehammer.web.labels import title_column
 from treehammer.web.pages.spread_figure import RowLinks, aggregation_column, group_columns
+from treehammer.web.sections import (
+    Figure,
+    Titled,
+    table_of_values,
+)
 
 #: Columns of :func:`list_filled_bins`.
 BIN_COLUMNS = (
@@ -238,3 +248,39 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
         "within a bin."
     )
     return DataTable("quantiles", figure_heading(query), columns, rows, note=note)
+
+
+def sum_reads(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """Sum the reads of good measurements by release and bin of latency."""
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        bins = row["read_latency_hist"]
+        if bins and classify_outcome(row) is Outcome.GOOD:
+            release = row["root_version"] or ""
+            counts = sums.get(release, [])
+            sums[release] = [a + b for a, b in zip_longest(counts, bins, fillvalue=0)]
+    return dict(sorted(sums.items(), key=lambda item: natural_sort_key(item[0])))
+
+
+def build_bin_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
+    """Build the table of the reads of a job by release and bin of latency."""
+    rows = [
+        {"root_version": release, **bin_}
+        for release, bins in reads_by_release.items()
+        for bin_ in list_filled_bins(bins)
+    ]
+    listed = (column("root_version"), *BIN_COLUMNS)
+    return DataTable("latencies", "Reads by latency", listed, rows)
+
+
+def draw_reads(reads: Mapping[str, Sequence[int]], bins: DataTable) -> Titled | None:
+    """Draw the reads of a job by latency and release; None without any."""
+    chart = chart_histograms(reads)
+    if not chart:
+        return None
+    caption = (
+        "Reads of good measurements by latency; each bin is twice as wide as the previous one and "
+        "labeled by its lower edge. The percentiles of measurements use finer bins."
+    )
+    figure = Figure("latencies", chart, caption, title="Reads by latency")
+    return Titled("Read latency", figure, table_of_values(bins), anchor="latency")

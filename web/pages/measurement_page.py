@@ -1,36 +1,24 @@
-"""Page of one measurement: its values by group, phases, and differences from another one.
-
-Whole outputs of its execution are read from the output folders of jobs on this machine.
-"""
+"""Page of one measurement: its values by group, phases, and differences from another one."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import FileResponse
-from starlette.routing import BaseRoute
 
-from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.collectors.record.outcome import classify_outcome
-from treehammer.config import Settings
-from treehammer.errors import NothingToDoError, TreehammerError
+from treehammer.errors import NothingToDoError
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, SUBJECT
-from treehammer.sql.core.rows import ExtraRow, JobRow
+from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_size
 from treehammer.web.addresses import link_to
-from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import (
     DisplayUnit,
     fit_unit,
@@ -50,12 +38,24 @@ from treehammer.web.figures.chart_parts import (
     encode_field,
     make_layer,
 )
-from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column
-from treehammer.web.page_query import PageQuery, PathText, Text
-from treehammer.web.page_service import PageContext, PageModule, PageView
+from treehammer.web.page import PageContent, PageRequest, page
+from treehammer.web.page_query import FormInput, PageQuery, PathText, Text
 from treehammer.web.pages.latency_figure import chart_histograms
+from treehammer.web.sections import (
+    Code,
+    Figure,
+    Folded,
+    Form,
+    Group,
+    Link,
+    Log,
+    Paragraph,
+    Section,
+    Titled,
+    quiet,
+)
 
 #: Groups in which a difference is a change of the environment.
 _ENVIRONMENT = ("Software", "Node", "Storage")
@@ -84,11 +84,6 @@ _IDENTITIES = ("day", "started_us", "ended_us", "seed")
 _SIZES = {"ns": 1e-9}
 
 _WIDTH, _BAR_HEIGHT = 700, 34
-#: Maps a job to its output folders by attempt, as far as they are on this machine.
-FindFolders = Callable[[JobRow], Mapping[int, Path]]
-
-_LOG_NAME = re.compile(r"\d{1,9}-\d{1,9}\.(out|err)")
-_ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
 
 
 class MeasurementQuery(PageQuery):
@@ -105,52 +100,67 @@ class MeasurementPageQuery(MeasurementQuery):
     )
 
 
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    path = require_text("/measurements/{measurement_id}")
-    return [context.page_route(path, measurement_view, "measurement-page")]
-
-
-PAGES = PageModule(routes, position=53)
-
-
-def measurement_view(store: Store, request: Request) -> PageView:
-    """Collect the values of a measurement, beside those of another one if asked for.
+@page("/measurements/{measurement_id:some}", "measurement-page", MeasurementPageQuery, position=53)
+def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
+    """Show the values of a measurement, beside those of another one if asked for.
 
     Raises:
         NothingToDoError: a measurement does not exist.
     """
-    query = MeasurementPageQuery.parse(request)
-    a = _fetch_values(store, query.measurement_id)
-    b = _fetch_values(store, query.other) if query.other else None
+    identity, other = request.query.measurement_id, request.query.other
+    a = _fetch_values(request.store, identity)
+    b = _fetch_values(request.store, other) if other else None
     differences, *tables = _build_tables(list(_list_values(a, b)), is_pair=b is not None)
-    charts = _build_charts({"A": a, "B": b} if b else {"": a})
-    values = {
-        "row": a,
-        "other": b,
-        "outcome": classify_outcome(a),
-        "differences": differences,
-        "groups": [table for table in tables if table.rows],
-        "log": a["log_excerpt"],
-        "job": link_to("job", job_id=a["job_id"]),
-        "record": link_to("measurement", measurement_id=query.measurement_id),
-        "charts": charts,
-    }
-    title = f"{a['variant_label'] or a['kind']} at {a['site']}"
-    return PageView("measurement.html.j2", title, values, (differences, *tables), charts=charts)
+    figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
+    choice = FormInput("with", "Compare with measurement", other, is_text=True)
+    sections = (
+        quiet(
+            "Measurement ",
+            Code(identity),
+            f", {a['kind']}, round {a['round']}, position {a['position']}, attempt {a['attempt']}: "
+            f"{classify_outcome(a)} · ",
+            Link("Record as JSON", link_to("measurement", measurement_id=identity)),
+        ),
+        Form([choice], "Compare"),
+        *(_name_other(b) if b else ()),
+        Titled("What differs", differences, anchor="differences") if b else None,
+        Folded("End of the output", Log(a["log_excerpt"]), is_open=True)
+        if a["log_excerpt"]
+        else None,
+        Group("charts", *figures),
+        *(Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
+    )
+    return PageContent(
+        _title_measurement(a),
+        sections,
+        (differences, *tables),
+        crumbs=[Link("Job", link_to("job", job_id=a["job_id"]))],
+    )
 
 
-def _build_charts(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, PhaseChart | FigureChart]:
-    """Build the charts of phases and of read latencies, if they were recorded."""
-    charts = {
-        "phases": chart_phases(
-            {name and _title_side(name, row): row for name, row in sides.items()}
-        ),
-        "latencies": chart_histograms(
-            {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
-        ),
-    }
-    return {name: chart for name, chart in charts.items() if chart}
+def _title_measurement(row: Mapping[str, Any]) -> str:
+    return f"{row['variant_label'] or row['kind']} at {row['site']}"
+
+
+def _name_other(other: Mapping[str, Any]) -> Iterator[Section]:
+    address = link_to("measurement-page", measurement_id=other["measurement_id"])
+    link = Link(_title_measurement(other), address)
+    yield Paragraph("A is this measurement, B is ", link, ".")
+
+
+def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
+    """Draw phases and read latencies, if they were recorded."""
+    phases = chart_phases({name and _title_side(name, row): row for name, row in sides.items()})
+    latencies = chart_histograms(
+        {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
+    )
+    if phases:
+        caption = "Time by phase: medians over the counted passes, and what precedes them once"
+        title = "Time by phase"
+        yield Figure("phases", phases, caption, title=title, is_caption_first=True)
+    if latencies:
+        title = "Reads by latency"
+        yield Figure("latencies", latencies, title, title=title, is_caption_first=True)
 
 
 def _title_side(name: str, row: Mapping[str, Any]) -> str:
@@ -219,7 +229,7 @@ def _build_tables(rows: Sequence[Row], *, is_pair: bool) -> list[DataTable]:
 
 
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
-    columns = (
+    listed = (
         TableColumn("name", "value", head_column),
         TableColumn(
             "a", "A" if is_pair else "measured", format_row=_make_format("a"), is_long=True
@@ -236,7 +246,7 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
         *hidden_columns("unit", "group", "equal"),
     )
     name = caption.lower().replace(" ", "_")
-    return DataTable(name, caption, columns, rows, "No differences are known.")
+    return DataTable(name, caption, listed, rows, "No differences are known.")
 
 
 def _make_format(side: str) -> Any:
@@ -365,63 +375,3 @@ class PhaseChart:
                     rows.append({"bar": bar, "s": number, **ends, "text": text})
                     start = end
         return rows
-
-
-def find_output_folders(settings: Settings) -> FindFolders:
-    """Return a function that finds the output folders of jobs that this installation submitted."""
-
-    def find(job: JobRow) -> Mapping[int, Path]:
-        folders = {LOCAL_BATCH: settings.spool_dir, HTCONDOR_PREFIX: settings.htcondor_dir}
-        kind, at, _ = job.batch_system.partition("@")
-        folder = folders.get(kind + at)
-        if folder is not None and not folder.is_dir():
-            return {}  # nothing was submitted here, and reading must not make the folder
-        try:
-            return open_batch_system(job.batch_system, settings).sandboxes(job.batch_id)
-        except TreehammerError:
-            return {}  # such as a pool of another installation
-
-    return find
-
-
-def list_logs(folder: Path | None, round_: int, position: int) -> list[tuple[str, int]]:
-    """List the logs of an execution that contain anything, each with its bytes."""
-    if folder is None:
-        return []
-    names = [f"{round_}-{position}.{stream}" for stream in ("err", "out")]
-    paths = ((name, _find_log(folder, name)) for name in names)
-    sizes = ((name, path.stat().st_size) for name, path in paths if path)
-    return [(name, size) for name, size in sizes if size]
-
-
-def send_log(folders: Mapping[int, Path], address: str) -> FileResponse:
-    """Send a whole log as plain text.
-
-    Args:
-        folders: output folders of the job by attempt.
-        address: attempt and name, e.g. ``1/2-1.out``.
-
-    Raises:
-        NothingToDoError: there is no such log on this machine.
-    """
-    match = _ADDRESS.fullmatch(address)
-    folder = folders.get(int(match[1])) if match else None
-    path = _find_log(folder, match[2]) if match and folder else None
-    if path is None:
-        raise NothingToDoError(
-            f"there is no log {address[:80]!r} of this job on this machine",
-            hint="It is in the job's folder on the submit node until the campaign is purged.",
-        )
-    return FileResponse(
-        path, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"}
-    )
-
-
-def _find_log(folder: Path, name: str) -> Path | None:
-    """Find a log by its name; a link that leads out of the folder, as a payload may leave, is none."""
-    try:
-        path = (folder / "logs" / name).resolve(strict=True)
-        inside = path.is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):
-        return None
-    return path if inside and path.is_file() else None

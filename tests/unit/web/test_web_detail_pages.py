@@ -18,7 +18,9 @@ from service_thread import ServiceThread, run_service
 from treehammer.config import load_settings
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.web.pages import measurement_page
+from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.page import PageResources
+from treehammer.web.pages import execution_logs
 
 DAY, SITE = "2026-03-01", "SITE/A"
 TEMPLATE = "htcondor.sub.j2 sha256:0123456789ab"
@@ -376,7 +378,7 @@ def logs_service(
     settings.spool_dir.mkdir()
     folders = {"here.0": {1: sandbox}}
     batch = SimpleNamespace(sandboxes=lambda batch_id: folders.get(batch_id, {}))
-    monkeypatch.setattr(measurement_page, "open_batch_system", lambda *_: batch)
+    monkeypatch.setattr(execution_logs, "open_batch_system", lambda *_: batch)
     failed: dict[str, Any] = {
         "failure_class": "payload",
         "log_excerpt": OUTPUT[-50:],
@@ -428,7 +430,8 @@ def test_only_logs_of_the_job_are_sent(
 
 def test_unknown_batch_system_has_no_folders(tmp_path: Path) -> None:
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    find = measurement_page.find_output_folders(settings)
+    resources = PageResources(LiveDatabase("sqlite:///none.db"), settings)
+    find = execution_logs.find_output_folders(resources)
     found: list[Mapping[int, Path]] = [
         find(make_job_row("job", batch_system=name))
         for name in ("local", "htcondor@nowhere", "external:local", "unknown")

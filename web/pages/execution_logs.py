@@ -1,0 +1,127 @@
+"""Outputs of executions: their ends, and whole logs in the output folders of jobs on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from starlette.responses import FileResponse
+
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.errors import NothingToDoError, TreehammerError
+from treehammer.sql.core.rows import JobRow
+from treehammer.submit.sites.site_registry import open_batch_system
+from treehammer.tables import Row
+from treehammer.text_formatting import format_size
+from treehammer.web.addresses import link_to_same_page
+from treehammer.web.labels import (
+    VARIANT_COLUMN,
+    VariantLabels,
+)
+from treehammer.web.page import (
+    PageResources,
+)
+from treehammer.web.sections import (
+    Folded,
+    Link,
+    Log,
+    quiet,
+)
+
+#: Parameter with the attempt and name of a whole log.
+LOG = "log"
+#: Maps a job to its output folders by attempt, as far as they are on this machine.
+FindFolders = Callable[[JobRow], Mapping[int, Path]]
+
+_LOG_NAME = re.compile(r"\d{1,9}-\d{1,9}\.(out|err)")
+_ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
+
+
+def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> Folded:
+    """Show the end of an execution's output, with links to whole logs on this machine."""
+    whole = [part for link in _link_to_logs(measurement, folder) for part in (", ", link)]
+    missing = (
+        "The whole output is not on this machine; the submit node has it until the campaign is "
+        "purged."
+    )
+    return Folded(
+        f"End of the output, {_measurement_title(measurement, variants)}",
+        Log(measurement["log_excerpt"]),
+        quiet("Whole output: ", *whole[1:]) if whole else quiet(missing),
+        is_open=bool(measurement["failure_class"]),
+    )
+
+
+def _link_to_logs(row: Row, folder: Path | None) -> Iterator[Link]:
+    for name, size in list_logs(folder, row["round"], row["position"]):
+        address = link_to_same_page(**{LOG: f"{row['attempt']}/{name}"})
+        yield Link(f"{name} ({format_size(size)})", address)
+
+
+def _measurement_title(row: Row, variants: VariantLabels) -> str:
+    release = f" with ROOT {row['axis_root']}" if row["axis_root"] else ""
+    title = f"round {row['round']}, position {row['position']}: {variants.label(row[VARIANT_COLUMN])}{release}"
+    return f"{title} – {row['failure_class']}" if row["failure_class"] else title
+
+
+def find_output_folders(resources: PageResources) -> FindFolders:
+    """Return a function that finds the output folders of jobs that this installation submitted."""
+
+    settings = resources.settings
+
+    def find(job: JobRow) -> Mapping[int, Path]:
+        folders = {LOCAL_BATCH: settings.spool_dir, HTCONDOR_PREFIX: settings.htcondor_dir}
+        kind, at, _ = job.batch_system.partition("@")
+        folder = folders.get(kind + at)
+        if folder is not None and not folder.is_dir():
+            return {}  # nothing was submitted here, and reading must not make the folder
+        try:
+            return open_batch_system(job.batch_system, settings).sandboxes(job.batch_id)
+        except TreehammerError:
+            return {}  # such as a pool of another installation
+
+    return find
+
+
+def list_logs(folder: Path | None, round_: int, position: int) -> list[tuple[str, int]]:
+    """List the logs of an execution that contain anything, each with its bytes."""
+    if folder is None:
+        return []
+    names = [f"{round_}-{position}.{stream}" for stream in ("err", "out")]
+    paths = ((name, _find_log(folder, name)) for name in names)
+    sizes = ((name, path.stat().st_size) for name, path in paths if path)
+    return [(name, size) for name, size in sizes if size]
+
+
+def send_log(folders: Mapping[int, Path], address: str) -> FileResponse:
+    """Send a whole log as plain text.
+
+    Args:
+        folders: output folders of the job by attempt.
+        address: attempt and name, e.g. ``1/2-1.out``.
+
+    Raises:
+        NothingToDoError: there is no such log on this machine.
+    """
+    match = _ADDRESS.fullmatch(address)
+    folder = folders.get(int(match[1])) if match else None
+    path = _find_log(folder, match[2]) if match and folder else None
+    if path is None:
+        raise NothingToDoError(
+            f"there is no log {address[:80]!r} of this job on this machine",
+            hint="It is in the job's folder on the submit node until the campaign is purged.",
+        )
+    return FileResponse(
+        path, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"}
+    )
+
+
+def _find_log(folder: Path, name: str) -> Path | None:
+    """Find a log by its name; a link that leads out of the folder, as a payload may leave, is none."""
+    try:
+        path = (folder / "logs" / name).resolve(strict=True)
+        inside = path.is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):
+        return None
+    return path if inside and path.is_file() else None
