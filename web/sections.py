@@ -27,21 +27,24 @@ class Link:
         label: read by screen readers in place of the text.
         is_current: it leads to what is shown.
         is_file: browsers save it instead of opening it.
+        tooltip: of the link.
     """
 
-    text: str
+    text: str | Badge
     address: str
     label: str = ""
     is_current: bool = False
     is_file: bool = False
+    tooltip: str = ""
 
     def __html__(self) -> str:
         """Render the link."""
         label = Markup(' aria-label="{}"').format(self.label) if self.label else ""
         current = Markup(' aria-current="true"') if self.is_current else ""
         download = Markup(" download") if self.is_file else ""
-        return Markup('<a href="{}"{}{}{}>{}</a>').format(
-            self.address, label, current, download, self.text
+        title = Markup(' title="{}"').format(self.tooltip) if self.tooltip else ""
+        return Markup('<a href="{}"{}{}{}{}>{}</a>').format(
+            self.address, label, current, download, title, self.text
         )
 
 
@@ -95,7 +98,33 @@ class Strong:
         return Markup("<strong>{}</strong>").format(self.text)
 
 
-Inline = str | Link | Badge | Styled | Code | Strong
+@dataclass(frozen=True)
+class Downloads:
+    """Links to a table as CSV and JSON."""
+
+    table: DataTable
+
+    def __html__(self) -> str:
+        """Render the links."""
+        links = (
+            Link(
+                form.upper(),
+                link_to_same_page(format=form, table=self.table.name),
+                f"{self.table.caption} as {form.upper()}",
+            )
+            for form in ("csv", "json")
+        )
+        return Markup('<span class="downloads">{} {}</span>').format(*links)
+
+
+Inline = str | Link | Badge | Styled | Code | Strong | Downloads
+
+
+def end_sentence(text: str) -> str:
+    """Begin an error with a capital, unless that is a name, and end it with a full stop."""
+    text = text.strip()
+    first = text[:1].upper() if text.split(" ")[0].isalpha() else text[:1]
+    return f"{first}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
 
 
 class Paragraph:
@@ -198,6 +227,13 @@ class Progress:
     done: float
     total: float
     label: str
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Colors with their meaning."""
+
+    items: Sequence[tuple[Badge, str]]
 
 
 @dataclass(frozen=True)
@@ -368,6 +404,7 @@ Section = (
     | Links
     | Pager
     | Progress
+    | Legend
     | Tiles
     | Form
     | Command

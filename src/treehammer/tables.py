@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from markupsafe import Markup, escape
 
@@ -21,6 +21,12 @@ Row = Mapping[str, Any]
 
 #: Rows of a long table shown on a page; CSV and JSON hold all.
 MAX_SHOWN_ROWS = 100
+
+
+class HasHTML(Protocol):
+    """Content that renders itself as HTML, as Markup does."""
+
+    def __html__(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class TableColumn:
         detail: second, quiet line of a cell, '' for none.
         bar: share from 0 to 1, drawn as a bar before the text; None for no bar.
         cell_tooltip: tooltip of a cell, '' for none.
-        draw: draws a cell as HTML in place of its text; such a column is not exported.
+        draw: returns an object that renders a cell as HTML, in place of its text; such a column is not
+            exported.
         sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
         value: gets the value of an item, or names its attribute, for :func:`build_table`; by default
@@ -62,7 +69,7 @@ class TableColumn:
     detail: Callable[[Row], str] = field(default=lambda _: "")
     bar: Callable[[Row], float | None] = field(default=lambda _: None)
     cell_tooltip: Callable[[Row], str] = field(default=lambda _: "")
-    draw: Callable[[Row], Markup] | None = None
+    draw: Callable[[Row], HasHTML] | None = None
     sort_key: str = ""
     hidden: bool = False
 
@@ -101,7 +108,7 @@ class TableColumn:
                 f"<{name}{scope}",
                 f' class="{escape(css_class)}"' if css_class else "",
                 f' title="{escape(tooltip)}">' if tooltip else ">",
-                self.draw(row) if self.draw else self._render_text(row),
+                escape(self.draw(row)) if self.draw else self._render_text(row),
                 f"</{name}>",
             )
         )

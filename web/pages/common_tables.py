@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from markupsafe import Markup
-
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
@@ -27,7 +25,7 @@ from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.web.addresses import link_rows, link_to
+from treehammer.web.addresses import link_rows
 from treehammer.web.display_formats import EfficiencyExplanation, day_number, format_time, today
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.sections import Paragraph, Strong, Titled
@@ -132,24 +130,6 @@ def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
     return DataTable("states", "States", columns, rows, empty_text=empty)
-
-
-def make_state_column(states: Mapping[str, StatusChangeRow]) -> TableColumn:
-    """Make the column of the current state of each site, linked to its evidence."""
-
-    def draw(row: Row) -> Markup:
-        state = states.get(row["site"])
-        badge = Markup('<span class="badge {}">{}</span>').format(
-            *((state.state.replace(" ", "-"), state.state) if state else ("unknown", "unknown"))
-        )
-        if state is None:
-            return badge
-        reason = state.evidence.explanation or state.reason
-        title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
-        address = link_to("state-change", change=state.id)
-        return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
-
-    return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
 
 
 def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:

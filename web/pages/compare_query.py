@@ -8,7 +8,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -44,6 +44,7 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.write.store import Store
 from treehammer.web.addresses import link_to_same_page
 from treehammer.web.page_query import ALTERNATIVES, CAMPAIGNS, Conditions, PageQuery, Text
+from treehammer.web.sections import Badge, Link
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
@@ -53,15 +54,6 @@ Filtered = TypeVar("Filtered", VerdictRow, CounterChange)
 MAX_READ = 30_000
 #: Compared axis -> locations that a series still has; all other axes keep site and door.
 _SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
-
-
-@dataclass(frozen=True)
-class FilterChoice:
-    """A value to filter by, or the removal of a filter; ``address`` shows the page with it."""
-
-    title: str
-    address: str
-    is_current: bool = False
 
 
 class VerdictFilter(PageQuery):
@@ -101,7 +93,7 @@ def list_filter_choices(
     chosen: VerdictFilter,
     rows: Sequence[VerdictRow],
     changes: Sequence[CounterChange],
-) -> Mapping[str, list[FilterChoice]]:
+) -> Mapping[str, list[Link]]:
     """List metrics and verdicts to choose from, and the filters by site and variant to remove.
 
     Args:
@@ -110,9 +102,9 @@ def list_filter_choices(
         changes: all changes of counters.
     """
 
-    def choose(name: str, value: str, title: str) -> FilterChoice:
+    def choose(name: str, value: str, title: str) -> Link:
         address = link_to_same_page(**{name: value or None, "page": None})
-        return FilterChoice(title, address, getattr(chosen, name) == value)
+        return Link(title, address, is_current=getattr(chosen, name) == value)
 
     changed = dict.fromkeys(change.metric for change in changes if change.verdict != SAME)
     metrics = [*verdict_text.list_metrics(rows), *changed]
@@ -130,7 +122,11 @@ def list_filter_choices(
             ),
         ],
         "remove": [
-            FilterChoice(f"{name} {value}", link_to_same_page(**{name: None}))
+            Link(
+                Badge(f"{name} {value} ✕"),
+                link_to_same_page(**{name: None}),
+                f"Remove the filter {name} {value}",
+            )
             for name, value in (("site", chosen.site), ("variant", chosen.variant))
             if value
         ],

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
@@ -23,19 +21,14 @@ from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, TableColumn
-from treehammer.web.addresses import HTML, requested_format, wants_html
+from treehammer.tables import DataTable, hidden_columns
+from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.arranged_table import count_pages
-from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.columns import column
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
-from treehammer.web.display_formats import format_time
-from treehammer.web.page_query import (
-    ListQuery,
-    OneOf,
-    PageOperation,
-    PathText,
-)
-from treehammer.web.page_service import PageContext, PageModule, PageView, error_sentence
+from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
+from treehammer.web.page_query import ListQuery, OneOf, PathText
+from treehammer.web.page_service import error_sentence
 from treehammer.web.pages import compare_query
 from treehammer.web.pages.common_tables import (
     comparison_columns,
@@ -49,8 +42,20 @@ from treehammer.web.pages.compare_query import (
     VerdictFilter,
     compare_now,
 )
-from treehammer.web.pages.comparison_page import DisplayedComparison, comparison_view
+from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import load_release_matrices
+from treehammer.web.sections import (
+    Command,
+    Link,
+    Paragraph,
+    Progress,
+    Special,
+    TableSection,
+    Titled,
+    end_sentence,
+    list_pages,
+    quiet,
+)
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
@@ -104,156 +109,179 @@ class ComputedComparisonQuery(VerdictFilter, CompareQuery):
     )
 
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/comparisons",
-        "listComparisons",
-        "compare",
-        "Stored comparisons, newest first, 20 per page",
-        {"comparisons": "comparisons"},
-        ListQuery,
-        ("page", "pages", "count"),
-    ),
-    PageOperation(
-        "/comparisons/{comparison}",
-        "getComparison",
-        "comparison",
-        "A stored comparison with its pairs of jobs",
-        {**_COMPARISON_TABLES, "pairs": "pairs of jobs"},
-        StoredComparisonQuery,
-        _COMPARISON_ABOUT,
-    ),
-    PageOperation(
-        "/compare",
-        "compareSelections",
-        "compare",
-        "Comparison of two releases or selections, stored or computed",
-        _COMPARISON_TABLES,
-        ComputedComparisonQuery,
-        _COMPARISON_ABOUT,
-        # Without parameters the page lists the stored comparisons.
-        always_about=False,
+@page(
+    "/compare",
+    "compare",
+    CompareQuery,
+    menu="Compare",
+    position=30,
+    api=(
+        PageOperation(
+            "listComparisons",
+            "Stored comparisons, newest first, 20 per page",
+            {"comparisons": "comparisons"},
+            ("page", "pages", "count"),
+            path="/comparisons",
+            query=ListQuery,
+        ),
+        PageOperation(
+            "compareSelections",
+            "Comparison of two releases or selections, stored or computed",
+            _COMPARISON_TABLES,
+            _COMPARISON_ABOUT,
+            query=ComputedComparisonQuery,
+            # Without parameters the page lists the stored comparisons.
+            always_about=False,
+        ),
     ),
 )
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes of the form with the list of comparisons, and of a stored comparison."""
-    background = BackgroundComparisons(context.database)
-
-    def query_page(store: Store, request: Request) -> PageView | Response:
-        return compare_view(store, request, background)
-
-    return [
-        context.page_route("/compare", query_page, "compare"),
-        context.page_route("/compare/{comparison}", stored_comparison_view, "comparison"),
-    ]
-
-
-PAGES = PageModule(routes, position=30, menu={"compare": "Compare"}, operations=OPERATIONS)
-
-
-def compare_view(
-    store: Store, request: Request, background: BackgroundComparisons
-) -> PageView | Response:
-    """Collect the data of the list, or of the comparison that the URL describes."""
-    query = CompareQuery.parse(request).resolve(store)
+def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
+    """Build the list, or the comparison that the URL describes."""
+    store = request.store
+    query = request.query.resolve(store)
     if not query.has_side:
-        return _comparison_list_view(store, request, query)
+        return _list_comparisons(request, query)
     try:
         query.require_both_sides()
-        comparison = _find_comparison(store, request, query, background)
+        comparison = _find_comparison(request, query)
     except (ConfigError, NothingToDoError) as error:
-        if not wants_html(request):
+        if not wants_html(request.raw):
             raise
         # The error is shown with the form, so that the parameters can be corrected.
-        listing = _comparison_list_view(store, request, query)
         status = 404 if isinstance(error, NothingToDoError) else 400
-        values = {**listing.values, "error": error_sentence(error)}
-        return replace(listing, values=values, status=status)
+        return _list_comparisons(request, query, error_sentence(error), status)
     if isinstance(comparison, ComparisonTask):
-        return _progress_view(request, comparison)
-    values = {
-        **_form_values(store, query),
-        "command": query.compare_command if comparison.is_live else "",
-    }
-    return comparison_view(replace(comparison, values=values))
+        return _show_progress(request, comparison)
+    form = _build_form(store, query)
+    command = query.compare_command if comparison.is_live else ""
+    return build_comparison(replace(comparison, form=form, command=command))
 
 
-def _progress_view(request: Request, task: ComparisonTask) -> PageView | Response:
+def _show_progress(
+    request: PageRequest[CompareQuery], task: ComparisonTask
+) -> PageContent | Response:
     """Show the progress of a comparison in the background; programs ask again."""
-    if requested_format(request) == HTML:
-        values = {"task": task, "refresh_s": REFRESH_INTERVAL_S}
-        return PageView("compare_progress.html.j2", "Comparing", values, status=202)
+    if request.is_html:
+        sections = (
+            Paragraph(task.sentence, role="status"),
+            Progress(task.read, task.count, "measurements read"),
+            quiet(
+                "This page refreshes itself until the comparison is complete. It stops if nobody looks "
+                "for a minute."
+            ),
+        )
+        crumbs = [Link("Compare", link_to("compare"))]
+        return PageContent(
+            "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
+        )
     document = {"state": "running", "read": task.read, "count": task.count}
     headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
     return AsciiJSONResponse(document, 202, headers=headers)
 
 
 def _find_comparison(
-    store: Store, request: Request, query: CompareQuery, background: BackgroundComparisons
+    request: PageRequest[CompareQuery], query: CompareQuery
 ) -> DisplayedComparison | ComparisonTask:
     """Load the stored comparison, or compute it; a large one in the background."""
-    if not request.query_params.get("recompute") and (
+    store, raw = request.store, request.raw
+    if not raw.query_params.get("recompute") and (
         rows := compare_query.load_stored_verdicts(store, query)
     ):
-        return DisplayedComparison(store, request, rows)
+        return DisplayedComparison(store, raw, rows)
     try:
         comparison = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
     except TooManyMeasurementsError as error:
-        task = background.request(query, error.count)
+        task = request.resources.share(BackgroundComparisons).request(query, error.count)
         if task.result is None:
             return task
         comparison = task.result
-    return DisplayedComparison(store, request, comparison.verdicts, comparison.pairs)
+    return DisplayedComparison(store, raw, comparison.verdicts, comparison.pairs)
 
 
-def stored_comparison_view(store: Store, request: Request) -> PageView:
-    """Collect the data of a stored comparison.
+@page(
+    "/compare/{comparison}",
+    "comparison",
+    StoredComparisonQuery,
+    position=31,
+    api=PageOperation(
+        "getComparison",
+        "A stored comparison with its pairs of jobs",
+        {**_COMPARISON_TABLES, "pairs": "pairs of jobs"},
+        _COMPARISON_ABOUT,
+        path="/comparisons/{comparison}",
+    ),
+)
+def stored_comparison_page(request: PageRequest[StoredComparisonQuery]) -> PageContent:
+    """Build the page of a stored comparison.
 
     Raises:
         NothingToDoError: no comparison has this id.
     """
-    identity = StoredComparisonQuery.parse(request).comparison
-    rows = store.verdicts(identity) if len(identity) <= 64 and identity.isprintable() else []
+    identity = request.query.comparison
+    is_valid = len(identity) <= 64 and identity.isprintable()
+    rows = request.store.verdicts(identity) if is_valid else []
     if not rows:
         raise NothingToDoError(
             "this comparison does not exist", hint="It may have been replaced by a newer one."
         )
-    return comparison_view(DisplayedComparison(store, request, rows))
+    return build_comparison(DisplayedComparison(request.store, request.raw, rows))
 
 
-def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -> PageView:
-    number = ListQuery.parse(request).page
+def _list_comparisons(
+    request: PageRequest[CompareQuery], query: CompareQuery, error: str = "", status: int = 200
+) -> PageContent:
+    """Show the form, what was wrong with its values, and the stored comparisons."""
+    store, number = request.store, ListQuery.parse(request.raw).page
     count = stored_comparisons.count_comparisons(store)
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
     names = load_campaign_names(store, (row.first_verdict for row in comparisons))
-    columns = (
+    listed = (
         *comparison_columns(),
-        TableColumn("judged_us", "judged", format_time),
-        TableColumn("headline", "variants", is_long=True),
-        *(TableColumn(name, hidden=True) for name in ("over_sites", "by_site", "verdicts")),
+        column("judged_us"),
+        column("headline", "variants", is_long=True),
+        *hidden_columns("over_sites", "by_site", "verdicts"),
     )
     table = DataTable(
         "comparisons",
         "Stored comparisons, newest first",
-        columns,
+        listed,
         [_comparison_row(row, names) for row in comparisons],
         is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )
-    values = {
-        "stored": table,
-        "page": number,
-        "pages": count_pages(count, COMPARISONS_PER_PAGE),
-        "count": count,
-        "error": "",
-        "matrices": load_release_matrices(store) if number == 1 else [],
-    }
-    values |= _form_values(store, query)
-    return PageView("compare.html.j2", "Compare", values, (table,))
+    pages = count_pages(count, COMPARISONS_PER_PAGE)
+    matrices = load_release_matrices(store) if number == 1 else []
+    start = (
+        Paragraph(
+            "No stored comparisons yet. Compare two measured releases above, or in a terminal, which "
+            "stores the result:"
+        ),
+        Command("treehammer compare 6.38.00 6.40.00"),
+    )
+    sections = (
+        Paragraph("Is B faster or slower than A, where, and how certain is that?"),
+        _build_form(store, query),
+        Paragraph(end_sentence(error), look="headline", role="alert") if error else None,
+        Titled(
+            "Releases",
+            quiet(
+                "CPU time per event of the release above, against the one on the left: the newest stored "
+                "comparison, over all sites where possible."
+            ),
+            *(TableSection(matrix, is_static=True) for matrix in matrices),
+            anchor="releases",
+        )
+        if matrices
+        else None,
+        Titled(
+            "Stored comparisons",
+            *((table, list_pages(number, pages, "#stored")) if count else start),
+            anchor="stored",
+        ),
+    )
+    about = {"page": number, "pages": pages, "count": count}
+    return PageContent("Compare", sections, (table,), about, status=status)
 
 
 def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
@@ -270,12 +298,18 @@ def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> 
     }
 
 
-def _form_values(store: Store, query: CompareQuery) -> dict[str, Any]:
+def _build_form(store: Store, query: CompareQuery) -> Special:
     releases = sorted(
         overview_queries.list_subject_values(store, "axis_root"), key=natural_sort_key
     )
     campaigns = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, query.campaigns)
-    return {"query": query, "axes": COMPARABLE_AXES, "campaigns": campaigns, "releases": releases}
+    return Special(
+        "compare_form.html.j2",
+        query=query,
+        axes=COMPARABLE_AXES,
+        campaigns=campaigns,
+        releases=releases,
+    )
 
 
 class _AbandonedError(TreehammerError):
@@ -329,11 +363,11 @@ class BackgroundComparisons:
     """Comparisons that run one after the other while their readers ask for progress; thread-safe.
 
     Args:
-        database: opened by each comparison.
+        resources: their database is opened by each comparison.
     """
 
-    def __init__(self, database: LiveDatabase) -> None:
-        self._database = database
+    def __init__(self, resources: PageResources) -> None:
+        self._database = resources.database
         self._lock = threading.Lock()
         self._turn = threading.Semaphore(1)
         self._tasks: dict[CompareQuery, ComparisonTask] = {}

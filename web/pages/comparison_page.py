@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
@@ -36,10 +36,10 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_significant
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
-from treehammer.web.display_formats import day_from_number, day_number, format_day
+from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
-from treehammer.web.page_service import PageView
+from treehammer.web.page import PageContent
 from treehammer.web.pages.common_tables import (
     describe_comparison,
     list_recent_changes,
@@ -48,7 +48,6 @@ from treehammer.web.pages.common_tables import (
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
 from treehammer.web.pages.effect_matrix import (
     MATRIX_LEGEND,
-    EffectMatrix,
     matrix_of_counters,
     matrix_of_verdicts,
 )
@@ -61,6 +60,28 @@ from treehammer.web.pages.effect_tables import (
     pooled_table,
     side_conditions,
     site_table,
+)
+from treehammer.web.sections import (
+    Badge,
+    Bullets,
+    Code,
+    Command,
+    Downloads,
+    Figure,
+    Folded,
+    Group,
+    Inline,
+    Legend,
+    Link,
+    Links,
+    Paragraph,
+    Section,
+    Special,
+    TableSection,
+    Titled,
+    headline,
+    if_filled,
+    quiet,
 )
 
 #: Steps over time that the page names.
@@ -80,14 +101,16 @@ class DisplayedComparison:
         request: of the page.
         rows: all verdicts, at least one.
         live_pairs: pairs of jobs of a comparison computed just now; None for a stored one.
-        values: further variables of the template.
+        form: to compare something else, of a comparison that was asked for by its values.
+        command: stores the comparison; '' for none.
     """
 
     store: Store
     request: Request
     rows: Sequence[VerdictRow]
     live_pairs: Sequence[PairRow] | None = None
-    values: dict[str, Any] | None = None
+    form: Special | None = None
+    command: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -153,59 +176,171 @@ class _VerdictRows:
         )
 
 
-def comparison_view(comparison: DisplayedComparison) -> PageView:
-    """Collect the data of a comparison's page."""
+def build_comparison(comparison: DisplayedComparison) -> PageContent:
+    """Build the page of a comparison."""
     is_page = requested_format(comparison.request) == HTML
     description = describe_comparison(comparison.rows[0], comparison.names)
     delta = description["delta"] or DEFAULT_DELTA
-    tables = _build_effect_tables(comparison, delta)
+    effects = _build_effect_tables(comparison, delta)
     counts = instruction_changes.load_counted_work(comparison.store, comparison.rows)
     instructions = instruction_table(counts, comparison.titled)
     counters = _build_counter_table(comparison, is_page=is_page)
     pairs = [] if comparison.is_live or is_page else [pair_table(comparison.pairs)]
-    values: dict[str, Any] = {
-        "tables": tables,
-        "instructions": instructions,
-        "counters": counters,
+    conclusion = describe_conclusion(comparison.rows, comparison.names)
+    attribution = summarize_attribution(comparison.rows, comparison.names)
+    notes = [
+        *series_changes.describe_phases(series_changes.stored_phases(comparison.rows)),
+        *verdict_text.explain_not_pooled(comparison.split.pooled),
+        *comparison_notes.comparison_notes(comparison.rows),
+    ]
+    choices = list_filter_choices(comparison.filter, comparison.rows, comparison.counters)
+    matrix = _build_matrix(comparison)
+    sections = (
+        headline(conclusion),
+        Bullets([*_list_findings(comparison), *attribution]),
+        *(
+            Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
+            for name in ("metric", "verdict")
+        ),
+        Paragraph(*choices["remove"], look="chosen"),
+        *(_show_matrix(matrix) if matrix else ()),
+        _show_cell(comparison) if comparison.filter.is_one_cell else None,
+        _describe_origin(comparison, description, delta),
+        Folded("Compare something else", comparison.form),
+        _show_pooled(comparison, effects[0], has_filters=bool(choices["remove"])),
+        Titled(
+            "By site",
+            quiet(
+                "Sorted by |effect| ÷ width of its interval. Effects within the shaded band are ignored; "
+                "arrows mark intervals that extend beyond the axis."
+            ),
+            TableSection(effects[1], "effects"),
+            anchor="by-site",
+        ),
+        _show_counters(comparison, counters),
+        Titled(
+            "Instructions",
+            quiet(
+                f"{instruction_changes.NOT_TIME} ",
+                Code("treehammer count"),
+                " lists libraries and functions.",
+            ),
+            instructions,
+            anchor="instructions",
+        )
+        if instructions.rows
+        else None,
+        Titled("On one side only", if_filled(effects[2]), anchor="missing"),
+        _show_notes(comparison, notes),
+    )
+    about = {
+        "conclusion": conclusion,
         "selection": description,
-        "delta": delta,
-        **_page_values(comparison),
-        **(comparison.values or {}),
+        "attribution": attribution,
+        "notes": notes,
     }
-    all_tables = (*tables, counters, instructions, *pairs)
-    charts = {f"cell-{number}": chart for number, chart in enumerate(values["cell_charts"], 1)}
-    return PageView(
-        "comparison.html.j2", description["compared"], values, all_tables, charts=charts
+    return PageContent(
+        description["compared"],
+        sections,
+        (*effects, counters, instructions, *pairs),
+        about,
+        [Link("Compare", link_to("compare"))],
     )
 
 
-def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
-    """Collect the values shown beside the tables."""
+def _list_findings(comparison: DisplayedComparison) -> Iterator[Paragraph]:
+    """Describe the largest regression, and since when the release is slower, with the evidence."""
+    if largest := _describe_largest_regression(comparison.rows, comparison.names):
+        yield Paragraph(f"Largest: {largest}")
+    for text, address in _list_regressions(comparison):
+        yield Paragraph(f"{text} (", Link("evidence", address, f"Evidence: {text}"), ")")
+
+
+def _show_matrix(matrix: DataTable) -> Iterator[Section]:
+    yield matrix
+    yield Legend([(Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()])
+    yield quiet("Darker: larger. Slowest sites first. A cell opens its jobs and its trend.")
+
+
+def _show_cell(comparison: DisplayedComparison) -> Titled | None:
+    figures = [
+        Figure(f"cell-{number}", chart, chart.title, is_caption_first=True)
+        for number, chart in enumerate(_draw_cell(comparison), 1)
+    ]
+    trend = quiet("Trend: ratio of the daily means of equal work in all campaigns.")
+    return (
+        Titled("Jobs and trend", trend, Group("charts", *figures), anchor="cell")
+        if figures
+        else None
+    )
+
+
+def _describe_origin(
+    comparison: DisplayedComparison, description: Mapping[str, Any], delta: float
+) -> Paragraph:
+    """Say when it was judged, from which measurements, and which effects are ignored."""
     first = comparison.rows[0]
-    matrix = _build_matrix(comparison)
-    return {
-        "conclusion": describe_conclusion(comparison.rows, comparison.names),
-        "is_pooled": any(row.effect is not None for row in comparison.split.pooled),
-        "matrix": matrix.make_table() if matrix else None,
-        "matrix_legend": MATRIX_LEGEND,
-        "choices": list_filter_choices(comparison.filter, comparison.rows, comparison.counters),
-        "cell_charts": _draw_cell(comparison) if comparison.filter.is_one_cell else [],
-        "counter_summary": series_changes.summarize_counters(comparison.counters),
-        "not_time": instruction_changes.NOT_TIME,
-        "first": first,
-        "notes": [
-            *series_changes.describe_phases(series_changes.stored_phases(comparison.rows)),
-            *verdict_text.explain_not_pooled(comparison.split.pooled),
-            *comparison_notes.comparison_notes(comparison.rows),
-        ],
-        "attribution": summarize_attribution(comparison.rows, comparison.names),
-        "largest": _describe_largest_regression(comparison.rows, comparison.names),
-        "since": _list_regressions(comparison),
-        "campaign_names": comparison.names,
-        "live": comparison.is_live,
-        "command": "",
-        "address": link_to("comparison", comparison=first.comparison_id),
-    }
+    parts: list[Inline] = ["Computed now from the measurements and not stored."]
+    if not comparison.is_live:
+        address = link_to("comparison", comparison=first.comparison_id)
+        parts = [f"Judged {format_time(first.created_us)} · ", Link("Permanent link", address)]
+        if comparison.form:
+            again = link_to_same_page(recompute=1)
+            parts += [" · ", Link("Compare again with the latest measurements", again)]
+    campaigns = description["campaigns"]
+    selection = (
+        "The selected measurements were not recorded"
+        if campaigns is None
+        else f"Selection: {description['selection']}"
+    )
+    parts.append(f" {selection}. Effects within {verdict_text.format_delta(delta)} are ignored.")
+    for id_ in campaigns or ():
+        name = f"Campaign {comparison.names.get(id_, id_)}"
+        parts += [" · ", Link(name, link_to("campaign", campaign_id=id_))]
+    return quiet(*parts)
+
+
+def _show_pooled(
+    comparison: DisplayedComparison, table: DataTable, *, has_filters: bool
+) -> Titled | None:
+    if comparison.rows[0].axis == "site" or (has_filters and not table.rows):
+        return None
+    if any(row.effect is not None for row in comparison.split.pooled):
+        return Titled("Over all sites", TableSection(table, "effects"), anchor="pooled")
+    text = "No effect over several sites; see the notes below. "
+    downloads = Downloads(table) if table.rows else ""
+    return Titled("Over all sites", Paragraph(text, downloads), anchor="pooled")
+
+
+def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> Titled | None:
+    summary = series_changes.summarize_counters(comparison.counters)
+    if not summary:
+        return None
+    equal = f"{summary} Equal reads give equal counts, so that one job decides. All counters: "
+    listed = Paragraph(equal, *_link_files("counters"))
+    return Titled("Exact counters", listed, if_filled(counters), anchor="counters")
+
+
+def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> Titled:
+    command = comparison.command
+    pairs = Paragraph("All pairs of jobs: ", *_link_files("pairs"))
+    store = Paragraph("To store this comparison, run:" if command else "")
+    return Titled(
+        "Notes",
+        Bullets(notes),
+        None if comparison.is_live else pairs,
+        store,
+        Command(command) if command else None,
+        anchor="notes",
+    )
+
+
+def _link_files(table: str) -> Iterator[Inline]:
+    """Link to a table that the page does not show, or not all of it."""
+    yield Link("CSV", link_to_same_page(format="csv", table=table))
+    yield " or "
+    yield Link("JSON", link_to_same_page(format="json", table=table))
+    yield "."
 
 
 def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
@@ -236,7 +371,7 @@ def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
     ][:MAX_REGRESSIONS]
 
 
-def _build_matrix(comparison: DisplayedComparison) -> EffectMatrix | None:
+def _build_matrix(comparison: DisplayedComparison) -> DataTable | None:
     # The start of the link is built once, as there may be thousands of cells.
     base = link_to_same_page(site=None, variant=None)
     start = base if base == "?" else f"{base}&"

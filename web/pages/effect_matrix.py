@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
-
-from markupsafe import Markup
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import SCOPE_WORDS, select_headline
@@ -31,6 +28,7 @@ from treehammer.sql.read.stored_comparisons import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.addresses import link_to
+from treehammer.web.cells import HeatCell
 
 #: Heading of the column over all sites.
 ALL_SITES = "all sites"
@@ -58,79 +56,8 @@ LinkFilter = Callable[[str, str], str]
 METRIC = HEADLINE_METRICS[0]
 
 
-class MatrixCell(NamedTuple):
-    """One variant at one site.
-
-    Attributes:
-        text: change in per cent, rounded.
-        css_class: color by verdict and size.
-        address: of the page of this cell; '' where nothing was compared.
-        description: verdict in words.
-    """
-
-    text: str
-    css_class: str
-    address: str
-    description: str
-
-    def draw(self) -> Markup:
-        """Draw the content of the cell, whose description screen readers read."""
-        text = Markup('{}<span class="unseen"> {}</span>').format(self.text, self.description)
-        if not self.address:
-            return Markup('<span class="letter">{}</span>').format(text)
-        return Markup('<a href="{}">{}</a>').format(self.address, text)
-
-
-@dataclass(frozen=True)
-class MatrixHeading:
-    """Name of a row or column, and the page of it alone."""
-
-    text: str
-    address: str
-
-
-@dataclass(frozen=True)
-class EffectMatrix:
-    """Effects by variant and site, of one metric."""
-
-    metric: str
-    sites: Sequence[MatrixHeading]
-    rows: Sequence[tuple[MatrixHeading, Sequence[MatrixCell]]]
-
-    def make_table(self) -> DataTable:
-        """Make the table of the map: a row for each variant, a column for each site."""
-        keys = [f"site:{site.text}" for site in self.sites]
-        columns = (
-            TableColumn(
-                "variant",
-                "variant",
-                lambda heading: heading.text,
-                link=lambda row: row["variant"].address,
-                cell_tooltip=lambda row: row["variant"].text,
-            ),
-            *(
-                draw_column(key, site.text, address=site.address)
-                for key, site in zip(keys, self.sites, strict=True)
-            ),
-        )
-        rows = [
-            {"variant": heading, **dict(zip(keys, cells, strict=True))}
-            for heading, cells in self.rows
-        ]
-        caption = f"Change of {self.metric} by variant and site, per cent"
-        return DataTable(
-            "matrix",
-            caption,
-            columns,
-            rows,
-            is_arrangeable=False,
-            is_exported=False,
-            look="matrix effects-by-site",
-        )
-
-
 def draw_column(key: str, title: str, address: str = "") -> TableColumn:
-    """Make a column of matrix cells.
+    """Make a column of cells whose colors are effects.
 
     Args:
         key: of the cells in each row.
@@ -144,7 +71,7 @@ def draw_column(key: str, title: str, address: str = "") -> TableColumn:
         tooltip=title,
         css_class=lambda row: row[key].css_class,
         cell_tooltip=lambda row: row[key].description,
-        draw=lambda row: row[key].draw(),
+        draw=lambda row: row[key],
     )
 
 
@@ -184,7 +111,7 @@ class _CellEffect(NamedTuple):
         return f"{change:+d}".replace("-", "−") if change else "0"
 
 
-def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> EffectMatrix | None:
+def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> DataTable | None:
     """Build the matrix of the first metric of some verdicts; None for a single cell.
 
     Args:
@@ -200,7 +127,7 @@ def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> EffectMa
     return _build_matrix(verdict_text.title_metric(metric), effects, link)
 
 
-def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> EffectMatrix | None:
+def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> DataTable | None:
     """Build the matrix of one exact counter; None for a single cell."""
     effects = [
         _CellEffect(
@@ -243,24 +170,42 @@ def _describe_row(row: VerdictRow) -> str:
 
 def _build_matrix(
     metric: str, effects: Sequence[_CellEffect], link: LinkFilter
-) -> EffectMatrix | None:
+) -> DataTable | None:
     cells: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
     for effect in effects:
         cells[effect.label, effect.site].append(effect)
     if len(cells) < 2:
         return None
     sites = _worst_first(effects)
-    labels = sorted({effect.label for effect in effects}, key=natural_sort_key)
-    return EffectMatrix(
-        metric,
-        [MatrixHeading(site or ALL_SITES, link(site, "") if site else "") for site in sites],
-        [
-            (
-                MatrixHeading(label, link("", label)),
-                [_build_cell(label, site, cells.get((label, site), ()), link) for site in sites],
-            )
-            for label in labels
-        ],
+    keys = {site: f"site:{site or ALL_SITES}" for site in sites}
+    listed = (
+        TableColumn(
+            "variant",
+            "variant",
+            link=lambda row: link("", row["variant"]),
+            cell_tooltip=lambda row: row["variant"],
+        ),
+        *(
+            draw_column(key, site or ALL_SITES, link(site, "") if site else "")
+            for site, key in keys.items()
+        ),
+    )
+    rows = [
+        {"variant": label}
+        | {
+            key: _build_cell(label, site, cells.get((label, site), ()), link)
+            for site, key in keys.items()
+        }
+        for label in sorted({effect.label for effect in effects}, key=natural_sort_key)
+    ]
+    return DataTable(
+        "matrix",
+        f"Change of {metric} by variant and site, per cent",
+        listed,
+        rows,
+        is_arrangeable=False,
+        is_exported=False,
+        look="matrix effects-by-site",
     )
 
 
@@ -274,22 +219,20 @@ def _worst_first(effects: Iterable[_CellEffect]) -> list[str]:
     )
 
 
-def _build_cell(
-    label: str, site: str, series: Sequence[_CellEffect], link: LinkFilter
-) -> MatrixCell:
+def _build_cell(label: str, site: str, series: Sequence[_CellEffect], link: LinkFilter) -> HeatCell:
     if not series:
-        return MatrixCell("", "absent", "", f"{label}, {site or ALL_SITES}: not measured")
+        return HeatCell("", f"{label}, {site or ALL_SITES}: not measured", "absent")
     largest = max(series, key=lambda effect: effect.weight)
     note = f"; the largest of {len(series)} series" if len(series) > 1 else ""
-    return MatrixCell(
+    return HeatCell(
         largest.text,
+        f"{label}, {site or ALL_SITES}: {largest.description}{note}",
         largest.css_class,
         f"{link(site, label)}#cell" if site else "",
-        f"{label}, {site or ALL_SITES}: {largest.description}{note}",
     )
 
 
-_NOT_COMPARED = MatrixCell("", "absent", "", "not compared")
+_NOT_COMPARED = HeatCell("", "not compared", "absent")
 
 
 def load_release_matrices(store: Store) -> list[DataTable]:
@@ -340,7 +283,7 @@ def _build_release_matrix(test: str, comparisons: Iterable[ReleaseComparison]) -
     )
 
 
-def _build_release_cell(comparison: ReleaseComparison, address: str) -> MatrixCell:
+def _build_release_cell(comparison: ReleaseComparison, address: str) -> HeatCell:
     effects = select_headline(comparison.effects)
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
@@ -351,11 +294,11 @@ def _build_release_cell(comparison: ReleaseComparison, address: str) -> MatrixCe
     words += "".join(
         f" {text}" for scope, text in SCOPE_WORDS.items() if scope in {e.scope for e in effects}
     )
-    return MatrixCell(
+    return HeatCell(
         text,
+        f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}",
         _find_class(counts),
         address,
-        f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}",
     )
 
 

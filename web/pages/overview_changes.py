@@ -30,6 +30,7 @@ from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_number, format_day, midnight_us
 from treehammer.web.pages.common_tables import load_campaign_names
 from treehammer.web.pages.overview_tiles import DayCell, SiteRow
+from treehammer.web.sections import Badge, Link, Paragraph
 
 #: Days searched for the last status before a change.
 LOOKBACK_DAYS = 14
@@ -53,14 +54,6 @@ class ChangeSeverity(IntEnum):
 
 
 @dataclass(frozen=True)
-class TextPart:
-    """A part of a sentence and the URL it links to, '' for none."""
-
-    text: str
-    address: str = ""
-
-
-@dataclass(frozen=True)
 class ChangeSentence:
     """One change as a sentence.
 
@@ -73,7 +66,7 @@ class ChangeSentence:
     """
 
     severity: ChangeSeverity
-    parts: tuple[TextPart, ...]
+    parts: tuple[Link | str, ...]
     status: SiteState | None = None
     failing_share: float = 0.0
     explanation: str = ""
@@ -81,7 +74,13 @@ class ChangeSentence:
     @property
     def text(self) -> str:
         """The whole sentence."""
-        return "".join(part.text for part in self.parts)
+        return "".join(part if isinstance(part, str) else str(part.text) for part in self.parts)
+
+    @property
+    def paragraph(self) -> Paragraph:
+        """The sentence with links, after the status."""
+        status = (Badge(self.status.value), " ") if self.status else ()
+        return Paragraph(*status, *self.parts)
 
 
 def changes_since_yesterday(
@@ -124,7 +123,7 @@ def _add_explanations(changes: Iterable[ChangeSentence]) -> Iterator[ChangeSente
     for change in changes:
         is_new = change.explanation not in added
         added.add(change.explanation)
-        parts = (*change.parts, TextPart(f" {change.explanation}")) if is_new else change.parts
+        parts = (*change.parts, f" {change.explanation}") if is_new else change.parts
         yield replace(change, parts=parts)
 
 
@@ -136,7 +135,7 @@ def _arrival_change(
     total = DayOutcomes(*(sum(getattr(day, name) for day in recent) for name in names))
     if total.total:
         text = f"{pluralize(total.total, 'measurement')} received: {total}."
-        yield ChangeSentence(ChangeSeverity.SUMMARY, (TextPart(text),))
+        yield ChangeSentence(ChangeSeverity.SUMMARY, (text,))
 
 
 def _quiet_change(
@@ -150,10 +149,10 @@ def _quiet_change(
     since = format_day(day)
     if len(names) == 1:
         text = f": no measurements since {since}."
-        yield ChangeSentence(ChangeSeverity.QUIET, (*names, TextPart(text)))
+        yield ChangeSentence(ChangeSeverity.QUIET, (*names, text))
     elif names:
         text = f"No measurements since {since}: "
-        parts = (TextPart(text), *_join_parts(names, max_named))
+        parts = (text, *_join_parts(names, max_named))
         yield ChangeSentence(ChangeSeverity.QUIET, parts)
 
 
@@ -185,7 +184,7 @@ def _status_change(
         severity = _status_severity(before, judged.status)
         is_worse = severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE)
         explanation = state.evidence.explanation if state and is_worse else None
-        parts = (_link_to_day(site, last), TextPart(text))
+        parts = (_link_to_day(site, last), text)
         bad = 1 - judged.good / judged.assessed
         yield ChangeSentence(severity, parts, judged.status, bad, str(explanation or ""))
 
@@ -197,10 +196,10 @@ def _status_severity(before: DayCell[DayOutcomes], now: SiteState) -> ChangeSeve
     return ChangeSeverity.WORSE if worse else ChangeSeverity.BETTER
 
 
-def _link_to_day(site: SiteRow[DayOutcomes], cell: DayCell[DayOutcomes]) -> TextPart:
+def _link_to_day(site: SiteRow[DayOutcomes], cell: DayCell[DayOutcomes]) -> Link:
     """Name of the site, linked to its page of the day."""
     address = link_to("day", day=cell.day, query={"site": site.site})
-    return TextPart(site.site or _NO_SITE, address)
+    return Link(site.site or _NO_SITE, address)
 
 
 def _first_measurement_changes(
@@ -230,22 +229,22 @@ def _site_list_change(text: str, names: Sequence[str], max_named: int | None) ->
     return ChangeSentence(
         ChangeSeverity.NEW,
         (
-            TextPart(f"{text} "),
+            f"{text} ",
             *_join_parts(
-                [TextPart(name or _NO_SITE, link_to("site", site=name)) for name in names],
+                [Link(name or _NO_SITE, link_to("site", site=name)) for name in names],
                 max_named,
             ),
         ),
     )
 
 
-def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[TextPart]:
+def _join_parts(parts: Sequence[Link], max_named: int | None) -> Iterator[Link | str]:
     """Join names by commas, with the number of further ones."""
     named = parts[:max_named]
     for place, part in enumerate(named):
-        yield from (TextPart(", "), part) if place else (part,)
+        yield from (", ", part) if place else (part,)
     unnamed_count = len(parts) - len(named)
-    yield TextPart(f" and {unnamed_count} more." if unnamed_count else ".")
+    yield f" and {unnamed_count} more." if unnamed_count else "."
 
 
 def _comparison_changes(store: Store, since_us: int) -> Iterator[ChangeSentence]:
@@ -259,8 +258,8 @@ def _comparison_changes(store: Store, since_us: int) -> Iterator[ChangeSentence]
         slower, _, _ = count_slower(headline)
         address = link_to("comparison", comparison=comparison.first_verdict.comparison_id)
         parts = (
-            TextPart(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
-            TextPart(f": {describe_headline(headline)}."),
+            Link(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
+            f": {describe_headline(headline)}.",
         )
         yield ChangeSentence(ChangeSeverity.SLOWER if slower else ChangeSeverity.NEW, parts)
 
@@ -271,8 +270,8 @@ def _submission_changes(
     new = overview_queries.list_campaigns_since(store, since_us)
     if new:
         names = [
-            TextPart(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id))
+            Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id))
             for campaign in new
         ]
         text = f"{pluralize(len(new), 'campaign')} submitted: "
-        yield ChangeSentence(ChangeSeverity.NEW, (TextPart(text), *_join_parts(names, max_named)))
+        yield ChangeSentence(ChangeSeverity.NEW, (text, *_join_parts(names, max_named)))

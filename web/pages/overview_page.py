@@ -1,21 +1,15 @@
-"""Overview: running campaigns, changes since yesterday, latest verdicts, daily site status, search.
-
-The search finds a site, campaign, job, host, ROOT release or test.
-"""
+"""Overview: sites by day, changes since yesterday, latest verdicts, running campaigns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import (
@@ -33,13 +27,12 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
-from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_names
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.text_formatting import format_counts
-from treehammer.web.addresses import HTML, link_to, requested_format, wants_html
+from treehammer.web.addresses import link_to, link_to_same_page
+from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.display_formats import (
     day_from_number,
     days_until,
@@ -47,9 +40,8 @@ from treehammer.web.display_formats import (
     format_time,
     today,
 )
-from treehammer.web.figures.explore_query import RELATIVE
-from treehammer.web.page_query import OneOf, PageOperation, PageQuery, Text, WindowQuery
-from treehammer.web.page_service import PageContext, PageModule, PageView
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import OneOf, WindowQuery
 from treehammer.web.pages.common_tables import (
     DEFAULT_METRIC,
     build_states_table,
@@ -58,27 +50,45 @@ from treehammer.web.pages.common_tables import (
     describe_comparison,
     index_by_site,
     load_campaign_names,
-    make_state_column,
-    outcome_counts,
     split_by_scope,
 )
 from treehammer.web.pages.overview_changes import (
     LOOKBACK_DAYS,
     MAX_CHANGES,
+    ChangeSentence,
     changes_since_yesterday,
 )
 from treehammer.web.pages.overview_tiles import (
     SiteRow,
-    Tile,
     build_tiles,
     load_site_days,
     load_storage_days,
     make_day_table,
     make_good_column,
+    make_state_column,
     select_days,
     sort_by_state,
     sort_worst_first,
     tile_of_comparison,
+)
+from treehammer.web.sections import (
+    Badge,
+    Bullets,
+    Code,
+    Command,
+    Form,
+    Group,
+    Legend,
+    Link,
+    Links,
+    Paragraph,
+    Section,
+    TableSection,
+    Tile,
+    Tiles,
+    Titled,
+    headline,
+    quiet,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -93,8 +103,6 @@ SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
 
 #: States that a day can have.
 _SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.UNKNOWN)
-#: Kind -> column by which Explore shows it; the others have pages of their own.
-_EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
 
 
 class OverviewQuery(WindowQuery):
@@ -107,18 +115,14 @@ class OverviewQuery(WindowQuery):
     )
 
 
-class SearchQuery(PageQuery):
-    """Parameters of the search."""
-
-    q: Text = Field("", description="Part of a name, or beginning of an identity.")
-
-
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/overview",
+@page(
+    "/",
+    "overview",
+    OverviewQuery,
+    menu="Overview",
+    position=10,
+    api=PageOperation(
         "getOverview",
-        "overview",
         "Running campaigns, latest verdicts, sites by day",
         {
             "site_days": "sites and days",
@@ -127,36 +131,14 @@ OPERATIONS = (
             "storage_days": "storages and days with load tests, with their status",
             "states": "current states of sites and storages",
         },
-        OverviewQuery,
         ("changes",),
-    ),
-    PageOperation(
-        "/search",
-        "searchNames",
-        "search",
-        "Sites, campaigns, jobs, hosts, ROOT releases and tests by name",
-        {"hits": "names that were found, at most 20 of each kind"},
-        SearchQuery,
+        path="/overview",
     ),
 )
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes of the overview and of the search."""
-    return [
-        context.page_route("/", overview_view, "overview"),
-        context.page_route("/search", search_view, "search"),
-    ]
-
-
-PAGES = PageModule(routes, position=10, menu={"overview": "Overview"}, operations=OPERATIONS)
-
-
-def overview_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the overview."""
-    query = OverviewQuery.parse(request)
+def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
+    """Show what is wrong, what changed, and what runs."""
+    store, query = request.store, request.query
     days, by = query.window, query.by
-    is_page = requested_format(request) == HTML
     lines, recent = _load_days(store, days, by)
     storages = load_storage_days(store, days)
     states = list_standing_states(store)
@@ -165,64 +147,142 @@ def overview_view(store: Store, request: Request) -> PageView:
     running = campaign_table("running", "Campaigns with active jobs", active)
     latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
     verdicts = _verdict_table(store, latest)
-    latest_tile = _tile_of_latest(verdicts, latest)
-    storage_days = _storage_day_table(storages)
     # The name of a storage need not be that of a site with jobs.
     is_storage = storages or by == STORAGE_SITE
     linked = {*overview_queries.list_sites(store)} if is_storage else None
-    values = {
-        "now": time.time_ns() // 1000,
-        "tiles": build_tiles(lines, current, active, latest_tile),
-        "running": running,
-        "changes": changes_since_yesterday(
-            store,
-            recent,
-            index_by_site(states, JOB_SITE),
-            today(),
-            MAX_NAMED_SITES if is_page else None,
-        ),
-        "max_changes": MAX_CHANGES,
-        "verdicts": _fold_verdicts(verdicts, latest),
-        **_matrix_values(store, query, lines),
-        "form": query.list_inputs(to=None, days=(), by=SITE_KINDS),
-        "matrix": _make_matrix(sort_worst_first(lines, current), days, by, current, linked),
-        "states": current,
-        "central": [row for row in states if row.subject_kind == CENTRAL],
-        "storage_days": storage_days,
-        "storage_matrix": make_day_table(
-            "storages",
-            "Status of each storage by day, from load tests",
-            storages,
-            days,
-            _make_explore_linker("campaign_id"),
-            site_address=_make_site_linker(linked),
-        ),
-        "storage_rule": load_operations_rule().describe(),
-    }
+    named = MAX_NAMED_SITES if request.is_html else None
+    of_jobs = index_by_site(states, JOB_SITE)
+    changes = changes_since_yesterday(store, recent, of_jobs, today(), named)
     tables = (
-        _site_day_table(() if is_page else lines),
+        _site_day_table(() if request.is_html else lines),
         running,
         verdicts,
-        storage_days,
+        _storage_day_table(storages),
         build_states_table(sort_by_state(states)),
     )
-    return PageView("overview.html.j2", "Overview", values, tables)
+    matrix = _make_matrix(sort_worst_first(lines, current), days, by, current, linked)
+    central = [row for row in states if row.subject_kind == CENTRAL]
+    board = Group(
+        f"board{' stacked-board' if len(days) > 14 else ''}",
+        Titled(
+            "Sites by day",
+            Form(query.list_inputs(to=None, days=(), by=SITE_KINDS)),
+            *map(_describe_central, central),
+            *_show_matrix(store, query, matrix, lines, tables[0], has_states=bool(current)),
+            anchor="days",
+        ),
+        Group("", *_show_news(changes, _fold_verdicts(verdicts, latest), running)),
+    )
+    storage_table = make_day_table(
+        "storages",
+        "Status of each storage by day, from load tests",
+        storages,
+        days,
+        _make_explore_linker("campaign_id"),
+        site_address=_make_site_linker(linked),
+    )
+    sections = (
+        Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
+        Tiles(build_tiles(lines, current, active, _tile_of_latest(verdicts, latest))),
+        _link_figures(),
+        board,
+        Titled(
+            "Storages under load",
+            TableSection(storage_table, "newest", tables[3]),
+            quiet(load_operations_rule().describe()),
+            anchor="storages",
+        )
+        if storages
+        else None,
+    )
+    about = {"changes": [change.text for change in changes]}
+    return PageContent("Overview", sections, tables, about)
 
 
-def _matrix_values(
-    store: Store, query: OverviewQuery, lines: Sequence[SiteRow[DayOutcomes]]
-) -> dict[str, Any]:
-    """Collect the head and legend of the matrix of sites by day."""
-    newest = overview_queries.find_last_day(store)
-    quiet = sorted({*overview_queries.list_sites(store, query.by)} - {line.site for line in lines})
-    return {
-        "count": len(query.window),
-        "newest": day_from_number(newest) if newest else None,
-        "format_day": format_day,
-        "quiet": _name_sites(quiet),
-        "rule": describe_daily_rule(),
-        "statuses": _SHOWN_STATES,
-    }
+def _link_figures() -> Links:
+    trend = {"by": "day", "color": "site", "view": "relative"}
+    return Links(
+        [
+            Link("CPU efficiency by site (study S0)", link_to("s0")),
+            Link("Trend by day", link_to("explore", query=trend)),
+            Link(
+                "Read latency by site",
+                link_to("explore", query={"by": "site", "view": "latency"}),
+            ),
+        ],
+        "Figures",
+    )
+
+
+def _describe_central(event: StatusChangeRow) -> Paragraph:
+    return headline(
+        Badge("warning"),
+        f" Central since {format_time(event.since_us)}: {event.reason}. No site is excluded for it (",
+        Link("evidence", link_to("state-change", change=event.id)),
+        ").",
+    )
+
+
+def _show_matrix(
+    store: Store,
+    query: OverviewQuery,
+    matrix: DataTable,
+    lines: Sequence[SiteRow[DayOutcomes]],
+    exported: DataTable,
+    *,
+    has_states: bool,
+) -> Iterator[Section]:
+    """Show the table of sites by day with its legend and rule, or when the last measurements were."""
+    if not matrix.rows:
+        newest = overview_queries.find_last_day(store)
+        if not newest:
+            yield Paragraph("No measurements yet.")
+            return
+        day = day_from_number(newest)
+        link = Link(format_day(day), link_to_same_page(to=day))
+        yield Paragraph("No measurements in this period. The last ones are from ", link, ".")
+        return
+    yield TableSection(matrix, "newest", exported)
+    yield Legend([(Badge(state.letter, state.value), state.value) for state in _SHOWN_STATES])
+    evaluated = (" The state is that of the ", Link("last evaluation", link_to("sites")), ".")
+    yield quiet(
+        f"{describe_daily_rule()} Jobs without any measurement are not counted.",
+        *(evaluated if has_states else ()),
+    )
+    silent = sorted({*overview_queries.list_sites(store, query.by)} - {line.site for line in lines})
+    if silent:
+        yield quiet(f"Sites without measurements in this period: {_name_sites(silent)}.")
+
+
+def _show_news(
+    changes: Sequence[ChangeSentence], verdicts: DataTable, running: DataTable
+) -> Iterator[Section]:
+    """Show what changed, the latest comparisons and what runs, each with how to start."""
+    yield Titled(
+        "Since yesterday",
+        Bullets([change.paragraph for change in changes], limit=MAX_CHANGES)
+        or Paragraph("No measurements or submissions since yesterday."),
+        anchor="changes",
+    )
+    compare = (
+        Paragraph("No comparisons yet. Compare two measured releases:"),
+        Command("treehammer compare 6.38.00 6.40.00"),
+    )
+    yield Titled("Latest verdicts", *([verdicts] if verdicts.rows else compare), anchor="verdicts")
+    counted = quiet(
+        "Measurements are counted as they arrive. Job states are as of the last ",
+        Code("treehammer status"),
+        " or ",
+        Code("collect"),
+        ".",
+    )
+    submit = (
+        Paragraph("Nothing is running. Start a campaign:"),
+        Command("treehammer submit ttree-read --wait"),
+    )
+    yield Titled(
+        "Running campaigns", *((running, counted) if running.rows else submit), anchor="running"
+    )
 
 
 def _make_matrix(
@@ -297,10 +357,8 @@ def _site_day_table(lines: Sequence[SiteRow[DayOutcomes]]) -> DataTable:
         for line in lines
         for cell in line.cells
     ]
-    keys = ("site", "day", "status", "good", "failed", "implausible", "not_supported")
-    return DataTable(
-        "site_days", "Sites by day", tuple(TableColumn(key, key) for key in keys), rows
-    )
+    listed = (*columns("site", "day", "status"), *outcome_columns())
+    return DataTable("site_days", "Sites by day", listed, rows)
 
 
 def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
@@ -315,8 +373,8 @@ def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
         "day",
         *StorageDay.from_operations((), load_operations_rule()).as_dict(),
     )
-    columns = tuple(TableColumn(key, key) for key in keys)
-    return DataTable("storage_days", "Storages under load by day", columns, rows)
+    listed = tuple(TableColumn(key, key) for key in keys)
+    return DataTable("storage_days", "Storages under load by day", listed, rows)
 
 
 def _tile_of_latest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> Tile | None:
@@ -344,16 +402,13 @@ def _verdict_table(store: Store, latest: Sequence[ComparisonSummary]) -> DataTab
         for comparison in latest
         for metric in comparison.verdict_counts
     ]
-    columns = (
+    listed = (
         *comparison_columns(),
         TableColumn("metric", "time", verdict_text.title_metric),
-        TableColumn("headline", "variants, in the widest scope with a verdict", is_long=True),
-        TableColumn("over_sites", "variants over all sites", format_counts, is_long=True),
-        TableColumn("by_site", "variants by site", format_counts, is_long=True),
-        TableColumn("largest", "largest certain effect", is_long=True),
-        TableColumn("judged_us", "judged", format_time),
+        *hidden_columns("headline", "over_sites", "by_site", "largest"),
+        column("judged_us"),
     )
-    return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", columns, rows)
+    return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", listed, rows)
 
 
 def _fold_verdicts(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> DataTable:
@@ -369,12 +424,12 @@ def _fold_verdicts(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> 
         for comparison in latest
     ]
     compared, *hidden = comparison_columns()
-    columns = (
+    listed = (
         replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
         *hidden,
         TableColumn("headline", "variants", is_long=True, detail=lambda row: row["largest"]),
     )
-    return replace(verdicts, columns=columns, rows=rows, is_arrangeable=False)
+    return replace(verdicts, columns=listed, rows=rows, is_arrangeable=False)
 
 
 def _verdict_row(
@@ -404,47 +459,3 @@ def _format_verdict(row: VerdictRow | None) -> str:
 def _name_sites(sites: Sequence[str]) -> str:
     remainder = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
     return ", ".join(sites[:MAX_NAMED_SITES]) + remainder
-
-
-def search_view(store: Store, request: Request) -> PageView | Response:
-    """Collect the hits; browsers are led to the page of a single one."""
-    text = SearchQuery.parse(request).q.strip()[:200]
-    hits = search_names(store, text)
-    if len(hits) == 1 and wants_html(request):
-        return RedirectResponse(_link_to_hit(hits[0]))
-    columns = (
-        TableColumn("kind", "kind"),
-        TableColumn("name", "name", is_long=True, link=lambda row: str(row["address"])),
-        *hidden_columns("identity", "address"),
-    )
-    rows = [
-        {
-            "kind": hit.kind.value,
-            "name": hit.name,
-            "identity": hit.identity,
-            "address": _link_to_hit(hit),
-        }
-        for hit in hits
-    ]
-    table = DataTable(
-        "hits",
-        f"At most {MAX_HITS} of each kind",
-        columns,
-        rows,
-        "Nothing found. Sites, hosts, releases, tests and campaigns are found by any part of their "
-        "names, jobs and campaigns by the beginning of their identity.",
-    )
-    title = f"Search: {text}" if text else "Search"
-    return PageView("search.html.j2", title, {"hits": table, "searched": text}, (table,))
-
-
-def _link_to_hit(hit: SearchHit) -> str:
-    match hit.kind:
-        case HitKind.SITE:
-            return link_to("site", site=hit.identity)
-        case HitKind.CAMPAIGN:
-            return link_to("campaign", campaign_id=hit.identity)
-        case HitKind.JOB:
-            return link_to("job", job_id=hit.identity)
-    query = {"by": "day", "view": RELATIVE, _EXPLORED[hit.kind]: hit.identity}
-    return link_to("explore", query=query)

@@ -13,8 +13,6 @@ from itertools import groupby
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
-from markupsafe import Markup
-
 from treehammer.analysis.comparison.conclusion import count_headline, count_slower
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
@@ -27,7 +25,10 @@ from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, Campaig
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web.display_formats import day_number, format_day
+from treehammer.web.addresses import link_to
+from treehammer.web.cells import HeatCell, SparkCell
+from treehammer.web.display_formats import day_number, format_day, format_time
+from treehammer.web.sections import Badge, Link, Tile
 
 Judged = TypeVar("Judged", DayOutcomes, StorageDay)
 
@@ -47,14 +48,6 @@ class SiteRow(Generic[Judged]):
     site: str
     cells: tuple[DayCell[Judged], ...]
     by: str = JOB_SITE
-
-    @property
-    def sparkline(self) -> str:
-        """SVG path of the good measurements by day, as steps in a box of one unit a day by 1."""
-        counts = [getattr(cell.judged, "good", 0) for cell in self.cells]
-        largest = max(counts, default=0) or 1
-        steps = (f"V{round(1 - count / largest, 2):g}h1" for count in counts)
-        return f"M0 1{''.join(steps)}V1z"
 
     @cached_property
     def query_string(self) -> str:
@@ -132,16 +125,11 @@ def make_day_table(
 def _make_day_column(day: date, address: Callable[[SiteRow[Any], date], str]) -> TableColumn:
     key, name = day.isoformat(), format_day(day)
 
-    def draw(row: Row) -> Markup:
+    def draw(row: Row) -> HeatCell:
         judged = row[key]
-        letter = Markup('<span aria-hidden="true">{}</span><span class="unseen">{}</span>').format(
-            judged.letter, judged.status
-        )
-        if not judged.total:
-            return Markup('<span class="letter">{}</span>').format(letter)
+        link = address(row["line"], day) if judged.total else ""
         title = f"{row['site']}, {name}: {judged.status}, {judged}"
-        target = address(row["line"], day)
-        return Markup('<a href="{}" title="{}">{}</a>').format(target, title, letter)
+        return HeatCell(judged.letter, judged.status, address=link, tooltip=title, is_symbol=True)
 
     return TableColumn(
         key, str(day.day), tooltip=name, css_class=lambda row: _day_class(row[key]), draw=draw
@@ -156,21 +144,28 @@ def _day_class(judged: DayOutcomes | StorageDay) -> str:
 
 def make_good_column() -> TableColumn:
     """Make the column of the good measurements by day, as a small drawing."""
-
-    def draw(row: Row) -> Markup:
-        line = row["line"]
-        return Markup(
-            '<svg viewBox="0 0 {} 1" preserveAspectRatio="none" aria-hidden="true" '
-            'focusable="false"><path d="{}"/></svg>'
-        ).format(len(line.cells), line.sparkline)
-
     return TableColumn(
         "good",
         "good",
         tooltip="good measurements by day, relative to the site's best day",
         css_class=lambda _: "spark",
-        draw=draw,
+        draw=lambda row: SparkCell([cell.judged.good for cell in row["line"].cells]),
     )
+
+
+def make_state_column(states: Mapping[str, StatusChangeRow]) -> TableColumn:
+    """Make the column of the current state of each site, linked to its evidence."""
+
+    def draw(row: Row) -> Link | Badge:
+        state = states.get(row["site"])
+        if state is None:
+            return Badge("unknown")
+        reason = state.evidence.explanation or state.reason
+        title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
+        address = link_to("state-change", change=state.id)
+        return Link(Badge(state.state), address, tooltip=title)
+
+    return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
 
 
 def load_storage_days(store: Store, days: Sequence[date]) -> list[SiteRow[StorageDay]]:
@@ -192,20 +187,6 @@ def _build_rows(
         )
         for site in dict.fromkeys(site for site, _ in judged)
     ]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A number with its meaning.
-
-    ``css_class`` is the status that colors it, '' for none; ``share_done`` draws a bar, None for none.
-    """
-
-    number: str
-    text: str
-    address: str
-    css_class: str = ""
-    share_done: float | None = None
 
 
 def find_latest_day(line: SiteRow[DayOutcomes]) -> DayOutcomes:

@@ -63,6 +63,7 @@ from treehammer.web.page import PageResources
 from treehammer.web.page_service import PageContext, PageView
 from treehammer.web.pages import load_pages
 from treehammer.web.pages.sign_in_page import sign_in_view
+from treehammer.web.sections import Downloads
 from treehammer.web.service.middleware import (
     AuditJournal,
     RejectNulMiddleware,
@@ -287,7 +288,7 @@ class PageRoutes:
         self._context = PageContext(
             database,
             access_control,
-            build_environment(),
+            build_environment(downloads=Downloads),
             assets,
             {name: title for page in pages for name, title in page.menu.items()},
             settings := settings or load_settings(),

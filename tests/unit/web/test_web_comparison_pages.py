@@ -190,7 +190,7 @@ def test_several_series_of_a_cell_show_the_most_certain() -> None:
     ]
     matrix = matrix_of_verdicts(rows, lambda site, variant: f"{site}/{variant}")
     assert matrix is not None
-    ((_, cells),) = matrix.rows
+    cells = [matrix.rows[0][f"site:{site}"] for site in "AB"]
     assert [(cell.text, cell.css_class) for cell in cells] == [
         ("+5", "worse-2"),
         ("≪", "pale better-1"),
@@ -218,7 +218,7 @@ def test_counters_have_a_matrix(
     ]
     matrix = matrix_of_counters(changes, lambda *_: "")
     assert matrix is not None
-    cell = matrix.rows[0][1][0]
+    cell = matrix.rows[0]["site:A"]
     assert (cell.css_class, cell.text) == expected
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import date
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.write.store import Store
+from treehammer.web.cells import IntervalCell, SparkCell
 from treehammer.web.figures.drawing import draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (
@@ -31,14 +30,8 @@ from treehammer.web.figures.figure_layout import (
     style_series,
 )
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
-from treehammer.web.pages.effect_tables import (
-    EffectBar,
-    find_axis_reach,
-    place_effect_bar,
-    render_effect,
-)
+from treehammer.web.pages.effect_tables import find_axis_reach
 from treehammer.web.pages.measurement_page import PhaseChart, chart_phases
-from treehammer.web.pages.overview_tiles import DayCell, SiteRow
 
 BLUE = "#0072b2"
 
@@ -141,8 +134,7 @@ MAX_REACH = 2.5
 
 
 def draw_sparkline(*good: int) -> str:
-    cells = [DayCell(date(2026, 3, 1), DayOutcomes(count, 5, 0)) for count in good]
-    return SiteRow("SITE_A", tuple(cells)).sparkline
+    return SparkCell(good).path
 
 
 @pytest.mark.parametrize(
@@ -189,27 +181,31 @@ def test_axis_of_bars_fits_typical_effects(rows: list[VerdictRow], reach: float)
 @pytest.mark.parametrize(
     ("values", "bar"),
     [
-        ((0.1, 0.0, 0.2), EffectBar(50.0, 75.0, 62.5, False, False)),
-        ((-0.2, -0.4, 0.0), EffectBar(0.0, 50.0, 25.0, False, False)),
-        ((0.3, -0.5, 0.5), EffectBar(0.0, 100.0, 87.5, True, True)),
-        ((0.5, 0.3, 0.7), EffectBar(87.5, 100.0, None, False, True)),
-        ((-0.6, -0.7, -0.5), EffectBar(0.0, 0.0, None, True, False)),
+        ((0.1, 0.0, 0.2), (50.0, 75.0, 62.5)),
+        ((-0.2, -0.4, 0.0), (0.0, 50.0, 25.0)),
+        ((0.3, -0.5, 0.5), (0.0, 100.0, 87.5)),
+        ((0.5, 0.3, 0.7), (87.5, 100.0, None)),
+        ((-0.6, -0.7, -0.5), (0.0, 0.0, None)),
         ((0.1, None, 0.2), None),
         ((None, 0.1, 0.2), None),
     ],
 )
 def test_bar_is_placed_around_the_middle_and_clipped(
-    values: tuple[float | None, ...], bar: EffectBar | None
+    values: tuple[float | None, ...], bar: tuple[float | None, ...] | None
 ) -> None:
-    row = dict(zip(("effect", "low", "high"), values, strict=True))
-    assert place_effect_bar(row, 0.4) == bar
+    effect, low, high = values
+    svg = IntervalCell(low, high, effect, 0.4, 0.02).__html__()
+    drawn = re.search('class="bar" x1="([^"]*)" x2="([^"]*)"', svg)
+    mean = re.search('class="mean" x1="([^"]*)"', svg)
+    ends = (*map(float, drawn.groups()), float(mean[1]) if mean else None) if drawn else None
+    assert ends == bar
 
 
 @pytest.mark.parametrize(("delta", "band"), [(0.02, (47.5, 5.0)), (0.8, (0.0, 100.0))])
 def test_ignored_effects_are_a_band_around_the_middle(
     delta: float, band: tuple[float, float]
 ) -> None:
-    svg = render_effect({"effect": None, "low": None, "high": None}, 0.4, delta)
+    svg = IntervalCell(None, None, None, 0.4, delta).__html__()
     found = re.search('class="none" x="([^"]*)" y="0" width="([^"]*)"', svg)
     assert found
     assert (float(found[1]), float(found[2])) == band
@@ -218,7 +214,7 @@ def test_ignored_effects_are_a_band_around_the_middle(
 
 def test_interval_that_leaves_the_drawing_ends_in_an_arrow() -> None:
     def draw(effect: float, low: float, high: float) -> tuple[bool, bool, bool]:
-        svg = render_effect({"effect": effect, "low": low, "high": high}, 0.2, 0.02)
+        svg = IntervalCell(low, high, effect, 0.2, 0.02).__html__()
         bars = svg.partition('class="zero"')[2]
         return "M0 " in bars, "M100 " in bars, 'class="mean"' in bars
 

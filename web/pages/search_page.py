@@ -1,0 +1,71 @@
+"""Search for a site, campaign, job, host, ROOT release or test by its name."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from starlette.responses import RedirectResponse, Response
+
+from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_names
+from treehammer.tables import build_table
+from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.columns import column, hidden
+from treehammer.web.figures.explore_query import RELATIVE
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import PageQuery, Text
+from treehammer.web.sections import Paragraph
+
+#: Kind -> column by which Explore shows it; the others have pages of their own.
+_EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
+
+
+class SearchQuery(PageQuery):
+    """Parameters of the search."""
+
+    q: Text = Field("", description="Part of a name, or beginning of an identity.")
+
+
+@page(
+    "/search",
+    "search",
+    SearchQuery,
+    position=11,
+    api=PageOperation(
+        "searchNames",
+        "Sites, campaigns, jobs, hosts, ROOT releases and tests by name",
+        {"hits": "names that were found, at most 20 of each kind"},
+    ),
+)
+def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
+    """List the hits; browsers are led to the page of a single one."""
+    text = request.query.q.strip()[:200]
+    hits = search_names(request.store, text)
+    if len(hits) == 1 and wants_html(request.raw):
+        return RedirectResponse(_link_to_hit(hits[0]))
+    table = build_table(
+        "hits",
+        f"At most {MAX_HITS} of each kind",
+        (
+            column("kind", value=lambda hit: hit.kind.value),
+            column("name", is_long=True, link=lambda row: str(row["address"])),
+            hidden("identity"),
+            hidden("address", value=_link_to_hit),
+        ),
+        hits,
+        empty_text="Nothing found. Sites, hosts, releases, tests and campaigns are found by any part of "
+        "their names, jobs and campaigns by the beginning of their identity.",
+    )
+    title = f"Search: {text}" if text else "Search"
+    ask = Paragraph("Find a site, campaign, job, host, ROOT release or test by its name.")
+    return PageContent(title, [table if text else ask], (table,), searched=text)
+
+
+def _link_to_hit(hit: SearchHit) -> str:
+    match hit.kind:
+        case HitKind.SITE:
+            return link_to("site", site=hit.identity)
+        case HitKind.CAMPAIGN:
+            return link_to("campaign", campaign_id=hit.identity)
+        case HitKind.JOB:
+            return link_to("job", job_id=hit.identity)
+    query = {"by": "day", "view": RELATIVE, _EXPLORED[hit.kind]: hit.identity}
+    return link_to("explore", query=query)
