@@ -44,10 +44,6 @@ def _attempts(user: GridUser, site: str = "", campaign: str = "last") -> list[At
         return store.attempts(job.id for job in jobs if not site or job.site == site)
 
 
-#: Requirements of a job that no machine meets.
-NOWHERE = 'requirements = TARGET.GLIDEIN_Site == "NOWHERE"'
-
-
 def write_template(folder: Path, limits: str = "", block: str = "") -> Path:
     """Write a template with other limits, or with more commands."""
     folder.mkdir()
@@ -65,8 +61,8 @@ def test_campaign_runs_at_many_sites(user: GridUser) -> None:
         "--sites", sites, "--in-flight", "2", "--name", 'mine "$(x)" $$(y)'
     )
     attributes = ("JobBatchName", "TreehammerSite", "RequestMemory", "RequestDisk", "RequestCpus")
-    said = user.follow_campaign("last")
-    assert f"{16} of {16} measured" in said, said
+    output = user.follow_campaign("last")
+    assert f"{16} of {16} measured" in output, output
     assert len(user.read_measurements()) == 16
     assert not [row for row in user.read_measurements() if row["failure_class"]]
 
@@ -105,55 +101,53 @@ def test_starts_are_spread_and_bounded(user: GridUser) -> None:
         assert all(8 <= gap <= 40 for gap in gaps), gaps
 
 
+def exclude_site(user: GridUser, site: str) -> None:
+    override = ("sites", "override", site, "critical", "--why", "disk burns", "--until", "1h")
+    assert f"{site} is critical until" in user.run_in_shell(*override)
+
+
 def test_queue_of_an_excluded_site_is_held_back(
     user: GridUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TREEHAMMER_EXCLUDED_JOBS", "hold")
     bad = user.grid.box.sites[0]
-    user.set_payload("sleep 5")
-    campaign = user.submit_campaign("--sites", bad, "--in-flight", "2", "-S", "repeats=4")
-    override = ("sites", "override", bad, "critical", "--why", "disk burns", "--until", "1h")
-    assert f"{bad} is critical until" in user.run_in_shell(*override)
-    said = user.run_in_shell("status", campaign)
-    assert "queued jobs held back, site excluded: jobs and storage excluded since" in said
+    user.set_payload("sleep 3")
+    campaign = user.submit_campaign("--sites", bad, "--in-flight", "2", "-S", "repeats=3")
+    exclude_site(user, bad)
+    output = user.run_in_shell("status", campaign)
+    assert "queued jobs held back, site excluded: jobs and storage excluded since" in output
     user.run_in_shell("sites", "end-override", bad)
-    deadline = time.monotonic() + 120
-    while "usable again were released" not in (said := user.run_in_shell("status", campaign)):
-        assert time.monotonic() < deadline, said
-        time.sleep(2)
-    assert "8 of 8 measured" in user.follow_campaign(campaign)
+    user.grid.wait_until(
+        lambda: "usable again were released" in user.run_in_shell("status", campaign),
+        "the jobs are released",
+    )
+    assert "6 of 6 measured" in user.follow_campaign(campaign)
 
 
 def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> None:
     bad, good = user.grid.box.sites[:2]
-    user.set_payload("sleep 2")
-    options = ("--in-flight", "1", "-S", "repeats=4")
+    user.set_payload("sleep 1")
+    options = ("--in-flight", "1", "-S", "repeats=3")
     campaign = user.submit_campaign("--sites", f"{bad},{good}", *options)
-    override = ("sites", "override", bad, "critical", "--why", "disk burns", "--until", "1h")
-    assert f"{bad} is critical until" in user.run_in_shell(*override)
-    said = user.follow_campaign(campaign)
-    assert re.search(
-        rf"Site {bad}: \d+ queued jobs? removed, site excluded: jobs and storage excluded", said
-    ), said
-    assert "disk burns" in said
-    assert " excluded" in said.splitlines()[-1]
+    exclude_site(user, bad)
+    output = user.follow_campaign(campaign)
+    message = rf"Site {bad}: \d+ queued jobs? removed, site excluded: jobs and storage excluded"
+    assert re.search(message, output), output
+    assert "disk burns" in output
+    assert " excluded" in output.splitlines()[-1]
     messages = [attempt.message for attempt in _attempts(user, bad)]
     removed = sum(message.startswith("site excluded: ") for message in messages)
-    assert removed >= 2, messages
-    assert len(user.read_measurements()) == 16 - 2 * removed, "the other site is unaffected"
+    assert removed >= 1, messages
+    assert len(user.read_measurements()) == 12 - 2 * removed, "the other site is unaffected"
 
-    left_out = user.run_in_shell("submit", str(user.test), "--sites", f"{bad},{good}", "--dry-run")
-    assert f"Site {bad} is left out: jobs and storage excluded since" in left_out
     assert "no job can be queued" in user.run_in_shell("resume", campaign)
     user.run_in_shell("sites", "end-override", bad)
-    said = user.run_in_shell("resume", campaign)
-    assert f"0 jobs released, {removed} requeued" in said
-    said = user.follow_campaign(campaign)
-    assert "16 of 16 measured" in said
-    assert "excluded" not in said
+    assert f"0 jobs released, {removed} requeued" in user.run_in_shell("resume", campaign)
+    output = user.follow_campaign(campaign)
+    assert "12 of 12 measured" in output
+    assert "excluded" not in output
     good_rows = [row for row in user.read_measurements() if not row["failure_class"]]
-    assert len(good_rows) == 16, "no measurement is lost or duplicated"
-    assert "no job is held or was interrupted" in user.run_in_shell("resume", campaign)
+    assert len(good_rows) == 12, "no measurement is lost or duplicated"
     assert "removed" in user.run_in_shell("purge", campaign)
     assert not (user.grid.submit_dir / campaign).exists(), "both submissions are removed"
 
@@ -196,25 +190,33 @@ def test_transient_failures_are_retried_and_ended_jobs_not_repeated(
     assert [(a.number, a.exit_code) for a in _attempts(user, bad)] == [(n, 75) for n in (1, 2, 3)]
 
 
-def test_limits_end_jobs_with_reasons(user: GridUser, tmp_path: Path) -> None:
-    a, b, c = user.grid.box.sites[:3]
-    limits = {
-        a: ("wall_s=5", "request_disk = 1000000"),
-        b: ("idle_s=5", NOWHERE),
-        c: ("idle_s=600", "request_disk = 20000"),
+def test_limits_end_jobs_with_their_reasons(user: GridUser, tmp_path: Path) -> None:
+    """One campaign, whose jobs meet another limit at each site; FAR is behind the router."""
+    idle, disk, wall = user.grid.box.sites[:3]
+    templates = {
+        wall: ("wall_s=5", ""),
+        "FAR": ("wall_s=5", ""),
+        idle: ("idle_s=5", 'requirements = TARGET.GLIDEIN_Site == "NOWHERE"'),
+        disk: ("idle_s=600", "request_disk = 20000"),
     }
-    for site, words in limits.items():
-        user.write_sites_file(**{site: {"templates": write_template(tmp_path / site, *words)}})
-    user.set_payload("head -c 50000000 /dev/zero >big; sleep 60")
-    user.submit_campaign("--sites", ",".join(limits), "-S", "repeats=1", "--wait")
-    for site, failure_class, reason in (
-        (a, "evicted", "ran longer than its wall limit of 5 s"),
-        (b, "submission", "no machine of the site took the job within 5 s"),
-        (c, "evicted", "MiB of disk, more than the 19 MiB requested"),
+    user.write_sites_file(
+        **{
+            site: {"templates": write_template(tmp_path / site, limits, block)}
+            for site, (limits, block) in templates.items()
+        }
+    )
+    user.set_payload("head -c 50000000 /dev/zero >big; sleep 300")
+    user.submit_campaign("--sites", ",".join(templates), "-S", "repeats=1", "--wait")
+    for site, failure_class, message in (
+        (wall, "evicted", "ran longer than its wall limit of 5 s"),
+        ("FAR", "evicted", "ran longer than its wall limit of 5 s"),
+        (idle, "submission", "no machine of the site took the job within 5 s"),
+        (disk, "evicted", "MiB of disk, more than the 19 MiB requested"),
     ):
         attempt = _attempts(user, site)[-1]
-        assert attempt.failure_class == failure_class
-        assert reason in attempt.message
+        assert attempt.failure_class == failure_class, site
+        assert message in attempt.message
+    user.grid.wait_until(lambda: not list_jobs(user), "the routed job is removed")
 
 
 def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
@@ -231,21 +233,21 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
     sites = f"{user.grid.box.sites[0]},FAR"
     campaign = user.submit_campaign("--sites", sites, "-S", "repeats=1", *options, "--wait")
     assert not [row for row in user.read_measurements() if row["failure_class"]]
-    told = user.grid.run_condor_command(
+    printed = user.grid.run_condor_command(
         "condor_history", "-name", user.grid.pool.schedd_name, "-l"
     ) + user.run_in_shell("status", campaign)
-    assert not [secret for secret in secrets if secret in told]
+    assert not [secret for secret in secrets if secret in printed]
     # The archive holds the credentials of jobs in the grid universe.
     allowed = {"x509-proxy.pem", "storage-token", "inputs.tar"}
     for folder in (user.grid.box.folder, user.settings.data_dir):
-        found = subprocess.run(
+        holders = subprocess.run(
             ["grep", "-rlE", "|".join(secrets), str(folder)],
             capture_output=True,
             text=True,
             check=False,
         ).stdout.split()
-        assert {Path(path).name for path in found} <= allowed, found
-        for path in map(Path, found):
+        assert {Path(path).name for path in holders} <= allowed, holders
+        for path in map(Path, holders):
             with suppress(FileNotFoundError):  # HTCondor removes the files of ended jobs
                 assert not path.stat().st_mode & 0o077, path
 
@@ -317,20 +319,20 @@ def list_jobs(user: GridUser) -> list[dict[str, Any]]:
     """List the jobs in the router's schedd."""
     environment = {"CONDOR_CONFIG": str(user.grid.second.client_config)}
     text = user.grid.run_condor_command("condor_q", "-allusers", "-json", **environment)
-    found: list[dict[str, Any]] = json.loads(text or "[]")
-    return found
+    jobs: list[dict[str, Any]] = json.loads(text or "[]")
+    return jobs
 
 
 def wait_for_routed_job(user: GridUser) -> Mapping[str, Any]:
     """Wait until a routed job runs and return it."""
-    found: list[dict[str, Any]] = []
+    routed: list[dict[str, Any]] = []
 
     def is_running() -> bool:
-        found[:] = [j for j in list_jobs(user) if j.get("RoutedJob") and j["JobStatus"] == 2]
-        return bool(found)
+        routed[:] = [j for j in list_jobs(user) if j.get("RoutedJob") and j["JobStatus"] == 2]
+        return bool(routed)
 
     user.grid.wait_until(is_running, "a routed job runs", 60)
-    return found[0]
+    return routed[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -350,26 +352,12 @@ def test_requests_reach_the_routed_job_until_it_is_cancelled(
     user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
 
 
-def test_wall_limit_ends_the_routed_job(user: GridUser, tmp_path: Path) -> None:
-    use_way(user, "FAR", write_template(tmp_path / "templates", "wall_s=5"))
-    user.set_payload("sleep 300")
-    user.submit_campaign("--sites", "FAR", "-S", "repeats=1", "--wait")
-    with Store.open(user.settings.database) as store:
-        jobs = store.jobs(store.campaign("last").id)
-        (attempt,) = store.attempts(job.id for job in jobs)
-    assert attempt.failure_class == "evicted"
-    assert "wall limit of 5 s" in attempt.message
-    user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
-
-
 def test_hold_reason_of_the_routed_job_is_reported(user: GridUser, tmp_path: Path) -> None:
     hold = 'periodic_hold = JobStatus == 2\nperiodic_hold_reason = "the operator says no"'
     use_way(user, "REMOTE", write_template(tmp_path / "templates", "held_s=2", hold))
     user.set_payload("sleep 300")
     user.submit_campaign("--sites", "REMOTE", "-S", "repeats=1", "--wait")
-    with Store.open(user.settings.database) as store:
-        jobs = store.jobs(store.campaign("last").id)
-        attempts = store.attempts(job.id for job in jobs)
+    attempts = _attempts(user)
     assert attempts[-1].failure_class == "held"
     assert "the operator says no" in attempts[-1].message
     user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
@@ -398,10 +386,10 @@ NAP_S = 11
 @pytest.fixture
 def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
     """A service that shares the user's database."""
-    made = ServiceProcess(tmp_path / "served", database=user.settings.database)
-    made.start()
-    yield made
-    made.end_process()
+    process = ServiceProcess(tmp_path / "served", database=user.settings.database)
+    process.start()
+    yield process
+    process.end_process()
 
 
 def test_killed_service_and_lost_sandboxes_lose_nothing(
@@ -416,7 +404,7 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     campaign = user.submit_campaign("--sites", f"{site},FAR", "-S", "repeats=1")
     user.grid.wait_until(user.read_measurements, "the first result is reported")
     sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
-    assert sum(one["running"] for one in sites) >= 1, "reported before the job ended"
+    assert sum(site["running"] for site in sites) >= 1, "reported before the job ended"
     with Store.open(user.settings.database) as store:
         done = (
             make_tracker(store, user.settings)
@@ -436,8 +424,10 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     )
     user.grid.wait_until(lambda: not _queue(user, campaign), "the jobs have left the queue")
 
-    told = user.grid.run_condor_command("condor_history", "-name", user.grid.pool.schedd_name, "-l")
-    assert not [secret for secret in secrets if secret in told]
+    printed = user.grid.run_condor_command(
+        "condor_history", "-name", user.grid.pool.schedd_name, "-l"
+    )
+    assert not [secret for secret in secrets if secret in printed]
     outputs = list(user.grid.submit_dir.glob(f"{campaign}/*/jobs/*/output/*"))
     assert outputs
     for folder in (user.grid.box.folder, user.settings.data_dir):
@@ -452,7 +442,7 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     for output in outputs:
         shutil.rmtree(output)
     sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
-    assert [(one["done"], one["lost"], one["failures"]) for one in sites] == [(1, 0, {})] * 2
+    assert [(row["done"], row["lost"], row["failures"]) for row in sites] == [(1, 0, {})] * 2
     assert "0 new measurements" in user.invoke_command("collect", campaign).output
     rows = user.read_measurements()
     assert len({row["measurement_id"] for row in rows}) == len(rows) == 4

@@ -24,18 +24,18 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 
 
-def finish(desk: LocalUser) -> None:
+def finish(user: LocalUser) -> None:
     """Wait for the jobs without collecting their measurements."""
-    with Store.open(desk.settings.database) as store:
-        tracker, campaign = make_tracker(store, desk.settings), store.campaign("last")
+    with Store.open(user.settings.database) as store:
+        tracker, campaign = make_tracker(store, user.settings), store.campaign("last")
         wait_until(
             lambda: all(job.state == "done" for job in tracker.refresh_jobs(campaign)),
             "all jobs are done",
         )
 
 
-def sandboxes(desk: LocalUser) -> list[Path]:
-    return sorted(desk.settings.spool_dir.glob("jobs/*/*/attempt-*/"))
+def sandboxes(user: LocalUser) -> list[Path]:
+    return sorted(user.settings.spool_dir.glob("jobs/*/*/attempt-*/"))
 
 
 def test_reported_and_collected_rows_are_equal(
@@ -43,8 +43,8 @@ def test_reported_and_collected_rows_are_equal(
 ) -> None:
     own = local_user.settings
     local_user.settings = service_process.settings_for_user(own)
-    said = local_user.invoke_command("submit", str(local_user.test))
-    assert said.exception is None, said.output
+    submitted = local_user.invoke_command("submit", str(local_user.test))
+    assert submitted.exception is None, submitted.output
     finish(local_user)
     assert local_user.read_measurements() == [], "nothing is collected yet"
     reported = service_process.read_measurements()
@@ -68,12 +68,12 @@ def test_unavailable_service_loses_nothing(
     service_process.end_process()
     own = local_user.settings
     local_user.settings = service_process.settings_for_user(own)
-    said = local_user.invoke_command(
+    submitted = local_user.invoke_command(
         "submit", str(local_user.test), "--service-timeout", "1s", "--wait"
     )
-    assert said.exception is None, said.output
-    assert "is not available" in said.output
-    assert "each spends up to 1 s" in said.output
+    assert submitted.exception is None, submitted.output
+    assert "is not available" in submitted.output
+    assert "each spends up to 1 s" in submitted.output
     collected = read_whole_rows(own.database)
     assert len(collected) == 4
     assert {row["failure_class"] for row in collected} == {None}
@@ -115,10 +115,10 @@ def test_killed_service_loses_and_duplicates_nothing(
     local_user.settings = replace(
         service_process.settings_for_user(local_user.settings), local_slots=2
     )
-    said = local_user.invoke_command(
+    submitted = local_user.invoke_command(
         "submit", str(local_user.test), "-S", "repeats=8", "--service-timeout", "60s"
     )
-    assert said.exception is None, said.output
+    assert submitted.exception is None, submitted.output
     for _ in range(2):
         count = len(service_process.read_measurements())
         wait_until(
@@ -145,8 +145,8 @@ def test_token_appears_only_in_its_file(
         'echo \'{"format": 1, "extras": {"answer": 1}}\' > "$TREEHAMMER_RESULT"\n'
     )
     local_user.settings = service_process.settings_for_user(local_user.settings)
-    said = local_user.invoke_command("submit", str(local_user.test), "--wait")
-    assert said.exception is None, said.output
+    submitted = local_user.invoke_command("submit", str(local_user.test), "--wait")
+    assert submitted.exception is None, submitted.output
     tokens = list(local_user.settings.data_dir.rglob(TOKEN_FILE))
     assert len(tokens) == 2, "only in the input of each job"
     assert {stat.S_IMODE(path.stat().st_mode) for path in tokens} == {0o600}
@@ -160,7 +160,7 @@ def test_token_appears_only_in_its_file(
     ]
     assert holders == []
     shown = local_user.invoke_command("render", str(local_user.test), "--full")
-    assert not [secret for secret in secrets if secret.decode() in shown.output + said.output]
+    assert not [secret for secret in secrets if secret.decode() in shown.output + submitted.output]
 
 
 def _holds(path: Path, secrets: list[bytes]) -> bool:
@@ -176,12 +176,12 @@ def test_revoked_key_is_refused_before_submission(
     service_process.run_command("token", "revoke", kid)
     refused: list[object] = []
 
-    def known() -> bool:
+    def is_refused() -> bool:
         error = local_user.invoke_command("submit", str(local_user.test), "--dry-run").exception
         refused.append(error)
         return isinstance(error, ConfigError)
 
-    wait_until(known, "the service knows of the revocation")
+    wait_until(is_refused, "the service knows of the revocation")
     assert "was revoked" in str(refused[-1])
     assert "--no-service" in str(refused[-1])
     assert not local_user.settings.spool_dir.exists()
@@ -190,16 +190,16 @@ def test_revoked_key_is_refused_before_submission(
     assert len(local_user.read_measurements()) == 4
     assert local_user.invoke_command("collect", "last").exception is None
     assert service_process.read_measurements() == []
-    assert remembered(service_process.database) == ([], [], [])
+    assert read_rows(service_process.database) == ([], [], [])
 
 
-def remembered(
+def read_rows(
     database: str,
 ) -> tuple[list[CampaignRow], list[JobRow], list[AttemptRow]]:
     """Read campaigns, jobs and attempts of a database, without prefixes of external jobs."""
     with Store.open(database) as store:
         campaigns = store.campaigns()
-        jobs = [job for one in campaigns for job in store.jobs(one.id)]
+        jobs = [job for campaign in campaigns for job in store.jobs(campaign.id)]
         attempts = store.attempts(job.id for job in jobs)
     plain = [replace(j, batch_system=j.batch_system.removeprefix(EXTERNAL_PREFIX)) for j in jobs]
     return campaigns, plain, attempts
@@ -217,23 +217,25 @@ def test_service_has_same_rows_as_submitter(
     own = local_user.settings
     local_user.settings = service_process.settings_for_user(own)
     (local_user.test / "run.sh").write_text("#!/bin/sh\nkill -9 $PPID\n")
-    said = local_user.invoke_command(
+    submitted = local_user.invoke_command(
         "submit", str(local_user.test), "-S", "repeats=1", "--name", "bad"
     )
-    assert said.exception is None, said.output
-    (bad,), (job,), _ = remembered(service_process.database)
+    assert submitted.exception is None, submitted.output
+    (bad,), (job,), _ = read_rows(service_process.database)
     assert (bad.name, job.state, job.batch_system) == ("bad", "queued", "local"), (
         "uploaded at submission"
     )
     assert local_user.invoke_command("status", "bad", "--follow").exception is None
     local_user.write_payload(0)
-    said = local_user.invoke_command("submit", str(local_user.test), "--name", "good", "--wait")
-    assert said.exception is None, said.output
-    there = remembered(service_process.database)
-    assert there == remembered(own.database)
-    assert [campaign.name for campaign in there[0]] == ["good", "bad"]
-    assert {job.state for job in there[1]} == {"done", "lost"}
-    assert {attempt.failure_class for attempt in there[2]} == {"", "lost"}, (
+    submitted = local_user.invoke_command(
+        "submit", str(local_user.test), "--name", "good", "--wait"
+    )
+    assert submitted.exception is None, submitted.output
+    stored = read_rows(service_process.database)
+    assert stored == read_rows(own.database)
+    assert [campaign.name for campaign in stored[0]] == ["good", "bad"]
+    assert {job.state for job in stored[1]} == {"done", "lost"}
+    assert {attempt.failure_class for attempt in stored[2]} == {"", "lost"}, (
         "attempts without a record"
     )
     assert read_whole_rows(own.database) == service_process.read_measurements()
@@ -248,7 +250,7 @@ def test_service_has_same_rows_as_submitter(
     )
     assert central(service_process, "export", file, "--campaign", "good").returncode == 0
     assert central(service_process, "report", "--campaign", "good", "-o", page).returncode == 0
-    assert remembered(service_process.database) == there
+    assert read_rows(service_process.database) == stored
 
 
 def test_service_leaves_running_jobs_to_submitter(
@@ -263,18 +265,18 @@ def test_service_leaves_running_jobs_to_submitter(
 
     def runs() -> bool:
         local_user.invoke_command("status", "last")
-        return [job.state for job in remembered(service_process.database)[1]] == ["running"]
+        return [job.state for job in read_rows(service_process.database)[1]] == ["running"]
 
     wait_until(runs, "the service reports the job as running")
-    before = remembered(service_process.database)
+    before = read_rows(service_process.database)
     (site,) = json.loads(central(service_process, "status", "last", "--json").stdout)
     assert (site["running"], site["lost"]) == (1, 0)
     refused = central(service_process, "cancel", "last")
     assert (refused.returncode, "another installation" in refused.stderr) == (2, True)
-    assert remembered(service_process.database) == before
+    assert read_rows(service_process.database) == before
     assert local_user.invoke_command("cancel", "last").exception is None
-    assert remembered(service_process.database) == remembered(local_user.settings.database)
-    assert [job.state for job in remembered(service_process.database)[1]] == ["cancelled"]
+    assert read_rows(service_process.database) == read_rows(local_user.settings.database)
+    assert [job.state for job in read_rows(service_process.database)[1]] == ["cancelled"]
 
 
 def test_failed_uploads_are_repeated(
@@ -282,16 +284,16 @@ def test_failed_uploads_are_repeated(
 ) -> None:
     local_user.settings = service_process.settings_for_user(local_user.settings)
     service_process.end_process()
-    said = local_user.invoke_command(
+    submitted = local_user.invoke_command(
         "submit", str(local_user.test), "--service-timeout", "1s", "--wait"
     )
-    assert said.exception is None, said.output
-    assert said.output.count("was not completely uploaded") == 1
-    assert "treehammer collect" in said.output
+    assert submitted.exception is None, submitted.output
+    assert submitted.output.count("was not completely uploaded") == 1
+    assert "treehammer collect" in submitted.output
     service_process.start()
-    assert remembered(service_process.database) == ([], [], [])
+    assert read_rows(service_process.database) == ([], [], [])
     assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
-    assert remembered(service_process.database) == remembered(local_user.settings.database)
+    assert read_rows(service_process.database) == read_rows(local_user.settings.database)
     # A service that lost its database receives everything again.
     service_process.end_process()
     for path in Path(service_process.folder).glob("central.db*"):
@@ -300,6 +302,6 @@ def test_failed_uploads_are_repeated(
     service_process.key.unlink()
     service_process.settings_for_user(local_user.settings)
     assert local_user.invoke_command("status", "last").exception is None
-    assert remembered(service_process.database) == ([], [], []), "everything was acknowledged"
+    assert read_rows(service_process.database) == ([], [], []), "everything was acknowledged"
     assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
-    assert remembered(service_process.database) == remembered(local_user.settings.database)
+    assert read_rows(service_process.database) == read_rows(local_user.settings.database)

@@ -172,20 +172,17 @@ def test_published_schema_is_up_to_date() -> None:
         parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_schema_rejects_mistakes() -> None:
+    for text in (
         "[entriez.daily]\n",
         "[entries.daily]\ntest = 'ttree-read'\n",
         "[entries.daily]\nsites = ['all']\nin_flight = 0\n",
         "[budget]\ncpu_hours = 0\n",
         "[patrol]\nlook_every = 60\n",
-    ],
-)
-def test_schema_rejects_mistakes(text: str) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(tomllib.loads(text), build_patrol_schema())
-    list_mistakes(text)
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(tomllib.loads(text), build_patrol_schema())
+        list_mistakes(text)
 
 
 HOUR_US = 3600 * SECOND_US
@@ -367,6 +364,18 @@ def test_cpu_is_charged_to_the_job_site_and_bytes_to_the_storage(store: Store) -
     assert nothing["T"] == SiteCharge(0.0, 800)
 
 
+def make_settlement(store: Store, folder: Path, **starts: Any) -> CampaignSettlement:
+    """Make a settlement whose starts have no charges; ``starts`` are their further methods."""
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    methods = {"charges": lambda _campaign: [], "settle": lambda *_, **__: True, **starts}
+    return CampaignSettlement(settings, store, cast(Any, SimpleNamespace(**methods)))
+
+
+def make_start(occasion: str, campaign: str, request: PatrolRequest) -> PatrolStartRow:
+    text = format_json(request)
+    return PatrolStartRow("idea", occasion, campaign, "finished", 1, 10, 20, 1, "h", text, "")
+
+
 def test_failing_payloads_are_named_as_failures_of_the_campaign(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,15 +383,11 @@ def test_failing_payloads_are_named_as_failures_of_the_campaign(
     add_jobs(store, "J", "J", ["payload", "payload", "", "lost"])
     store.set_jobs([replace(job, state="done", batch_id="1.0") for job in store.jobs("campaign")])
     results: list[str] = []
-    starts = SimpleNamespace(
-        charges=lambda _campaign: [],
-        settle=lambda *_, state, message: results.append(f"{state}, {message}"),
+    settlement = make_settlement(
+        store, tmp_path, settle=lambda *_, state, message: results.append(f"{state}, {message}")
     )
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    settlement = CampaignSettlement(settings, store, cast(Any, starts))
-    request = format_json(PatrolRequest("ttree-read", sites=("J",)))
-    start = PatrolStartRow("e", "time:1", "campaign", "submitted", 1, 10, None, 1, "h", request, "")
-    assert settlement.follow(start, 20)
+    start = make_start("time:1", "campaign", PatrolRequest("ttree-read", sites=("J",)))
+    assert settlement.follow(replace(start, state="submitted", finished_us=None), 20)
     assert results == ["finished, failed: 2 × payload, 1 missing (of 4 measurements)"]
     assert "failed: 2 × payload" in caplog.text
 
@@ -400,23 +405,16 @@ def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Pa
         id_ = str(rows[0]["campaign_id"])
         store.add_campaign(make_campaign_row(id_, name=name, commit_id=commit), [])
         store.add(map(Measurement, rows))
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    request = format_json(PatrolRequest("read", sites=("T2_A",)))
-    earlier, start = (
-        PatrolStartRow(
-            "idea", f"commit:{commit}", store.campaign(name).id, "finished", 1, 10, 20, 1, "h",
-            request, "",
-        )
+    request = PatrolRequest("read", sites=("T2_A",))
+    first, second = (
+        make_start(f"commit:{commit}", store.campaign(name).id, request)
         for name, commit in commits.items()
-    )  # fmt: skip
-    starts = SimpleNamespace(
-        charges=lambda _campaign: [],
-        settle=lambda *_, **__: True,
-        find_earlier_start=lambda one, _kind: earlier if one is start else None,
     )
-    settlement = CampaignSettlement(settings, store, cast(Any, starts))
-    for one in (earlier, start):
-        assert settlement.follow(one, 30)
+    settlement = make_settlement(
+        store, tmp_path, find_earlier_start=lambda start, _: first if start is second else None
+    )
+    assert settlement.follow(first, 30)
+    assert settlement.follow(second, 30)
     (summary,) = list_latest_comparisons(store, 9, axis="commit")
     assert (summary.first_verdict.a, summary.first_verdict.b) == tuple(commits.values())
     assert summary.first_verdict.verdict == "slower"
@@ -427,7 +425,7 @@ def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Pa
     third = str(rows[0]["campaign_id"])
     store.add_campaign(make_campaign_row(third, name="third", commit_id="d" * 40), [])
     store.add(map(Measurement, rows))
-    assert compare_campaign_commits(store, start.campaign_id, third, 40) is None
+    assert compare_campaign_commits(store, second.campaign_id, third, 40) is None
 
 
 def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_path: Path) -> None:
@@ -442,14 +440,9 @@ def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_p
     campaign = str(rows[0]["campaign_id"])
     store.add_campaign(make_campaign_row(campaign, commit_id="b" * 40), [])
     store.add(map(Measurement, rows))
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     axes = {"commit": tuple(commits.values())}
-    start = PatrolStartRow(
-        "idea", f"turns:{'b' * 40}", campaign, "finished", 1, 10, 20, 1, "h",
-        format_json(PatrolRequest("read", axes, sites=("T2_A",))), "",
-    )  # fmt: skip
-    starts = SimpleNamespace(charges=lambda _campaign: [], settle=lambda *_, **__: True)
-    assert CampaignSettlement(settings, store, cast(Any, starts)).follow(start, 30)
+    start = make_start(f"turns:{'b' * 40}", campaign, PatrolRequest("read", axes, sites=("T2_A",)))
+    assert make_settlement(store, tmp_path).follow(start, 30)
     (summary,) = list_latest_comparisons(store, 9, axis="commit")
     assert (summary.first_verdict.a, summary.first_verdict.b) == axes["commit"]
     assert summary.first_verdict.verdict == "slower"
@@ -461,9 +454,8 @@ AXES = {"root": ("6.38.00", "6.40.00")}
 
 def add_start(store: Store, occasion: str, campaign_id: str, state: str) -> None:
     request = PatrolRequest("repository@c0ffee:ttree-read", AXES, sites=("T2_A",))
-    row = PatrolStartRow(
-        "nightly", occasion, campaign_id, state, 1, 1, None, 1, "host", format_json(request), ""
-    )
+    start = make_start(occasion, campaign_id, request)
+    row = replace(start, entry="nightly", state=state, finished_us=None)
     with store.writing_connection() as connection:
         same = patrol_start.c.occasion == occasion
         connection.execute(sa.delete(patrol_start).where(same))
