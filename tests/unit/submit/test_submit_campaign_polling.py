@@ -6,9 +6,7 @@ import io
 import json
 import os
 import shlex
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -568,39 +566,16 @@ def test_pipe_gets_a_line_per_change(
         assert len(capsys.readouterr().out.splitlines()) == 1, "a sign of life"
 
 
-#: Seconds for the lines to arrive.
-PATIENCE_S = 30.0
-
-FOLLOW = """
-import sys
-from treehammer.submit.cli.campaign_output import (live_display)
-from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
-with live_display("nightly", 20) as show:
-    show(CampaignCount({"A": MeasurementCount(planned=20)}))
-    sys.stdin.read()
-"""
-
-
-def test_lines_reach_a_pipe_while_the_campaign_runs() -> None:
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(
-        [sys.executable, "-c", FOLLOW],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=buffered,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        patience = threading.Timer(PATIENCE_S, process.kill)
-        patience.start()
-        lines = [process.stdout.readline() for _ in range(2)]
-        running = process.poll() is None
-        patience.cancel()
-        process.stdin.close()
-    assert running
-    assert lines[0] == "nightly\n"
-    assert "0 of 20 measured" in lines[1]
+def test_lines_reach_a_pipe_while_the_campaign_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with open(writer, "w") as output, open(reader, "rb") as lines:
+        monkeypatch.setattr(sys, "stdout", output)
+        with campaign_output.live_display("nightly", 20) as show:
+            show(NOTHING_DONE)
+            name, line = os.read(lines.fileno(), 1000).decode().splitlines()
+    assert name == "nightly"
+    assert "0 of 20 measured" in line
 
 
 def test_result_for_programs_stays_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
