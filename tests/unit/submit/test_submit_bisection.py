@@ -14,7 +14,6 @@ from local_user import LocalUser
 from measured_tests import make_library, run_git
 from plan_factory import make_local_plan, make_pinned_test, make_settings
 
-from treehammer import config
 from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
@@ -188,9 +187,8 @@ def test_a_site_may_read_the_storage_of_another(
         raise SearchStarted
 
     monkeypatch.setattr("treehammer.submit.tools.bisection_run.BisectionRun", begin)
-    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
     arguments = ["path:/a", "path:/b", str(tmp_path), "--over", "path:/a,path:/b", *options]
-    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=settings)
+    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=make_settings(tmp_path))
     assert isinstance(result.exception, SearchStarted), result.output
     assert (begun[0].question.sites, begun[0].question.from_sites) == (sites, from_sites)
 
@@ -200,9 +198,8 @@ def test_several_series_are_refused_before_anything_is_submitted(tmp_path: Path)
     builds = [f"build:{tmp_path / name}" for name in ("a", "b")]
     for build in builds:
         Path(build.removeprefix("build:")).mkdir()
-    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
     arguments = [*builds, str(tmp_path), "--over", ",".join(builds), "--exact"]
-    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=settings)
+    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=make_settings(tmp_path))
     message = str(result.exception)
     assert "2 series of each build: size=small; size=large" in message, result.output
     assert not (tmp_path / "data" / "spool").exists()

@@ -251,39 +251,37 @@ LOAD_TEST = f"{SHELL_TEST}[load]\ntogether = true\nduration_s = 100\n"
 
 
 def test_starts_are_described_in_order_and_lonely_jobs_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add_campaign(campaign, [])
-        for round_, offset_s in ((1, 0.1), (2, 0.5)):
-            store.add(
-                make_measurement(
-                    job=f"job {index}",
-                    round_=round_,
-                    campaign_id=campaign.id,
-                    load_index=index,
-                    load_jobs=2,
-                    start_state="together",
-                    start_planned_us=round_ * 60_000_000,
-                    start_offset_s=offset_s * index,
-                )
-                for index in (0, 1)
+    store.add_campaign(campaign, [])
+    for round_, offset_s in ((1, 0.1), (2, 0.5)):
+        store.add(
+            make_measurement(
+                job=f"job {index}",
+                round_=round_,
+                campaign_id=campaign.id,
+                load_index=index,
+                load_jobs=2,
+                start_state="together",
+                start_planned_us=round_ * 60_000_000,
+                start_offset_s=offset_s * index,
             )
-        lines = list(campaign_outcome.describe_starts(store, campaign))
-        assert [line.partition(":")[2].partition(" (")[0] for line in lines] == [
-            "01:00Z good: 2 of 2 jobs started together, spread 100 ms",
-            "02:00Z bad: 2 of 2 jobs started together, spread 500 ms",
-        ]
-        monkeypatch.setattr(campaign_outcome, "MAX_SHOWN_STARTS", 1)
-        short = list(campaign_outcome.describe_starts(store, campaign))
-        assert short == ["1 of 2 common starts are good", lines[1]]
-        alone = make_measurement(job="alone", campaign_id=campaign.id, start_state="alone")
-        store.add([alone])
-        assert (
-            "1 measurement began alone"
-            in list(campaign_outcome.describe_starts(store, campaign))[-1]
+            for index in (0, 1)
         )
+    lines = list(campaign_outcome.describe_starts(store, campaign))
+    assert [line.partition(":")[2].partition(" (")[0] for line in lines] == [
+        "01:00Z good: 2 of 2 jobs started together, spread 100 ms",
+        "02:00Z bad: 2 of 2 jobs started together, spread 500 ms",
+    ]
+    monkeypatch.setattr(campaign_outcome, "MAX_SHOWN_STARTS", 1)
+    short = list(campaign_outcome.describe_starts(store, campaign))
+    assert short == ["1 of 2 common starts are good", lines[1]]
+    alone = make_measurement(job="alone", campaign_id=campaign.id, start_state="alone")
+    store.add([alone])
+    assert (
+        "1 measurement began alone" in list(campaign_outcome.describe_starts(store, campaign))[-1]
+    )
 
 
 def test_only_jobs_that_start_together_refuse_a_resumption(tmp_path: Path) -> None:
@@ -444,13 +442,12 @@ def test_campaigns_differ_in_the_order_of_their_launches(tmp_path: Path) -> None
     assert len(orders) > 1
 
 
-def test_campaign_grows_with_each_look(plan: Plan, tmp_path: Path) -> None:
+def test_campaign_grows_with_each_look(plan: Plan, store: Store) -> None:
     first, second = plan.between_looks(0, 5), plan.between_looks(5, 10)
-    with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
-        store.add_campaign(first.make_campaign_row(), first.make_job_rows())
-        store.extend_campaign(plan.campaign_id, second.make_job_rows())
-        campaign = store.campaign(plan.campaign_id)
-        jobs = store.jobs(plan.campaign_id)
+    store.add_campaign(first.make_campaign_row(), first.make_job_rows())
+    store.extend_campaign(plan.campaign_id, second.make_job_rows())
+    campaign = store.campaign(plan.campaign_id)
+    jobs = store.jobs(plan.campaign_id)
     assert campaign.planned_jobs == len(jobs) == 9
     assert campaign.planned_measurements == sum(job.planned_measurements for job in jobs)
 
@@ -493,17 +490,18 @@ def test_number_of_jobs_at_once_that_the_user_set_is_kept(tmp_path: Path) -> Non
     assert choose_slots(stated).local_slots == 1
 
 
-def test_checksums_are_not_repeated_where_an_earlier_campaign_proved_them(tmp_path: Path) -> None:
+def test_checksums_are_not_repeated_where_an_earlier_campaign_proved_them(
+    tmp_path: Path, store: Store
+) -> None:
     first = make_local_plan(tmp_path, PAIRED_TEST).until_decided(SEQUENTIAL)
     second = make_local_plan(tmp_path, PAIRED_TEST, created_us=1)
-    with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
-        assert find_proving_campaign(store, second) == ""
-        store.add_campaign(first.make_campaign_row(), first.make_job_rows())
-        checksums = make_checksum_records(first)
-        store.add(checksums[:1])
-        assert find_proving_campaign(store, second) == "", "one release is not proven"
-        store.add(checksums)
-        assert find_proving_campaign(store, second) == first.campaign_id
+    assert find_proving_campaign(store, second) == ""
+    store.add_campaign(first.make_campaign_row(), first.make_job_rows())
+    checksums = make_checksum_records(first)
+    store.add(checksums[:1])
+    assert find_proving_campaign(store, second) == "", "one release is not proven"
+    store.add(checksums)
+    assert find_proving_campaign(store, second) == first.campaign_id
     plan = second.until_decided(SEQUENTIAL, first.campaign_id)
     assert {job.kind for job in plan.jobs} == {"timed"}
     assert json.loads(plan.request)["until_decided"]["checksums"] == first.campaign_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from plan_factory import CREATED_US, NOW_US, TrackingHarness, make_attempt_statu
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.config import load_settings
+from treehammer.config import Settings
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
@@ -32,9 +32,8 @@ FROM_BAD_REPLICA: dict[str, Any] = {
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[TrackingHarness]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        yield TrackingHarness(tmp_path, store)
+def scene(tmp_path: Path, store: Store) -> TrackingHarness:
+    return TrackingHarness(tmp_path, store)
 
 
 def upload(scene: TrackingHarness, *positions: int, job: int = 0, **values: Any) -> None:
@@ -300,7 +299,7 @@ def test_only_first_of_lost_attempts_has_its_measurements(scene: TrackingHarness
     assert (scene.read_failures(0), scene.read_failures(1)) == (["", ""], ["", "lost"])
 
 
-def test_later_upload_clears_the_failure(scene: TrackingHarness, tmp_path: Path) -> None:
+def test_later_upload_clears_the_failure(scene: TrackingHarness, settings: Settings) -> None:
     scene.batch.set_status("b.2", JobState.CANCELLED)
     scene.end_job(JobState.LOST, KILLED)
     scene.tracker.update(scene.campaign)
@@ -312,13 +311,12 @@ def test_later_upload_clears_the_failure(scene: TrackingHarness, tmp_path: Path)
     message = scene.read_attempts()[0].message
     tracker.collect_records(scene.campaign)
     assert scene.read_attempts()[0].message == message, "cleared only once"
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     done = submission.resume_campaign(scene.tracker, scene.campaign, settings)
     assert (done.requeued, done.unqueued) == (1, 0), "only the cancelled job is selected"
 
 
 def test_removed_job_with_stopped_measurements_is_resumed(
-    scene: TrackingHarness, tmp_path: Path
+    scene: TrackingHarness, settings: Settings
 ) -> None:
     """The worker reports what SIGTERM interrupted; that measures nothing."""
     scene.batch.set_status("b.2", JobState.CANCELLED)
@@ -330,7 +328,6 @@ def test_removed_job_with_stopped_measurements_is_resumed(
     assert scene.refresh()[0] == "lost"
     (attempt,) = scene.read_attempts()
     assert (attempt.failure_class, reason in attempt.message) == ("lost", True)
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     done = submission.resume_campaign(scene.tracker, scene.campaign, settings)
     assert done.requeued == 2
 
