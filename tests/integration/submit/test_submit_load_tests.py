@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,7 +19,6 @@ from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
 from local_servers import serve_http
 from local_user import LocalUser
-from measured_tests import WorkerProcesses, write_load_test
 from polling import wait_until
 from repository_code import find_command
 from service_process import ServiceProcess
@@ -23,16 +26,126 @@ from spool_harness import SpoolHarness
 from storage_alone import TracedStorage, run_storage
 
 from treehammer import config
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
+from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local_batch import stage_job
+from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.campaigns.job_reporting import reporting_for_submission
 from treehammer.submit.sites.site_model import LoadPermission, Site
 from treehammer.submit.sites.sites_file import write_sites_file
 from treehammer.testbed import network
 from treehammer.testbed.components import site_list
+
+LOAD_TOML = """
+[test]
+name = "begin"
+payload = "begin"
+repeats = 4
+rounds = 1
+wall_limit_s = 120
+memory_limit_mb = 100
+[load]
+together = true
+wait_s = 300
+lead_s = 1
+step_s = 1
+duration_s = 60
+ceiling = {clients = 8}
+"""
+
+STARTING_PAYLOAD = """#!/usr/bin/env python3
+import json, os, time
+
+with open(os.environ["TREEHAMMER_JOB"], encoding="utf-8") as stream:
+    load = json.load(stream)["load"]
+if load["start_us"] is not None:
+    time.sleep(max(0, load["start_us"] / 1e6 + load["first_step"] * load["step_s"] - time.time()))
+values = {"load_started_us": time.time_ns() // 1000}
+with open(os.environ["TREEHAMMER_RESULT"], "w", encoding="utf-8") as stream:
+    json.dump({"format": 1, "values": values}, stream)
+"""
+
+
+def write_load_test(folder: Path, **changes: str) -> Path:
+    """Write the test; ``changes`` replace lines of test.toml by their keys."""
+    folder.mkdir()
+    lines = LOAD_TOML.splitlines()
+    for key, value in changes.items():
+        lines = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in lines]
+    (folder / "test.toml").write_text("\n".join(lines) + "\n")
+    (folder / "begin").write_text(STARTING_PAYLOAD)
+    (folder / "begin").chmod(0o755)
+    return folder
+
+
+class WorkerProcesses:
+    """Workers of a load test that meet at a service, each started when the test says so."""
+
+    def __init__(self, test: Path, settings: Settings, folder: Path) -> None:
+        plan = plan_request(CampaignRequest(str(test)), settings, fetch=False)
+        rendered = folder / "rendered"
+        rendered.mkdir(parents=True)
+        jobs = [
+            replace(job, spec=replace(job.spec, load=replace(job.spec.load, folder="")))
+            for job in plan.jobs
+            if job.spec.load
+        ]
+        reporting = reporting_for_submission(settings, plan.options)
+        self._folders: list[Path] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        for number, job in enumerate(render_jobs(plan, rendered, jobs, service=reporting)):
+            self._folders.append(folder / str(number) / "inputs")
+            stage_job(job, folder / str(number))
+
+    def start(self, *numbers: int) -> None:
+        """Start the workers of these jobs."""
+        for number in numbers:
+            with (self._folders[number] / "worker.log").open("wb") as log:
+                self._processes[number] = subprocess.Popen(
+                    [sys.executable, "worker.pyz", "run", "job.json"],
+                    cwd=self._folders[number],
+                    env={"PATH": os.environ["PATH"]},
+                    stdout=log,
+                    stderr=log,
+                )
+
+    def break_software(self, number: int) -> None:
+        """Let a job request software that does not exist."""
+        path = self._folders[number] / "job.json"
+        job = json.loads(path.read_text())
+        software = {"request": "path:/none", "provider": "path", "version": "", "location": "/none"}
+        for execution in job["executions"]:
+            execution["software"] = software
+        path.write_text(json.dumps(job))
+
+    def wait(self) -> None:
+        """Wait for the end of all started workers."""
+        for process in self._processes.values():
+            process.wait(timeout=300)
+
+    def read_values(self, number: int) -> Mapping[str, object]:
+        """Return the values of a job's only measurement."""
+        (path,) = (self._folders[number] / "records").glob("*.json")
+        return Measurement.from_json(path.read_text()).values
+
+    def read_log(self, number: int) -> str:
+        """Return the output of a job's worker."""
+        return (self._folders[number] / "worker.log").read_text()
+
+    def __enter__(self) -> WorkerProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+            process.wait()
 
 
 def read_rows(user: LocalUser) -> list[dict[str, Any]]:
@@ -80,34 +193,12 @@ def test_together_and_ordinary_jobs_do_not_overlap(spool: SpoolHarness) -> None:
         assert before <= start < end <= after
 
 
-def test_missing_job_delays_the_others_no_longer_than_the_limit(
-    local_user: LocalUser, tmp_path: Path
-) -> None:
-    test = write_load_test(tmp_path / "load", wait_s="3", duration_s="1")
-    with WorkerProcesses(test, local_user.settings, tmp_path / "jobs", service=False) as workers:
-        workers.start(0, 1, 3)
-        workers.wait()
-        for number in (0, 1, 3):
-            values = workers.read_values(number)
-            assert "failure_class" not in values, workers.read_log(number)
-            assert values["start_present_jobs"] == 3
-            assert "3 of 4 jobs arrived in time" in workers.read_log(number)
-        # The payloads end at once; their load of one second lasts longer.
-        over_us = int(str(workers.read_values(0)["start_planned_us"])) + 1_000_000
-        wait_until(lambda: time.time_ns() // 1000 >= over_us, "the load is over")
-        workers.start(2)
-        workers.wait()
-        late = workers.read_values(2)
-    assert (late["start_state"], late["failure_kind"]) == ("late", "late-start")
-    assert "their load is over" in str(late["failure_message"])
-
-
 def test_service_that_restarts_while_jobs_wait_loses_no_job(
     local_user: LocalUser, service_process: ServiceProcess, tmp_path: Path
 ) -> None:
     settings = service_process.settings_for_user(local_user.settings)
     test = write_load_test(tmp_path / "load")
-    with WorkerProcesses(test, settings, tmp_path / "jobs", service=True) as workers:
+    with WorkerProcesses(test, settings, tmp_path / "jobs") as workers:
         workers.start(0, 1, 2)
         wait_until(lambda: "3 of 4 jobs" in service_process.log.read_text(), "three jobs are there")
         service_process.end_process()
@@ -129,13 +220,12 @@ def test_service_that_restarts_while_jobs_wait_loses_no_job(
     assert len(service_process.read_measurements()) == 4
 
 
-@pytest.mark.parametrize("service", [False, True])
 def test_job_that_fails_before_its_start_delays_nobody(
-    local_user: LocalUser, service_process: ServiceProcess, tmp_path: Path, service: bool
+    local_user: LocalUser, service_process: ServiceProcess, tmp_path: Path
 ) -> None:
     settings = service_process.settings_for_user(local_user.settings)
     test = write_load_test(tmp_path / "load", wait_s="86400")
-    with WorkerProcesses(test, settings, tmp_path / "jobs", service=service) as workers:
+    with WorkerProcesses(test, settings, tmp_path / "jobs") as workers:
         workers.break_software(2)
         workers.start(0, 1, 2, 3)
         workers.wait()

@@ -58,52 +58,45 @@ def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
 
 
 def test_sites_without_good_replica_are_skipped(hammer: RucioUser, tmp_path: Path) -> None:
-    """Skip sites without replica, with a missing file, and with a file of wrong size."""
+    """Skip sites without replica, with a missing file, and with a file of wrong size.
+
+    Another machine of the user plans with the manifest in Rucio alone.
+    """
     manifest = write_dataset(hammer.datasets, "planned", {"one.root": os.urandom(5000)})
     spec = shell_test(tmp_path, "planned")
     hammer.run_datasets("place", "planned", "--sites", "SITE_A")
-    code, printed, said = hammer.invoke_command(
+    code, printed, messages = hammer.invoke_command(
         "submit", spec, "--sites", "all", "--dry-run", "--json"
     )
-    assert code == 0, said
-    assert "Door rucio of site SITE_B is skipped" in said + printed
-    assert "one.root: Rucio has no replica at SITE_B_DATA for root" in said + printed
+    assert code == 0, messages
+    assert "Door rucio of site SITE_B is skipped" in messages + printed
+    assert "one.root: Rucio has no replica at SITE_B_DATA for root" in messages + printed
 
     hammer.run_datasets("place", "planned", "--sites", "all")
-    code, printed, said = hammer.invoke_command("render", spec, "--sites", "all", "--full")
-    assert code == 0, said
+    elsewhere = RucioUser(hammer.grid, tmp_path / "elsewhere", "hammer")
+    code, printed, messages = elsewhere.invoke_command("render", spec, "--sites", "all", "--full")
+    assert code == 0, messages
+    assert not elsewhere.datasets.exists()
+    assert "//store/rucio/hctest/" in printed
+    assert "/planned.one.root" in printed
     for site in SITES:
-        assert f"{site} is skipped" not in said + printed
+        assert f"{site} is skipped" not in messages + printed
     on_disk(hammer, "SITE_B", "planned.one.root").unlink()
     on_disk(hammer, "SITE_C", "planned.one.root").write_bytes(b"short")
-    code, printed, said = hammer.invoke_command(
+    code, printed, messages = hammer.invoke_command(
         "submit", spec, "--sites", "all", "--dry-run", "--json"
     )
-    told = said + printed
-    assert "SITE_A is skipped" not in told
-    assert "SITE_B is skipped" in told
-    assert "missing" in told
-    assert "SITE_C is skipped" in told
-    assert f"5 bytes instead of {manifest.size}" in told
-    code, printed, said = hammer.invoke_command(
+    output = messages + printed
+    assert "SITE_A is skipped" not in output
+    assert "SITE_B is skipped" in output
+    assert "missing" in output
+    assert "SITE_C is skipped" in output
+    assert f"5 bytes instead of {manifest.size}" in output
+    code, printed, messages = hammer.invoke_command(
         "submit", spec, "--sites", "SITE_B,SITE_C", "--dry-run"
     )
     assert code == 3
-    assert "SITE_B is skipped" in said
-
-
-def test_plan_uses_manifest_from_rucio(hammer: RucioUser, tmp_path: Path) -> None:
-    write_dataset(hammer.datasets, "afar", {"one.root": os.urandom(5000)})
-    hammer.run_datasets("place", "afar", "--sites", "SITE_A")
-    elsewhere = RucioUser(hammer.grid, tmp_path / "elsewhere", "hammer")
-    folder = tmp_path / "test"
-    folder.mkdir()
-    spec = shell_test(folder, "afar")
-    code, printed, said = elsewhere.invoke_command("render", spec, "--sites", "SITE_A", "--full")
-    assert code == 0, said
-    assert not elsewhere.datasets.exists()
-    assert "//store/rucio/hctest/" in printed
-    assert "/afar.one.root" in printed
+    assert "SITE_B is skipped" in messages
 
 
 def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: Path) -> None:
@@ -114,9 +107,9 @@ def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: P
     assert hammer.invoke_command(*submit)[0] == 0
     replica_files.corrupt_file(on_disk(hammer, "SITE_B", "counted.one.root"))
     verify = ("verify", "counted", "--sites", "SITE_A,SITE_B", "--door", "rucio", "--full")
-    code, printed, said = hammer.invoke_datasets(*verify, "--declare")
+    code, printed, messages = hammer.invoke_datasets(*verify, "--declare")
     assert code == 1
-    assert "1 measurement" in printed + said
+    assert "1 measurement" in printed + messages
     assert plausible(hammer) == {"SITE_A": [True], "SITE_B": [False]}
     # Rucio replaces the replica; later measurements count.
     hammer.grid.wait_until(
