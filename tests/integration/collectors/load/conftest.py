@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from job_factory import write_payload_job
 from storage_alone import CLOSED, KIT, PAYLOAD, SIZE, Generator, run_storage
 
 from treehammer import config
@@ -46,7 +46,7 @@ def storage() -> Iterator[XrootdStorage]:
 
 @pytest.fixture
 def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
-    """Factory of generators: ``start(kind, url, duration_s, **axes)``, in steps of 1 s."""
+    """Factory of payloads of a load: ``start(kind, url, duration_s, **axes)``, in steps of 1 s."""
     started: list[subprocess.Popen[bytes]] = []
 
     def do(
@@ -57,34 +57,26 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
         writable: str = "",
         adler32: str = "",
         timeout_s: float = 20,
-        ceiling: Mapping[str, float] = MappingProxyType({}),
+        load: Mapping[str, Any] = MappingProxyType({}),
         **axes: Any,
     ) -> Generator:
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        file = {"name": "data", "url": url, "size": SIZE, "adler32": adler32}
-        job = {
-            "format": 1,
-            "execution": {"files": [file] if url else [], "variant": axes, "seed": 1},
-            "settings": {"timeout_s": timeout_s},
-            "load": {
-                "step_s": 1.0,
-                "duration_s": duration_s,
-                "writable": writable,
-                "ceiling": dict(ceiling),
-            },
-        }
-        (folder / "job.json").write_text(json.dumps(job))
-        closed = f"import treehammer_load as t\nt.run({CLOSED.get(kind)})\n"
+        files = [{"name": "data", "url": url, "size": SIZE, "adler32": adler32}] if url else []
+        spans = {"step_s": 1.0, "duration_s": duration_s, "writable": writable}
+        job = write_payload_job(
+            folder,
+            *files,
+            settings={"timeout_s": timeout_s},
+            document={"load": {**spans, **load}},
+            variant=axes,
+        )
+        closed = f"import treehammer_load as t\nt.{CLOSED.get(kind)}\n"
         (folder / "load.py").write_text(closed if kind in CLOSED else PAYLOAD.format(kind=kind))
-        places = {
-            "TREEHAMMER_JOB": str(folder / "job.json"),
-            "TREEHAMMER_RESULT": str(folder / "result.json"),
-        }
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 software.build_command("python", "load.py"),
-                env={**software.env, **places, **(env or {})},
+                env={**software.env, **job, **(env or {})},
                 cwd=folder,
                 stdout=log,
                 stderr=log,

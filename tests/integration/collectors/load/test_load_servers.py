@@ -10,13 +10,13 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from job_factory import write_payload_job
 from local_servers import LOG_FORMAT, serve_http, serve_slowly
 from storage_alone import (
     KIT,
@@ -26,18 +26,16 @@ from storage_alone import (
     find_area,
     find_url,
     latencies,
-    run_storage,
     total,
 )
 
 from treehammer import config
 from treehammer.collectors.kit.treehammer_load.server.log_formats import select_format
 from treehammer.collectors.kit.treehammer_load.server.log_parser import parse_log
-from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.input_files import RecorderPlugin
-from treehammer.testbed import faults, network
+from treehammer.testbed import faults
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
@@ -101,10 +99,10 @@ def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: 
     assert found.share_above(0.2) > 0.1, "operations in the stall count from their own instants"
 
 
-@pytest.mark.parametrize("kind", ["open", "read"])
 def test_killed_server_gives_failures_and_schedule_is_kept(
-    start: Any, storage: XrootdStorage, kind: str
+    start: Any, storage: XrootdStorage
 ) -> None:
+    kind = "read"
     running = start(kind, find_url(storage, "root"), 300, clients=10, **PACES[kind])
     running.wait_for(2)
     with faults.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
@@ -130,16 +128,11 @@ def test_suspended_server_gives_timeouts_and_schedule_is_kept(
     assert check_schedule(rows) == 0
 
 
-@pytest.mark.parametrize(
-    "door, expected", [("root", {"not-found", "not-permitted"}), ("http", {"not-found"})]
-)
-def test_file_that_vanishes_or_is_locked_is_classed(
-    start: Any, storage: XrootdStorage, door: str, expected: set[str]
-) -> None:
+def test_file_that_vanishes_or_is_locked_is_classed(start: Any, storage: XrootdStorage) -> None:
     path = Path(find_url(storage, "file"))
-    running = start("open", find_url(storage, door), 300, clients=10, rate_hz=5)
+    running = start("open", find_url(storage, "root"), 300, clients=10, rate_hz=5)
     running.wait_for(2)
-    path.chmod(0)  # over HTTP an open is a HEAD request, which needs no right to read
+    path.chmod(0)
     try:
         running.wait_for(running.progress() + 1)
         path.rename(path.with_name("away"))
@@ -149,14 +142,13 @@ def test_file_that_vanishes_or_is_locked_is_classed(
         path.chmod(0o644)
     rows = stop_load(running, "open")
     check_schedule(rows)
-    assert failures(rows) - {"unfinished"} == expected
+    assert failures(rows) - {"unfinished"} == {"not-found", "not-permitted"}
 
 
-@pytest.mark.parametrize("door", ["root", "http"])
-def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage, door: str) -> None:
+def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage) -> None:
     path = Path(find_url(storage, "file"))
     content = path.read_bytes()
-    running = start("read", find_url(storage, door), 300, clients=10, **PACES["read"])
+    running = start("read", find_url(storage, "http"), 300, clients=10, **PACES["read"])
     running.wait_for(2)
     os.truncate(path, 0)
     try:
@@ -248,99 +240,36 @@ def test_slow_server_behind_a_redirector_is_named(
 
 def measure_start_s(software: providers.SoftwareSetup, folder: Path) -> float:
     """Measure how long a payload takes to start on this machine at the moment."""
-    script = folder / "start.py"
-    script.write_text("import treehammer_load\n")
     began = time.monotonic()
-    command = software.build_command("python", str(script))
-    subprocess.run(command, env=dict(software.env), check=True)
+    run(software, folder, "import treehammer_load\n")
     return time.monotonic() - began
 
 
-@contextmanager
-def run_payload(
-    software: providers.SoftwareSetup,
-    folder: Path,
-    call: str,
-    url: str,
-    start_us: int,
-    seconds: float,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a payload in a folder of its own; end it after the block."""
-    folder.mkdir()
-    job = {
-        "format": 1,
-        "execution": {
-            "files": [{"name": "data", "url": url, "size": 1}] if url else [],
-            "variant": {"clients": 24, "rate_hz": 4},
-            "seed": 1,
-        },
-        "settings": {"timeout_s": 40},
-        "load": {"step_s": 1.0, "duration_s": seconds, "start_us": start_us},
-    }
-    (folder / "job.json").write_text(json.dumps(job))
-    (folder / "load.py").write_text(f"import treehammer_load as t\nt.{call}\n")
-    places = {
-        "TREEHAMMER_JOB": str(folder / "job.json"),
-        "TREEHAMMER_RESULT": str(folder / "result.json"),
-    }
-    with (folder / "log").open("wb") as output:
-        process = subprocess.Popen(
-            software.build_command("python", "load.py"),
-            env={**software.env, **places},
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def read_result(process: Any, folder: Path) -> dict[str, Any]:
-    assert process.wait(120) == 0, (folder / "log").read_text()
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    assert find_operation_problems(result["operations"]) == []
-    return result
-
-
 def test_full_listen_queue_is_seen_from_both_sides(
-    software: providers.SoftwareSetup, tmp_path: Path
+    start: Any, software: providers.SoftwareSetup, tmp_path: Path
 ) -> None:
     log = tmp_path / "server.log"
     start_us = round((time.time() + max(3.0, 10 * measure_start_s(software, tmp_path))) * 1e6)
-    with (
-        serve_slowly(log, backlog=1, seconds=0.05) as port,
-        run_payload(software, tmp_path / "watch", "run_server_watch()", "", start_us, 5) as watch,
-        run_payload(
-            software,
-            tmp_path / "load",
-            "run(t.open_files)",
-            f"http://127.0.0.1:{port}/data",
-            start_us,
-            0.5,
-        ) as load,
-    ):
-        client = read_result(load, tmp_path / "load")["operations"]
-        watched = read_result(watch, tmp_path / "watch")
+    axes = {"clients": 24, "rate_hz": 4, "timeout_s": 40, "load": {"start_us": start_us}}
+    with serve_slowly(log, backlog=1, seconds=0.05) as port:
+        watch = start("watch", "", 5, **axes)
+        client = start("open", f"http://127.0.0.1:{port}/data", 0.5, **axes).read_operations()
+        watched = watch.read_operations()
     calls = list(parse_log(log.read_text().splitlines(), select_format(LOG_FORMAT)))
-    waited = LatencyHistogram.sum(
-        LatencyHistogram.decode(row["latency"]) for row in client if row["latency"]
-    )
+    waited = latencies(client)
     # No call is slow in the server's log; clients wait for the kernel to send SYN again after 1 s.
-    done = sum(row["done"] for row in client)
-    assert done > 10
-    assert sum(not call.failure for call in calls) >= done
+    assert total(client, "done") > 10
+    assert sum(not call.failure for call in calls) >= total(client, "done")
     served = sorted(call.duration_us / 1e6 for call in calls)
     assert waited.maximum > 1
     assert served[len(served) // 2] < waited.quantile(0.5)
-    assert watched["extras"]["listen_overflows"] > 0
-    connects = [row for row in watched["operations"] if row["operation"] == "connect"]
-    assert sum(row["failed"] for row in connects) > 0
+    figures = watch.read_figures()
+    assert figures["listen_overflows"] > 0
+    connects = [row for row in watched if row["operation"] == "connect"]
+    assert total(connects, "failed") > 0
     assert {row["side"] for row in connects} == {"server"}
-    assert 0 < watched["extras"]["cpu_share"] <= 1
-    table = (tmp_path / "watch" / "log").read_text().splitlines()
+    assert 0 < figures["cpu_share"] <= 1
+    table = (watch.folder / "log").read_text().splitlines()
     assert table[0].startswith("step,seconds,cpu_s,io_wait_s")
     assert len(table) > 3
 
@@ -368,21 +297,6 @@ t.run(t.replay_recording, prepare=t.load_recording)
 """
 
 
-@pytest.fixture(scope="module")
-def placed() -> Iterator[tuple[str, Path]]:
-    """URL prefix of a server, and its dataset ``rec`` with the file ``data``."""
-    with run_storage(network.PROXY) as part:
-        folder = find_folder(part)
-        folder.mkdir(exist_ok=True)
-        (folder / "data").write_bytes(os.urandom(500_000))
-        (found,) = [one for one in part.doors("SITE_A") if one.name == "root"]
-        yield found.prefix, folder
-
-
-def find_folder(part: XrootdStorage) -> Path:
-    return storage_folder(part.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "rec"
-
-
 def run(
     software: providers.SoftwareSetup, folder: Path, text: str, *words: str, **env: str
 ) -> None:
@@ -400,9 +314,12 @@ def run(
 
 
 def test_recorded_operations_are_performed_again(
-    software: providers.SoftwareSetup, placed: tuple[str, Path], tmp_path: Path
+    software: providers.SoftwareSetup, storage: XrootdStorage, tmp_path: Path
 ) -> None:
-    door, dataset = placed
+    (door,) = (each.prefix for each in storage.doors("SITE_A") if each.name == "root")
+    dataset = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "rec"
+    dataset.mkdir()
+    (dataset / "data").write_bytes(os.urandom(500_000))
     plugin = RecorderPlugin(str(tmp_path), str(tmp_path), "1-1")
     run(software, tmp_path, PROGRAM, f"{door}/rec/data", **plugin.environment)
     assert plugin.keep_recording(door_url=door, started_us=1, ended_us=2)
@@ -412,24 +329,17 @@ def test_recorded_operations_are_performed_again(
 
     (dataset / "recording.csv").write_text(recorded)
     (dataset / "recording.json").write_text(json.dumps({"process": {"door_url": door}}))
-    names = ("recording.csv", "recording.json")
-    job = {
-        "format": 1,
-        "execution": {
-            "files": [
-                {"url": f"{door}/rec/{name}", "size": (dataset / name).stat().st_size}
-                for name in names
-            ],
-            "variant": {"clients": 3, "factor": 1.0},
-            "seed": 1,
-        },
-        "settings": {"replace": ""},
-        "door_url": door,
-        "load": {"step_s": 1.0, "duration_s": 60.0},
-    }
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    places = {name: str(tmp_path / f"{name.lower()}.json") for name in ("JOB", "RESULT")}
-    run(software, tmp_path, REPLAY_PAYLOAD, **{f"TREEHAMMER_{k}": v for k, v in places.items()})
+    job = write_payload_job(
+        tmp_path,
+        *(
+            {"url": f"{door}/rec/{name}", "size": (dataset / name).stat().st_size}
+            for name in ("recording.csv", "recording.json")
+        ),
+        settings={"replace": ""},
+        document={"door_url": door, "load": {"step_s": 1.0, "duration_s": 60.0}},
+        variant={"clients": 3, "factor": 1.0},
+    )
+    run(software, tmp_path, REPLAY_PAYLOAD, **job)
     result = json.loads((tmp_path / "result.json").read_text())
     done: dict[str, int] = {}
     for row in result["operations"]:
@@ -482,31 +392,13 @@ def test_server_behind_redirector_and_prefetched_reads(
     doors = {one.name: one.prefix for one in storage.doors("SITE_A")}
     stored = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "events.root"
     url = f"{doors['pinned']}/events.root"
-    file = {"name": "events.root", "url": url, "size": 0, "adler32": ""}
     variant = {"branches": 1.0, "cache_mb": 0.02, "events": 1.0, "cache": "warm", "prefetch": 1}
-    execution = {
-        "kind": "timed",
-        "variant": variant,
-        "files": [file],
-        "tree": "events",
-        "passes": 2,
-        "seed": 1,
-    }
-    (tmp_path / "job.json").write_text(
-        json.dumps({"format": 1, "execution": execution, "settings": {}})
-    )
-    (tmp_path / "read.py").write_text(PREFETCH_PAYLOAD)
+    job = write_payload_job(tmp_path, url, variant=variant, passes=2)
     request = providers.prepare_software(
         providers.parse_software_request("6.40.00"), config.load_settings().software_dir
     )
     setup = providers.setup_software(request, os.environ, KIT)
-    places = {
-        "STORED": str(stored),
-        "TREEHAMMER_JOB": str(tmp_path / "job.json"),
-        "TREEHAMMER_RESULT": str(tmp_path / "result.json"),
-    }
-    command = setup.build_command("python", str(tmp_path / "read.py"))
-    subprocess.run(command, env={**setup.env, **places}, cwd=tmp_path, check=True, timeout=120)
+    run(setup, tmp_path, PREFETCH_PAYLOAD, STORED=str(stored), **job)
     document = json.loads((tmp_path / "result.json").read_text())
     values = document["values"]
     assert document["failure"] is None

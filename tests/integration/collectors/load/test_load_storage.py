@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from storage_alone import Row, failures, find_area, find_url, latencies, list_ar
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.credentials import CertificateAuthority
 
+DOORS = ["root", "http"]
+
 
 def server_ports(storage: XrootdStorage, door: str) -> set[int]:
     """Ports of the servers that may perform the operations of a door."""
@@ -25,7 +29,7 @@ def server_ports(storage: XrootdStorage, door: str) -> set[int]:
     return {"root": {root}, "http": {http}, "federation": roots}[door]
 
 
-@pytest.mark.parametrize("door", ["root", "federation", "http", "file"])
+@pytest.mark.parametrize("door", ["root", "federation", "http"])
 def test_opens_are_scheduled_and_counted_exactly(
     start: Any, storage: XrootdStorage, door: str
 ) -> None:
@@ -38,24 +42,22 @@ def test_opens_are_scheduled_and_counted_exactly(
     assert by_step == [50] * 4
     assert total(rows, "done") == 200
     assert latencies(rows).count == 200
-    if door == "file":
-        assert {row["server"] for row in rows} == {os.uname().nodename}
-    else:
-        found = {int(row["server"].rpartition(":")[2]) for row in rows}
-        assert found <= server_ports(storage, door)
-        assert 0 < running.read_figures()["round_trip_s"] < 1
+    ports = {int(row["server"].rpartition(":")[2]) for row in rows}
+    assert ports <= server_ports(storage, door)
+    assert 0 < running.read_figures()["round_trip_s"] < 1
 
 
-@pytest.mark.parametrize("door", ["root", "http", "file"])
+@pytest.mark.parametrize("door", DOORS)
 def test_generator_stops_at_the_ceiling(start: Any, storage: XrootdStorage, door: str) -> None:
     """Attack: a test that asks for 5000 opens/s at a door that permits 200."""
     limits = {"opens_per_s": 200, "clients": 10}
     url = find_url(storage, door)
-    rows = start("open", url, 3, ceiling=limits, clients=10, rate_hz=500).read_rows()
+    axes = {"load": {"ceiling": limits}, "timeout_s": 5}
+    rows = start("flood", url, 3, clients=10, rate_hz=500, **axes).read_rows()
     assert total(rows, "done") <= 200 * 3 + 1
     assert total(rows, "scheduled") > 10_000
     assert failures(rows) <= {"unfinished"}
-    greedy = start("open", url, 3, ceiling=limits, clients=11, rate_hz=1)
+    greedy = start("open", url, 3, clients=11, rate_hz=1, **axes)
     assert greedy.process.wait(60) != 0
     assert "the door permits 10 to this job" in (greedy.folder / "result.json").read_text()
 
@@ -68,8 +70,6 @@ def test_generator_stops_at_the_ceiling(start: Any, storage: XrootdStorage, door
         ("federation", {"pattern": "random"}),
         ("http", {"pattern": "random"}),
         ("http", {"pattern": "vector", "vector": 64}),
-        ("file", {"pattern": "consecutive"}),
-        ("file", {"pattern": "vector", "vector": 8, "io": "direct"}),
     ],
 )
 def test_paced_readers_read_every_byte(
@@ -77,8 +77,6 @@ def test_paced_readers_read_every_byte(
 ) -> None:
     url = find_url(storage, door)
     rows = start("read", url, 4, clients=20, period_s=2, block_kb=250, **axes).read_rows()
-    if axes.get("io") == "direct" and failures(rows) == {"other"}:
-        pytest.skip("this file system has no O_DIRECT")
     opened = [row for row in rows if row["operation"] == "open"]
     assert (total(opened, "scheduled"), total(opened, "done")) == (20, 20)
     reads = [row for row in rows if row["operation"] != "open"]
@@ -91,7 +89,7 @@ def test_paced_readers_read_every_byte(
 
 
 def test_missing_file_and_dead_door_are_told_apart(start: Any, storage: XrootdStorage) -> None:
-    for door in ("root", "http", "file"):
+    for door in DOORS:
         rows = start("open", find_url(storage, door) + "-not", 1, rate_hz=20).read_rows()
         assert failures(rows) == {"not-found"}, door
         assert total(rows, "failed") == 20
@@ -100,71 +98,109 @@ def test_missing_file_and_dead_door_are_told_apart(start: Any, storage: XrootdSt
         assert failures(rows) == {"refused"}, scheme
 
 
-def test_tls_is_verified(start: Any, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Credentials:
+    """Certificate and key of a server, and the environment of a client with a token."""
+
+    certificate: Path
+    environment: dict[str, str]
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Credentials:
     authority = CertificateAuthority(tmp_path / "ca")
-    certificate, key = authority.issue_server_certificate()
-    both = tmp_path / "both.pem"
-    both.write_text(certificate.read_text() + key.read_text())
+    both, token = tmp_path / "both.pem", tmp_path / "token"
+    both.write_text("".join(path.read_text() for path in authority.issue_server_certificate()))
+    token.write_text("secret")
+    environment = {"SSL_CERT_FILE": str(authority.ca), "BEARER_TOKEN_FILE": str(token)}
+    return Credentials(both, environment)
+
+
+def test_tls_is_verified(start: Any, credentials: Credentials, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(100_000))
-    with serve_http(SimpleHTTPRequestHandler, tmp_path, both) as port:
+    with serve_http(SimpleHTTPRequestHandler, tmp_path, credentials.certificate) as port:
         url = f"https://127.0.0.1:{port}/data"
-        rows = start("open", url, 1, {"SSL_CERT_FILE": str(authority.ca)}, rate_hz=20).read_rows()
+        rows = start("open", url, 1, credentials.environment, rate_hz=20).read_rows()
         assert (total(rows, "done"), total(rows, "failed")) == (20, 0)
         rows = start("open", url, 1, {"SSL_CERT_FILE": ""}, rate_hz=20).read_rows()
         assert failures(rows) == {"credential"}
         # This server ignores ranges: reading would take the whole file.
-        rows = start(
-            "read", url, 1, {"SSL_CERT_FILE": str(authority.ca)}, period_s=0.1, block_kb=1
-        ).read_rows()
+        axes = {"period_s": 0.1, "block_kb": 1}
+        rows = start("read", url, 1, credentials.environment, **axes).read_rows()
         assert failures(rows) == {"not-supported"}
 
 
-class _Recording(BaseHTTPRequestHandler):
-    """Answers ranges and keeps each request's token; a target makes it redirect."""
+class _Recorder(BaseHTTPRequestHandler):
+    """Answers any request and notes command, token and size; a target makes it redirect."""
 
-    tokens: list[str | None]
+    requests: list[tuple[str, str | None, int]]
     target = ""
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        self.tokens.append(self.headers["Authorization"])
-        self.send_response(302 if self.target else 206 if self.headers["Range"] else 200)
+    def answer(self) -> None:
+        sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.requests.append((self.command, self.headers["Authorization"], len(sent)))
+        asked = self.headers["Range"]
+        status = {"MKCOL": 201, "PUT": 204, "DELETE": 204}.get(self.command, 200)
+        self.send_response(307 if self.target else 206 if asked else status)
         if self.target:
-            self.send_header("Location", self.target)
-        elif asked := self.headers["Range"]:
+            self.send_header("Location", f"{self.target}{self.path}")
+        elif asked:
             self.send_header("Content-Range", f"{asked.replace('=', ' ')}/*")
-        body = b"" if self.target or self.command == "HEAD" else bytes(1000)
+        body = bytes(1000) if self.command == "GET" and not self.target else b""
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = answer  # noqa: N815
 
 
-def test_token_stays_with_the_door(start: Any, tmp_path: Path) -> None:
-    authority = CertificateAuthority(tmp_path / "ca")
-    certificate, key = authority.issue_server_certificate()
-    both = tmp_path / "both.pem"
-    both.write_text(certificate.read_text() + key.read_text())
-    (tmp_path / "token").write_text("secret")
-    env = {"SSL_CERT_FILE": str(authority.ca), "BEARER_TOKEN_FILE": str(tmp_path / "token")}
-    at_server: list[str | None] = []
-    at_door: list[str | None] = []
-    with serve_http(type("Server", (_Recording,), {"tokens": at_server})) as port:
-        target = f"http://127.0.0.1:{port}/data"
-        door = type("Door", (_Recording,), {"tokens": at_door, "target": target})
-        with serve_http(door, certificate=both) as secure:
-            url = f"https://127.0.0.1:{secure}/data"
-            rows = start("read", url, 1, env, period_s=0.1, block_kb=1).read_rows()
+@dataclass(frozen=True)
+class RedirectingDoor:
+    """Address of a door over TLS, and the requests that it and the server behind it received."""
+
+    address: str
+    server: str
+    at_door: list[tuple[str, str | None, int]]
+    at_server: list[tuple[str, str | None, int]]
+
+
+@pytest.fixture
+def redirecting(credentials: Credentials) -> Iterator[RedirectingDoor]:
+    at_door: list[tuple[str, str | None, int]] = []
+    at_server: list[tuple[str, str | None, int]] = []
+    with serve_http(type("Server", (_Recorder,), {"requests": at_server})) as port:
+        target = f"http://127.0.0.1:{port}"
+        door = type("Door", (_Recorder,), {"requests": at_door, "target": target})
+        with serve_http(door, certificate=credentials.certificate) as secure:
+            address = f"https://127.0.0.1:{secure}"
+            yield RedirectingDoor(address, f"127.0.0.1:{port}", at_door, at_server)
+
+
+def test_token_stays_with_the_door(
+    start: Any, credentials: Credentials, redirecting: RedirectingDoor
+) -> None:
+    axes = {"period_s": 0.1, "block_kb": 1}
+    url = f"{redirecting.address}/data"
+    rows = start("read", url, 1, credentials.environment, **axes).read_rows()
     assert total(rows, "failed") == 0
-    assert {row["server"] for row in rows} == {f"127.0.0.1:{port}"}
-    assert at_door == ["Bearer secret"], "reads go to the server that answered the open"
-    assert len(at_server) == 11
-    assert set(at_server) == {None}
+    assert {row["server"] for row in rows} == {redirecting.server}
+    # Reads go to the server that answered the open.
+    assert redirecting.at_door == [("HEAD", "Bearer secret", 0)]
+    assert [token for _, token, _ in redirecting.at_server] == [None] * 11
 
 
-DOORS = ["root", "http", "file"]
+def test_uploads_follow_redirects_without_the_token(
+    start: Any, credentials: Credentials, redirecting: RedirectingDoor
+) -> None:
+    axes = {"clients": 1, "files": 2, "size_mb": 5}
+    area = f"{redirecting.address}/area"
+    rows = start("stream", "", 60, credentials.environment, area, **axes).read_rows()
+    assert (total(rows, "done"), total(rows, "bytes")) == (2, 10_000_000)
+    expected = [("MKCOL", 0), ("PUT", 5_000_000), ("PUT", 5_000_000), *[("DELETE", 0)] * 3]
+    assert redirecting.at_server == [(name, None, size) for name, size in expected]
+    assert [name for name, _, _ in redirecting.at_door] == [name for name, _ in expected]
+    assert {token for _, token, _ in redirecting.at_door} == {"Bearer secret"}
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -179,20 +215,16 @@ def test_streams_write_and_read_back(
     assert {row["operation"] for row in rows} == {f"{direction}_file"}
     assert failures(rows) == set()
     assert (total(rows, "done"), total(rows, "bytes")) == (12, 12 * 9_000_000)
-    if door != "file":
-        _, root, http = storage.storage_address("SITE_A")
-        ports = {int(row["server"].rpartition(":")[2]) for row in rows}
-        assert ports == {{"root": root, "http": http}[door]}
+    ports = {int(row["server"].rpartition(":")[2]) for row in rows}
+    assert ports == server_ports(storage, door)
     figures = running.read_figures()
     assert (figures["files_removed"], figures["files_left"]) == (12, 0)
     assert figures["total_s"] > 0
     assert list_area(storage, door, tmp_path) == []
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_stopped_load_removes_its_files(
-    start: Any, storage: XrootdStorage, door: str, tmp_path: Path
-) -> None:
+def test_stopped_load_removes_its_files(start: Any, storage: XrootdStorage, tmp_path: Path) -> None:
+    door = "http"
     area = find_area(storage, door, tmp_path)
     running = start("stream", "", 300, writable=area, clients=4, files=1_000, size_mb=1.0)
     wait_until(lambda: len(list_area(storage, door, tmp_path)) > 20, "nothing is written")
@@ -213,56 +245,6 @@ def test_area_that_forbids_writing_fails_in_setup(start: Any, storage: XrootdSto
     failure = json.loads((running.folder / "result.json").read_text())["failure"]
     assert (failure["failure_class"], failure["phase"]) == ("open", "setup")
     assert "mkdir" in failure["message"]
-
-
-class _Putting(BaseHTTPRequestHandler):
-    """Stores nothing, but notes each request; a target makes it redirect."""
-
-    requests: list[tuple[str, str | None, int]]
-    target = ""
-    protocol_version = "HTTP/1.1"
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.requests.append((self.command, self.headers["Authorization"], len(body)))
-        self.send_response(307 if self.target else 201 if self.command == "MKCOL" else 204)
-        if self.target:
-            self.send_header("Location", f"{self.target}{self.path}")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
-    def do_MKCOL(self) -> None:
-        self._answer()
-
-
-def test_uploads_follow_redirects_without_the_token(start: Any, tmp_path: Path) -> None:
-    authority = CertificateAuthority(tmp_path / "ca")
-    certificate, key = authority.issue_server_certificate()
-    both = tmp_path / "both.pem"
-    both.write_text(certificate.read_text() + key.read_text())
-    (tmp_path / "token").write_text("secret")
-    env = {"SSL_CERT_FILE": str(authority.ca), "BEARER_TOKEN_FILE": str(tmp_path / "token")}
-    at_server: list[tuple[str, str | None, int]] = []
-    at_door: list[tuple[str, str | None, int]] = []
-    with serve_http(type("Server", (_Putting,), {"requests": at_server})) as port:
-        target = f"http://127.0.0.1:{port}"
-        door = type("Door", (_Putting,), {"requests": at_door, "target": target})
-        with serve_http(door, certificate=both) as secure:
-            area = f"https://127.0.0.1:{secure}/area"
-            running = start("stream", "", 60, env, area, clients=1, files=2, size_mb=5)
-            rows = running.read_rows()
-    assert (total(rows, "done"), total(rows, "bytes")) == (2, 10_000_000)
-    expected = [("MKCOL", 0), ("PUT", 5_000_000), ("PUT", 5_000_000)]
-    expected += [("DELETE", 0)] * 3
-    assert at_server == [(name, None, size) for name, size in expected]
-    assert [name for name, token, _ in at_door] == [name for name, _ in expected]
-    assert {token for _, token, _ in at_door} == {"Bearer secret"}
 
 
 @pytest.fixture
@@ -314,11 +296,10 @@ def test_failures_of_programs_are_classed(
     assert failures(rows) == {"wrong-data"}
     rows = start("stream", f"{url}-not", 60, programs, **axes).read_rows()
     assert failures(rows) == {"not-found"}
-    if door != "file":
-        dead = f"{url.partition('://')[0]}://127.0.0.1:9//data"
-        env = {**programs, "XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1"}
-        rows = start("stream", dead, 60, env, **axes).read_rows()
-        assert failures(rows) == {"refused"}
+    dead = f"{url.partition('://')[0]}://127.0.0.1:9//data"
+    env = {**programs, "XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1"}
+    rows = start("stream", dead, 60, env, **axes).read_rows()
+    assert failures(rows) == {"refused"}
 
 
 def test_wrong_content_at_the_storage_is_counted(start: Any, tmp_path: Path) -> None:
@@ -341,8 +322,9 @@ def test_stopped_load_ends_its_programs(start: Any, storage: XrootdStorage) -> N
     assert not Path("/proc", pid.read_text().strip()).exists()
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("folders", ["one", "many"])
+@pytest.mark.parametrize(
+    ("door", "folders"), [("root", "one"), ("root", "many"), ("http", "many"), ("file", "many")]
+)
 def test_calls_of_transfers_are_timed_by_themselves(
     start: Any, storage: XrootdStorage, door: str, folders: str, tmp_path: Path
 ) -> None:
@@ -362,8 +344,10 @@ def test_calls_of_transfers_are_timed_by_themselves(
     assert list_area(storage, door, tmp_path) == []
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("axes", [{"files": 10}, {"rate_hz": 10}])
+@pytest.mark.parametrize(
+    ("door", "axes"),
+    [("root", {"files": 10}), ("root", {"rate_hz": 10}), ("http", {"files": 10})],
+)
 def test_deleted_files_are_watched_until_they_are_gone(
     start: Any, storage: XrootdStorage, door: str, axes: dict[str, Any], tmp_path: Path
 ) -> None:
