@@ -31,6 +31,10 @@ _PANEL_WIDTH, _LINE_HEIGHT = 260, 18
 _GRAY = PALETTE[7]
 _COLORS = {Verdict.SLOWER: PALETTE[5], Verdict.FASTER: PALETTE[2], Verdict.SAME: PALETTE[0]}
 _LABEL_LETTERS = 60
+#: Draws a mark once in each panel, not for each line.
+_ONCE: tuple[Specification, ...] = (
+    {"aggregate": [{"op": "count", "as": "lines"}], "groupby": ["metric"]},
+)
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,13 @@ class ForestPlot:
         color = {"condition": {"test": _is_colored(), **color}, "value": _GRAY}
         layers = [
             make_layer(
-                "rect", {"x": {"datum": -band}, "x2": {"datum": band}}, color=_GRAY, opacity=0.18
+                "rect",
+                {"x": {"datum": -band}, "x2": {"datum": band}},
+                _ONCE,
+                color=_GRAY,
+                opacity=0.18,
             ),
-            make_layer("rule", {"x": {"datum": 0}}, color=INK_COLOR, strokeWidth=0.7),
+            make_layer("rule", {"x": {"datum": 0}}, _ONCE, color=INK_COLOR, strokeWidth=0.7),
             make_layer(
                 "rule",
                 {
