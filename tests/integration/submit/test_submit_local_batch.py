@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from local_user import LocalUser
-from machine_requirements import helper_environment
 from spool_harness import SpoolHarness, is_alive
 from storage_alone import SmallDisk, mounted_small_disk
 
@@ -395,17 +394,3 @@ def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk:
     assert check_database(desk.settings.database)["measurement"] == 4
     (site,) = json.loads(desk.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})
-
-
-@pytest.mark.parametrize("arguments", ["kill 2 10 11", "disk 2 3"])
-def test_every_job_is_accounted_for(arguments: str, tmp_path: Path) -> None:
-    # In another process, because it forks.
-    done = subprocess.run(
-        [sys.executable, "-m", "queue_chaos", str(tmp_path), *arguments.split()],
-        env=helper_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
