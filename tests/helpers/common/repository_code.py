@@ -14,8 +14,10 @@ from types import ModuleType
 from typing import Any
 
 import click
+from click.testing import CliRunner, Result
 
 from treehammer.cli import cli
+from treehammer.config import Settings, load_settings
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -96,3 +98,17 @@ def find_command(name: str) -> click.Command:
     found = cli.get_command(click.Context(cli), name)
     assert found is not None
     return found
+
+
+def invoke_command(name: str, place: Settings | Path, *arguments: str, **options: Any) -> Result:
+    """Run a verb in this process, with settings or with results and cache in a folder."""
+    if isinstance(place, Path):
+        flags = {"data_dir": place, "cache_dir": place}
+        place = load_settings(flags, environ={}, folder=place)
+    return CliRunner().invoke(find_command(name), arguments, obj=place, **options)
+
+
+def call_command(name: str, place: Settings | Path, *arguments: str) -> Result:
+    """Run a verb in this process; errors are raised, and ``return_value`` is the exit code."""
+    options = {"standalone_mode": False, "catch_exceptions": False}
+    return invoke_command(name, place, *arguments, **options)

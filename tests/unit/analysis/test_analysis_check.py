@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from local_servers import serve_http
+from repository_code import invoke_command
 
-from treehammer import config
 from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.analysis.cli import watch_commands
-from treehammer.analysis.cli.watch_commands import check_command as check
 from treehammer.analysis.status.subject_state import (
     MAX_LINE,
     AlarmFigure,
@@ -144,17 +144,7 @@ def test_monit_documents_have_mandatory_fields() -> None:
     assert build_monit_documents((SITE,), now_us=now_us, producer="cms-io") == [first]
 
 
-REMOTE_SITE = SubjectState(
-    AlarmKind.SITE,
-    "T2_XY_Site",
-    AlarmLevel.WARNING,
-    "60 of 1000 measurements in 24h failed",
-    details=("jobs: warning since 2026-03-01", "storage: ok"),
-    figures=(AlarmFigure("daily_good", 940), AlarmFigure("answer", None, "s", 5, 20)),
-    evidence="/sites/T2_XY_Site",
-    rule="daily/1a2b",
-)
-STATE = REMOTE_SITE.to_document()
+STATE = SITE.to_document()
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -182,9 +172,7 @@ def answer(*rows: Any) -> bytes:
     return json.dumps({"tables": {"states": rows}}).encode()
 
 
-def run_check(folder: Path, *arguments: str) -> Result:
-    settings = config.load_settings({}, environ={}, folder=folder)
-    return CliRunner().invoke(check, arguments, obj=settings, standalone_mode=False)
+run_check = partial(invoke_command, "check", standalone_mode=False)
 
 
 def changed(**changes: Any) -> bytes:
@@ -251,10 +239,10 @@ HOSTILE: dict[str, bytes] = {
 def test_hostile_answers_are_unknown(url: str, tmp_path: Path, name: str) -> None:
     Answers.body = HOSTILE[name]
     form = ("plugin", "json", "monit")[len(name) % 3]
-    done = run_check(tmp_path, "--site", REMOTE_SITE.name, "--url", url, "--format", form)
+    done = run_check(tmp_path, "--site", SITE.name, "--url", url, "--format", form)
     assert (done.exception, done.return_value) == (None, 3)
     (line,) = done.stdout.splitlines()
-    assert line.startswith(f"SITE {REMOTE_SITE.name} UNKNOWN - the response ")
+    assert line.startswith(f"SITE {SITE.name} UNKNOWN - the response ")
 
 
 @pytest.mark.parametrize("body", [HOSTILE["deeply nested"], HOSTILE["no state"], b"[1]"])
@@ -268,7 +256,7 @@ def test_service_with_hostile_answers_is_unknown(url: str, tmp_path: Path, body:
 
 def test_control_characters_do_not_reach_the_terminal(url: str, tmp_path: Path) -> None:
     Answers.body = changed(summary="\x1b[2Jgone\r\n\u2028x|y=1", details=["\x1b]0;t\x07"])
-    done = run_check(tmp_path, "--site", REMOTE_SITE.name, "--url", url, "-v")
+    done = run_check(tmp_path, "--site", SITE.name, "--url", url, "-v")
     assert (done.exception, done.return_value) == (None, 1)
     assert done.stdout.replace("\n", "").isprintable()
     assert "[2Jgone x/y=1" in done.stdout
@@ -276,7 +264,7 @@ def test_control_characters_do_not_reach_the_terminal(url: str, tmp_path: Path) 
 
 def test_states_of_a_service_are_read(url: str) -> None:
     Answers.body = answer(STATE)
-    assert RemoteService(url, 10).fetch_states(AlarmKind.SITE, REMOTE_SITE.name) == [REMOTE_SITE]
+    assert RemoteService(url, 10).fetch_states(AlarmKind.SITE, SITE.name) == [SITE]
 
 
 def test_bugs_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from measurement_factory import make_campaign_row
+from repository_code import call_command
 from simulated_campaign import START_US, SimulatedCampaign
 
-from treehammer.analysis.cli.result_commands import compare_command, summary_command
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.web.cli import report_command
 
 A, B = "6.38.00", "6.40.00"
 
@@ -35,9 +35,7 @@ def remember(settings: Settings, campaign: SimulatedCampaign, called: str = "") 
 
 
 def run(settings: Settings, *arguments: str) -> tuple[int, Result]:
-    result = CliRunner().invoke(
-        compare_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
-    )
+    result = call_command("compare", settings, *arguments)
     return result.return_value, result
 
 
@@ -158,10 +156,7 @@ def test_empty_and_invalid_comparisons_are_refused(settings: Settings) -> None:
         run(settings, A, A)
 
 
-def summary(settings: Settings, *arguments: str) -> Result:
-    return CliRunner().invoke(
-        summary_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
-    )
+summary = partial(call_command, "summary")
 
 
 def test_summary_groups_campaign_by_varying_axes(settings: Settings) -> None:
@@ -234,10 +229,7 @@ def test_invalid_summary_queries_are_refused(
         summary(settings, *asked)
 
 
-def report(settings: Settings, *arguments: str) -> Result:
-    return CliRunner().invoke(
-        report_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
-    )
+report = partial(call_command, "report")
 
 
 def test_report_defaults_to_last_campaign(settings: Settings, tmp_path: Path) -> None:

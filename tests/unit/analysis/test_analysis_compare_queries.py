@@ -13,8 +13,9 @@ from typing import Any
 
 import git
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from measurement_factory import make_campaign_row
+from repository_code import call_command
 from simulated_campaign import (
     AT_T2_A,
     THREE,
@@ -29,7 +30,6 @@ from simulated_campaign import (
 )
 
 from treehammer import config
-from treehammer.analysis.cli.result_commands import compare_command
 from treehammer.analysis.comparison import comparison_result, verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, comparison_key
@@ -118,12 +118,6 @@ def test_incompatible_samples_are_not_mixed() -> None:
     assert len(found_rows) == 2
     assert len({row.label for row in found_rows}) == 2
     assert sorted(row.jobs for row in found_rows) == [8, 8]
-
-
-def test_different_instruments_form_separate_series() -> None:
-    samples = SimulatedCampaign().samples()
-    newer = [replace(s, instrument_version=2, job_id=f"{s.job_id}-2") for s in samples]
-    assert len(rows(ask(samples + newer))) == 2
 
 
 def test_equal_queries_have_equal_identity() -> None:
@@ -275,13 +269,7 @@ def remember(stored: Settings, rows: Iterator[dict[str, Any]], **definition: Any
 
 
 def compare(settings: Settings, *arguments: str) -> tuple[int, Result]:
-    result = CliRunner().invoke(
-        compare_command,
-        (*arguments, "--axis", "commit"),
-        obj=settings,
-        standalone_mode=False,
-        catch_exceptions=False,
-    )
+    result = call_command("compare", settings, *arguments, "--axis", "commit")
     return result.return_value, result
 
 

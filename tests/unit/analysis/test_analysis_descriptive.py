@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement, make_operation
-from repository_code import find_command
+from repository_code import invoke_command
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
 from treehammer.analysis.status.load_tests import count_lonely_starts, summarize_starts
-from treehammer.config import load_settings
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
@@ -92,9 +91,7 @@ def campaign(store: Store, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def summarize(folder: Path, *arguments: str) -> Result:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    return CliRunner().invoke(find_command("summary"), arguments, obj=settings)
+summarize = partial(invoke_command, "summary")
 
 
 def test_summary_of_a_load_test_shows_its_operations(campaign: Path) -> None:

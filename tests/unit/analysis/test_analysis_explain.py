@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from measurement_factory import make_campaign_row, make_measurement
+from repository_code import call_command
 
 from treehammer import config
-from treehammer.analysis.cli.result_commands import explain_command
 from treehammer.analysis.descriptive.efficiency_diagnosis import (
     DIAGNOSIS_COLUMNS,
     Cause,
@@ -225,10 +225,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return found
 
 
-def explain(settings: Settings, *words: str) -> Result:
-    return CliRunner().invoke(
-        explain_command, words, obj=settings, standalone_mode=False, catch_exceptions=False
-    )
+explain = partial(call_command, "explain")
 
 
 def test_site_is_explained_beside_other_sites(settings: Settings) -> None:
@@ -259,11 +256,6 @@ def test_latest_days_of_a_site_are_the_default(settings: Settings) -> None:
     with pytest.raises(NothingToDoError, match="no timed measurement"):
         explain(settings, "--site", "SITE_C")
     assert "2 measurements" in explain(settings, "--site", "SITE_C", "--days", "36500").output
-
-
-def test_paired_measurements_alone_explain_nothing(settings: Settings) -> None:
-    with pytest.raises(NothingToDoError, match="all were paired"):
-        explain(settings, "paired")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
-from repository_code import find_command
+from repository_code import call_command
 from scipy import stats
 from service_thread import run_service
 
@@ -28,7 +28,6 @@ from treehammer.analysis.comparison.limit_outcomes import (
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import Verdict
-from treehammer.config import load_settings
 from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import stored_comparisons
@@ -82,12 +81,7 @@ def fill_with_headline(
             )
 
 
-def compare(folder: Path, *arguments: str) -> Result:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    command = find_command("compare")
-    result = CliRunner().invoke(command, arguments, obj=settings, standalone_mode=False)
-    assert result.exception is None, result.output
-    return result
+compare = partial(call_command, "compare")
 
 
 def stored_rows(store: Store) -> dict[str, VerdictRow]:
@@ -430,9 +424,7 @@ def test_first_of_compared_commits_is_the_base_and_has_no_absolute_limit(store: 
     assert (relative.value, relative.state) == (0.5, LimitState.KEPT)
 
 
-def check(folder: Path, *arguments: str) -> Result:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    return CliRunner().invoke(find_command("check"), arguments, obj=settings, standalone_mode=False)
+check = partial(call_command, "check")
 
 
 def test_check_prints_table_markdown_and_json(store: Store, tmp_path: Path) -> None:

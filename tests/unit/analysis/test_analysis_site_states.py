@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner, Result
 from measurement_factory import (
     HOUR_US,
     STORY_US,
@@ -24,7 +24,7 @@ from measurement_factory import (
     make_override,
     make_run,
 )
-from repository_code import find_command
+from repository_code import invoke_command
 
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
@@ -47,7 +47,6 @@ from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
-from treehammer.config import load_settings
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
@@ -447,9 +446,7 @@ def test_round_trip_of_each_reader_is_taken_out() -> None:
     assert day.block_s == pytest.approx((30 * 0.999 + 10 * 1.5) / 40, rel=0.01)
 
 
-def summarize(folder: Path, *arguments: str) -> Result:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    return CliRunner().invoke(find_command("summary"), arguments, obj=settings)
+summarize = partial(invoke_command, "summary")
 
 
 def test_letters_are_printed(tmp_path: Path) -> None:

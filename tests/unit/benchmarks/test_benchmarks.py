@@ -39,16 +39,6 @@ def _make_launch(scenarios: Callable[[str], ModuleType], job: int, **values: Any
     return scenarios("paired_launches").PairedLaunch(**{**defaults, **values})
 
 
-def test_tables_grow(scenarios: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    paired = scenarios("paired_launches")
-    table = tmp_path / "data" / "launches.csv"
-    assert paired.read_rows(table, paired.PairedLaunch) == []
-    launches = [_make_launch(scenarios, job) for job in range(3)]
-    for launch in launches:
-        paired.append_rows(table, [launch])
-    assert paired.read_rows(table, paired.PairedLaunch) == launches
-
-
 def test_scatter_and_planted_work_of_launches(scenarios: Callable[[str], ModuleType]) -> None:
     launches = [
         _make_launch(scenarios, job, cpu_d=0.004 * (-1) ** job, order=("AB", "BA")[job // 2 % 2])
@@ -284,22 +274,6 @@ def test_a_side_is_slower_by_eye_if_each_run_is(modules: dict[str, ModuleType]) 
     assert judge([1.0, 1.1], [1.2, 1.3]) == "slower"
     assert judge([1.2, 1.3], [1.0, 1.1]) == "faster"
     assert judge([1.0, 1.2], [1.1, 1.3]) == "no change"
-
-
-def test_tools_get_equal_time_and_end_in_time(modules: dict[str, ModuleType]) -> None:
-    choose = modules["comparison"].choose_tool
-    assert choose({"asv": [30.0], "ReFrame": [10.0, 10.0]}, 100.0) == "ReFrame"
-    assert choose({"asv": [30.0], "ReFrame": [10.0]}, 20.0) == "ReFrame"
-    assert choose({"asv": [], "ReFrame": [10.0]}, 20.0) == "asv"
-    assert choose({"asv": [30.0]}, 20.0) == ""
-    assert choose({"asv": []}, 0.0) == ""
-
-
-def test_the_rarest_scenario_of_a_tool_is_next(modules: dict[str, ModuleType]) -> None:
-    choose = modules["comparison"].choose_scenario
-    rows = [_row(modules), _row(modules, tool="ReFrame"), _row(modules, label="busy")]
-    assert choose([], "asv", "quiet").name == "A/A"
-    assert choose(rows, "asv", "quiet").name == "planted 2 %"
 
 
 def test_figures_count_alarms_and_findings(modules: dict[str, ModuleType]) -> None:
