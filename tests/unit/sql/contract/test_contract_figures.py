@@ -167,12 +167,6 @@ def test_figure_has_limit(filled: Store) -> None:
             fetch_figure(connection, figure, 2)
 
 
-def test_figure_without_measurements_has_no_work(store: Store) -> None:
-    with store.connection() as connection:
-        work = fetch_work(connection, FigureQuery(("eff_job",), ("site",)), WORK_COLUMNS)
-    assert not work
-
-
 def test_fallback_to_measurements(filled: Store) -> None:
     for figure in (
         FigureQuery(("eff_job",), ("host",)),
@@ -292,54 +286,17 @@ def test_invalid_day_is_in_no_week(store: Store) -> None:
     assert group.by == {"week": None, "month": 202603}
 
 
-def test_mean_spread_and_extremes(store: Store) -> None:
-    store.add(
-        [
-            *(make_measurement(job=str(x), eff_job=x) for x in (0.5, 0.75, 1.0)),
-            make_measurement(job="bad", eff_job=9.0, plausible=False),
-            make_measurement(job="failed", eff_job=9.0, failure_class="read"),
-            make_measurement(job="none"),
-        ]
-    )
-    (group,) = store.fetch_figure(
-        FigureQuery(("eff_job", "eff_loop"), from_measurements=True)
-    ).groups
-    assert group.outcomes == {"good": 4, "implausible": 1, "read": 1}
+def test_figures_of_moments_and_histograms() -> None:
+    moments = _compute_moments([0.5, 0.75, 1.0])
+    assert moments.mean == 0.75
+    assert moments.rms == pytest.approx(math.sqrt(0.125 / 3))
+    assert (Moments().mean, Moments().rms) == (None, None)
+    group = FigureGroup({}, {"good": 4, "implausible": 1, "read": 1}, {}, [2, 0, 8, 0, 2, 0])
     assert (group.measurements, group.good) == (6, 4)
-    eff = group.metrics["eff_job"]
-    assert (eff.value_count, eff.mean, eff.minimum, eff.maximum) == (3, 0.75, 0.5, 1.0)
-    assert eff.rms == pytest.approx(math.sqrt(0.125 / 3))
-    none = group.metrics["eff_loop"]
-    assert (none.value_count, none.mean, none.rms, none.minimum, none.maximum) == (
-        0,
-        None,
-        None,
-        None,
-        None,
-    )
-    (rolled,) = store.fetch_figure(FigureQuery(("eff_job",))).groups
-    assert (rolled.metrics["eff_job"].mean, rolled.metrics["eff_job"].minimum) == (0.75, None)
-
-
-def test_latency_histograms_merge(store: Store) -> None:
-    common: dict[str, Any] = {"site": "SITE_A"}
-    store.add(
-        [
-            make_measurement(job="1", read_latency_hist=[2, 0, 4], **common),
-            make_measurement(job="2", read_latency_hist=[0, 0, 4, 0, 2], **common),
-            make_measurement(job="3", read_latency_hist=[100], plausible=False, **common),
-            make_measurement(job="4", site="SITE_B"),
-        ]
-    )
-    for raw in (False, True):
-        figure = FigureQuery(by=("site",), latencies=True, from_measurements=raw)
-        one, other = store.fetch_figure(figure).groups
-        assert [*one.reads[:6]] == [2, 0, 8, 0, 2, 0]
-        # The sixth of twelve reads is in the middle of the bin from 4 to 8 microseconds.
-        assert one.latency_quantile_s(0.5) == pytest.approx(6e-6)
-        assert one.latency_quantile_s(1 / 12) == pytest.approx(1e-6)
-        assert one.latency_quantile_s(1.0) == pytest.approx(32e-6)
-        assert other.latency_quantile_s(0.5) is None
+    # The sixth of twelve reads is in the middle of the bin from 4 to 8 microseconds.
+    quantiles = [group.latency_quantile_s(share) for share in (1 / 12, 0.5, 1.0)]
+    assert quantiles == pytest.approx([1e-6, 6e-6, 32e-6])
+    assert FigureGroup({}, {}, {}, [0] * LATENCY_BINS).latency_quantile_s(0.5) is None
 
 
 def test_empty_database_gives_no_groups(store: Store) -> None:
@@ -410,8 +367,3 @@ def test_where_conditions(described: Store) -> None:
     for wheres, positions in CONDITIONS:
         selected = described.measurements(Selection.parse(wheres=wheres), ["position"])
         assert {row["position"] for row in selected} == positions, wheres
-
-
-def test_campaign_selection(described: Store) -> None:
-    for campaigns, count in ((["campaign"], 3), (["other"], 1), (["campaign", "other"], 4)):
-        assert len(list(described.measurements(Selection.parse(campaigns)))) == count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -15,7 +15,6 @@ from measurement_factory import (
     STARTED_DAY,
     STARTED_US,
     build_instruction_rows,
-    full_measurement,
     make_campaign_row,
     make_job_row,
     make_measurement,
@@ -33,10 +32,10 @@ from store_helpers import (
 )
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT
+from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.read.query_model import FigureQuery, Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import measurement_files
 from treehammer.sql.transfer.importer import collect_files
 from treehammer.sql.write.maintenance import PRUNABLE
@@ -45,6 +44,13 @@ from treehammer.sql.write.store import Store
 pytestmark = pytest.mark.backends("sqlite")
 
 EVERYTHING = Selection()
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Iterator[Store]:
+    """Open the empty store of another installation."""
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
+        yield opened
 
 
 # Round trips
@@ -72,17 +78,12 @@ def test_export_import_round_trip(
         "others follow what runs there"
     )
     assert store.attempts(["done", "runs"]) == other_store.attempts(["done"])
+    # Folders hold no findings of replicas.
+    assert store.replicas() == (other_store.replicas() if name == "file" else [])
     assert find_rollup_differences(store) == []
 
     assert all(each[0] == each[2] == 0 for each in import_counts(import_file(store, file)))
     assert read_contents(store) == read_contents(other_store)
-
-
-def test_replica_findings_are_imported_with_measurements(
-    store: Store, other_store: Store, exported_store: ExportedStore
-) -> None:
-    import_file(store, exported_store.file)
-    assert store.replicas() == other_store.replicas()
 
 
 @pytest.mark.backends("sqlite", "postgresql")
@@ -135,10 +136,9 @@ def test_same_file_imported_twice_is_added_once(
 
 
 @pytest.mark.backends("sqlite", "postgresql", "oracle")
-def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement(host="there"), make_measurement(job="same")])
-        file = write_export(others, tmp_path / "theirs.parquet")
+def test_first_recorded_value_wins(store: Store, others: Store, tmp_path: Path) -> None:
+    others.add([make_measurement(host="there"), make_measurement(job="same")])
+    file = write_export(others, tmp_path / "theirs.parquet")
     first = make_measurement(host="here")
     store.add([first, make_measurement(job="same")])
     for dry_run in (True, False):
@@ -152,58 +152,44 @@ def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.backends("sqlite", "postgresql", "oracle")
-def test_bad_replica_flags_merge(store: Store, tmp_path: Path) -> None:
+def test_bad_replica_flags_merge(store: Store, others: Store, tmp_path: Path) -> None:
     """A flag is no conflict: the store that knows of the bad replica is right."""
     plain = make_measurement(job="known here")
     both = make_measurement(job="unknown here")
     store.add([plain])
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        for item in (plain, both):
-            why: dict[str, Any] = {
-                "plausible": False,
-                "implausible_reasons": "bad replica: it is short",
-            }
-            others.add([Measurement({**item.values, **why})])
-        file = write_export(others, tmp_path / "marked.parquet")
-        for _ in range(2):
-            (found,) = import_file(store, file)
-            assert found.conflicts == 0
-            rows = [*store.measurements(EVERYTHING, ["plausible", "implausible_reasons"])]
-            assert (
-                rows
-                == [{"plausible": False, "implausible_reasons": "bad replica: it is short"}] * 2
-            )
-        assert find_rollup_differences(store) == []
-        unmarked = tmp_path / "unmarked.db"
-        with Store.open(f"sqlite:///{unmarked}") as third:
-            third.add([plain, both])
-            assert import_counts(
-                import_file(others, write_export(third, tmp_path / "plain.parquet"))
-            ) == [(0, 2, 0, 0)]
-        assert not any(row["plausible"] for row in others.measurements(EVERYTHING, ["plausible"]))
+    for item in (plain, both):
+        why: dict[str, Any] = {
+            "plausible": False,
+            "implausible_reasons": "bad replica: it is short",
+        }
+        others.add([Measurement({**item.values, **why})])
+    file = write_export(others, tmp_path / "marked.parquet")
+    for _ in range(2):
+        (found,) = import_file(store, file)
+        assert found.conflicts == 0
+        rows = [*store.measurements(EVERYTHING, ["plausible", "implausible_reasons"])]
+        assert rows == [{"plausible": False, "implausible_reasons": "bad replica: it is short"}] * 2
+    assert find_rollup_differences(store) == []
+    unmarked = tmp_path / "unmarked.db"
+    with Store.open(f"sqlite:///{unmarked}") as third:
+        third.add([plain, both])
+        assert import_counts(
+            import_file(others, write_export(third, tmp_path / "plain.parquet"))
+        ) == [(0, 2, 0, 0)]
+    assert not any(row["plausible"] for row in others.measurements(EVERYTHING, ["plausible"]))
 
 
-def test_imported_bad_replica_flags_local_measurements(store: Store, tmp_path: Path) -> None:
-    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
-    read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY}
-    store.add([make_measurement(job="mine", **read)])
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement(job="theirs", **read)])
-        others.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
-        import_file(store, write_export(others, tmp_path / "theirs.parquet"))
-    assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
-
-
-def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Path) -> None:
+def test_later_bad_replica_flags_earlier_measurements(
+    store: Store, others: Store, tmp_path: Path
+) -> None:
     """The second file contains only known measurements."""
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
     read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": True}
     store.add([make_measurement(job="mine", **read)])
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement(job="theirs", **read)])
-        import_file(store, write_export(others, tmp_path / "early.parquet"))
-        others.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
-        late = write_export(others, tmp_path / "late.parquet")
+    others.add([make_measurement(job="theirs", **read)])
+    import_file(store, write_export(others, tmp_path / "early.parquet"))
+    others.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
+    late = write_export(others, tmp_path / "late.parquet")
     import_file(store, late, dry_run=True)
     assert all(row["plausible"] for row in store.measurements(EVERYTHING))
     assert import_counts(import_file(store, late)) == [(0, 1, 0, 0)]
@@ -211,16 +197,15 @@ def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Pa
     assert find_rollup_differences(store) == []
 
 
-def test_pruned_columns_are_no_conflict(store: Store, tmp_path: Path) -> None:
+def test_pruned_columns_are_no_conflict(store: Store, others: Store, tmp_path: Path) -> None:
     whole = [
         make_measurement(position=n, log_excerpt="said", pass_loop_wall_s=[0.5, n]) for n in (1, 2)
     ]
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add(whole)
-        early = write_export(others, tmp_path / "early.parquet")
-        for what in PRUNABLE:
-            others.prune(what, date(2027, 1, 1))
-        late = write_export(others, tmp_path / "late.parquet")
+    others.add(whole)
+    early = write_export(others, tmp_path / "early.parquet")
+    for what in PRUNABLE:
+        others.prune(what, date(2027, 1, 1))
+    late = write_export(others, tmp_path / "late.parquet")
     with Store.open(f"sqlite:///{tmp_path}/third.db") as third:
         third.add([whole[0], make_measurement(position=2, log_excerpt="else")])
         other = write_export(third, tmp_path / "other.parquet")
@@ -229,35 +214,31 @@ def test_pruned_columns_are_no_conflict(store: Store, tmp_path: Path) -> None:
         assert import_counts(found) == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0)]
 
 
-def test_long_flag_message_round_trip(store: Store, tmp_path: Path) -> None:
+def test_long_flag_message_round_trip(store: Store, others: Store, tmp_path: Path) -> None:
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
     read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": False}
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add(
-            [make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")]
-        )
-        others.add_replicas(
-            [build_finding("bad", good=False, found_us=STARTED_US + 5, message="x" * MAX_LONG_TEXT)]
-        )
-        assert others.mark_bad_replicas() == 2
-        file = write_export(others, tmp_path / "marked.parquet")
-        assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
-        assert read_contents(store) == read_contents(others)
-        assert store.replicas() == others.replicas()
+    others.add([make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")])
+    others.add_replicas(
+        [build_finding("bad", good=False, found_us=STARTED_US + 5, message="x" * MAX_LONG_TEXT)]
+    )
+    assert others.mark_bad_replicas() == 2
+    file = write_export(others, tmp_path / "marked.parquet")
+    assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
+    assert read_contents(store) == read_contents(others)
+    assert store.replicas() == others.replicas()
 
 
 @pytest.mark.backends("sqlite", "postgresql")
-def test_import_updates_remote_jobs(store: Store, tmp_path: Path) -> None:
+def test_import_updates_remote_jobs(store: Store, others: Store, tmp_path: Path) -> None:
     lost = AttemptRow("job", 1, "lost", 5, 9, None, "lost", "the node went away")
     done = AttemptRow("job", 2, "done", 10, 20, 0, "", "")
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement()])
-        others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
-        others.set_attempts([lost])
-        early = write_export(others, tmp_path / "early.parquet")
-        others.set_jobs([make_job_row(state="done")])
-        others.set_attempts([done])
-        late = write_export(others, tmp_path / "late.parquet")
+    others.add([make_measurement()])
+    others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
+    others.set_attempts([lost])
+    early = write_export(others, tmp_path / "early.parquet")
+    others.set_jobs([make_job_row(state="done")])
+    others.set_attempts([done])
+    late = write_export(others, tmp_path / "late.parquet")
     for file, state, attempts in (
         (early, "lost", [lost]),
         (late, "done", [lost, done]),
@@ -268,12 +249,11 @@ def test_import_updates_remote_jobs(store: Store, tmp_path: Path) -> None:
         assert store.attempts(["job"]) == attempts
 
 
-def test_import_keeps_locally_tracked_job(store: Store, tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement()])
-        others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
-        others.set_attempts([AttemptRow("job", 3, "lost", 5, 9, None, "lost", "")])
-        file = write_export(others, tmp_path / "theirs.parquet")
+def test_import_keeps_locally_tracked_job(store: Store, others: Store, tmp_path: Path) -> None:
+    others.add([make_measurement()])
+    others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
+    others.set_attempts([AttemptRow("job", 3, "lost", 5, 9, None, "lost", "")])
+    file = write_export(others, tmp_path / "theirs.parquet")
     store.add_campaign(make_campaign_row(), [make_job_row(state="running")])
     import_file(store, file)
     assert store.jobs("campaign") == [make_job_row(state="running")]
@@ -289,14 +269,13 @@ def test_import_keeps_locally_tracked_job(store: Store, tmp_path: Path) -> None:
     ],
 )
 def test_import_sets_final_state_of_reported_job(
-    store: Store, tmp_path: Path, batch: str, state: str, before: str
+    store: Store, others: Store, tmp_path: Path, batch: str, state: str, before: str
 ) -> None:
     ended = make_job_row(state="done", batch_system="pool", batch_id="7")
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement()])
-        others.add_campaign(make_campaign_row(), [ended])
-        others.set_attempts([AttemptRow("job", 1, "done", 5, 9, 0, "", "")])
-        file = write_export(others, tmp_path / "theirs.parquet")
+    others.add([make_measurement()])
+    others.add_campaign(make_campaign_row(), [ended])
+    others.set_attempts([AttemptRow("job", 1, "done", 5, 9, 0, "", "")])
+    file = write_export(others, tmp_path / "theirs.parquet")
     running = replace(ended, state="running", batch_system="external@pool", batch_id=batch)
     store.add_campaign(make_campaign_row(), [running])
     store.set_attempts([AttemptRow("job", 1, before, 5, 0, None, "", "")])
@@ -307,11 +286,10 @@ def test_import_sets_final_state_of_reported_job(
     assert attempt.state == ("lost" if before == "lost" else "done")
 
 
-def test_dry_run_counts_shared_campaign_once(store: Store, tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement()])
-        others.add_campaign(make_campaign_row(), [])
-        files = [write_export(others, tmp_path / name) for name in ("a.parquet", "b.parquet")]
+def test_dry_run_counts_shared_campaign_once(store: Store, others: Store, tmp_path: Path) -> None:
+    others.add([make_measurement()])
+    others.add_campaign(make_campaign_row(), [])
+    files = [write_export(others, tmp_path / name) for name in ("a.parquet", "b.parquet")]
     for dry_run in (True, False):
         found = import_file(store, *files, dry_run=dry_run)
         assert [one.campaigns for one in found] == [1, 0]
@@ -397,7 +375,6 @@ INVALID_ROWS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_invalid_row_is_reported_and_others_imported(store: Store, plain_file: Path) -> None:
     for name, values, reason in INVALID_ROWS:
 
@@ -415,17 +392,6 @@ def test_invalid_row_is_reported_and_others_imported(store: Store, plain_file: P
     (result,) = import_file(store, file)
     assert import_counts([result]) == [(3, 0, 0, 1)]
     assert [row["position"] for row in store.measurements(EVERYTHING)] == [1, 3, 4]
-
-
-def test_implausible_values_are_excluded_from_means(store: Store, plain_file: Path) -> None:
-    def change(table: pa.Table) -> pa.Table:
-        table = replace_column(table, "eff_job", pa.array([0.5, 9.0, 0.5, 0.5]))
-        return replace_column(table, "failure_class", pa.array([None, "good", None, None]))
-
-    import_file(store, rewrite_file(plain_file, change))
-    (group,) = store.fetch_figure(FigureQuery(("eff_job",))).groups
-    assert group.outcomes == {"good": 3}
-    assert group.metrics["eff_job"].mean == 0.5
 
 
 @pytest.mark.parametrize(
@@ -528,21 +494,3 @@ def test_truncated_file_gives_readable_rows(
     assert found.new == 2
     assert "cannot be read" in found.problems[0]
     assert import_counts(import_file(store, plain_file)) == [(2, 2, 0, 0)]
-
-
-def test_all_catalogue_columns_are_carried() -> None:
-    names = {metric.name for metric in CATALOGUE}
-    assert set(full_measurement().values) == names
-
-
-def test_earlier_export_reads_own_storage(store: Store, tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path / 'others.db'}") as others:
-        others.add([make_measurement(position=p, site="A") for p in (1, 2)])
-        file = write_export(others, tmp_path / "theirs.parquet")
-    table = parquet.read_table(file)
-    assert set(table.column("storage_site").to_pylist()) == {"A"}
-    parquet.write_table(table.drop_columns(["storage_site"]), file)
-    (found,) = import_file(store, file)
-    assert (found.new, found.missing_columns) == (2, ())
-    selection = Selection.parse(wheres=["storage_site=A"])
-    assert len([*store.measurements(selection)]) == 2

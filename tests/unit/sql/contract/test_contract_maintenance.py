@@ -144,8 +144,9 @@ def test_flags_name_their_kind_reason_originator_and_time(filled: Store) -> None
     ]
     assert read(filled)["other", 1][1] == "too fast; bad replica: torn; quarantined: x; outlier: y"
     change(filled, "restore", key_id=MALLORY.key_id)
-    change(filled, "delete checks", key_id=MALLORY.key_id)
+    assert change(filled, "delete checks", key_id=MALLORY.key_id) == 3
     assert read_flags(filled) == before
+    assert filled.replicas() == []
     change(filled, "delete", campaign_id="other")
     assert read_flags(filled) == before[:1]
 
@@ -185,20 +186,6 @@ def test_deleted_campaign_leaves_its_owner(filled: Store) -> None:
         measurement = make_measurement("other job", campaign_id=campaign)
         with pytest.raises(ForeignCampaignError):
             filled.add([measurement], list_deliveries([measurement], stranger))
-
-
-def test_deleted_checks_take_back_their_marks(filled: Store) -> None:
-    before = read(filled)
-    filled.apply_upload(CampaignUpload(make_campaign_row(id="other"), (), (), [BAD]), MALLORY)
-    filled.mark_bad_replicas()
-    assert read(filled)["other", 2] == (False, "bad replica: torn")
-    change(filled, "quarantine", "x", campaign_id="other")
-    assert read(filled)["other", 1] == (False, "too fast; bad replica: torn; quarantined: x")
-    assert change(filled, "delete checks", key_id=MALLORY.key_id) == 3
-    assert read(filled)["other", 2] == (False, "quarantined: x")
-    change(filled, "restore", campaign_id="other")
-    assert read(filled) == before
-    assert filled.replicas() == []
 
 
 DAYS = (20260101, 20260102, 20260103)

@@ -265,29 +265,6 @@ def test_latest_comparisons(filled: Store) -> None:
     assert stored_comparisons.list_latest_comparisons(filled, 0) == []
 
 
-def test_new_subjects_are_listed_at_once(filled: Store) -> None:
-    assert overview_queries.list_sites(filled) == ["A", "B"]
-    filled.add([make_measurement("new", site="C", axis_root="y")])
-    assert overview_queries.list_sites(filled) == ["A", "B", "C"]
-    assert overview_queries.list_subject_values(filled, "axis_root") == ["x", "y"]
-
-
-def test_replaced_comparison_is_read_again(filled: Store) -> None:
-    def find() -> tuple[object, list[float | None]]:
-        (latest,) = stored_comparisons.list_latest_comparisons(filled, 1)
-        most = stored_comparisons.find_largest_effects(filled, {"one": latest.counts})
-        return latest.verdict_counts, [row.effect for row in most.values()]
-
-    for us, verdict, effect in ((1, "slower", 0.2), (2, "faster", -0.1)):
-        row = VerdictRow(
-            "one", us, 1, "site", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
-            verdict, effect, -0.3, 0.3, 6, 3, None, VerdictEvidence(),
-        )  # fmt: skip
-        filled.replace_comparison("one", [], [row])
-        assert find() == ({"cpu_per_event_s": {"site": {verdict: 1}}}, [effect])
-        assert find() == ({"cpu_per_event_s": {"site": {verdict: 1}}}, [effect])
-
-
 def test_comparisons_since_a_time(filled: Store) -> None:
     for number in (1, 2, 3):
         filled.replace_comparison(
@@ -327,6 +304,7 @@ def test_filter_choices(filled: Store) -> None:
         "6.40.00",
         "x",
     ]
+    assert overview_queries.list_sites(filled) == ["A", "B", "local"]
     newest = filled.campaigns()[0]
     assert campaign_queries.list_newest_campaigns(filled, 1) == [
         (newest.id, newest.name, newest.created_us)

@@ -66,6 +66,7 @@ def test_parquet_equals_database(export_rows: Store, write: WriteExport, tmp_pat
     ]
 
 
+@pytest.mark.backends("sqlite")
 def test_csv_equals_database(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     write(tmp_path / "results.CSV")
     frame = pd.read_csv(tmp_path / "results.CSV", dtype=str, keep_default_na=False, na_values=[""])
@@ -99,6 +100,7 @@ def test_empty_column_keeps_type(store: Store, write: WriteExport, tmp_path: Pat
     assert schema.names == [metric.name for metric in CATALOGUE]
 
 
+@pytest.mark.backends("sqlite")
 def test_export_respects_selection(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     selection = Selection.parse(["campaign"], ["host="])
     assert write(tmp_path / "results.parquet", selection) == 2
@@ -108,6 +110,7 @@ def test_export_respects_selection(export_rows: Store, write: WriteExport, tmp_p
     assert table["extra_hits"].to_pylist() == [2.5, None]
 
 
+@pytest.mark.backends("sqlite")
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_failed_export_keeps_previous_file(
     export_rows: Store, write: WriteExport, tmp_path: Path, suffix: str
@@ -178,6 +181,7 @@ def test_other_operations_in_a_file_are_a_conflict(
         assert import_counts(import_file(store, target, dry_run=dry_run)) == [(0, 0, 1, 0)]
 
 
+@pytest.mark.backends("sqlite")
 def test_invalid_operations_in_a_file_are_reported(store: Store, tmp_path: Path) -> None:
     store.add([make_measurement(job, operations=[make_operation()]) for job in "ab"])
     file = write_export(store, tmp_path / "changed.parquet")
@@ -192,6 +196,7 @@ def test_invalid_operations_in_a_file_are_reported(store: Store, tmp_path: Path)
     assert "operations[0]" in found.problems[0]
 
 
+@pytest.mark.backends("sqlite")
 def test_csv_has_a_second_file_of_operations(store: Store, tmp_path: Path) -> None:
     file, beside = tmp_path / "all.csv", tmp_path / "all.operations.csv"
     step = make_operation([0.001] * 99 + [2.0], {"reset": 1}, server="a, b", step=3)
@@ -439,15 +444,11 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.backends("sqlite")
 def test_invalid_arguments_are_reported(filled: Store, url: str) -> None:
     for wrong, said in INVALID_ARGUMENTS:
         with pytest.raises(ConfigError, match=said):
             treehammer.results(**wrong, database=url)
-
-
-def test_none_equals_omitted_argument(filled: Store, url: str) -> None:
-    table = treehammer.results(None, None, None, database=url)
-    assert table.equals(treehammer.results(database=url))
 
 
 @pytest.mark.backends("sqlite", "postgresql")
@@ -457,8 +458,3 @@ def test_reader_failure_is_reported(filled: Store, url: str) -> None:
     with pytest.raises(StoreError, match=r"other|value") as caught:
         treehammer.results(database=url)
     assert "JOIN" not in str(caught.value)
-
-
-def test_missing_database() -> None:
-    with pytest.raises(NothingToDoError):
-        treehammer.results(database="sqlite:////no/such.db")
