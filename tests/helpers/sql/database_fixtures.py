@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from treehammer.sql.write.store import Store
-
 if TYPE_CHECKING:
     from h2_oracle import H2Server
     from postgres_fixture import SharedPostgresServer
@@ -70,9 +68,3 @@ def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -
     has_store = "store" in request.fixturenames
     with create_database(backend, request, tmp_path, has_store=has_store) as url:
         yield url
-
-
-@pytest.fixture
-def opened_store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened

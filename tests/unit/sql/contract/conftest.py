@@ -6,12 +6,20 @@ The marker ``backends`` limits a test or a module to the named backends.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from database_fixtures import database_url as url
 
 __all__ = ["url"]
 
 SERVICES = ("postgresql", "oracle")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests of a single service without the option."""
+    is_of_service = collection_path.stem.removeprefix("test_contract_") in SERVICES
+    return True if is_of_service and not config.getoption("--services") else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

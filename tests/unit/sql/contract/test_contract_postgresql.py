@@ -1,4 +1,4 @@
-"""PostgreSQL: errors with their remedies, the schema, exports and copies."""
+"""What PostgreSQL alone refuses or offers: errors with their remedies, the schema, lost connections."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from measurement_factory import make_measurement
 from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from sqlalchemy.engine import make_url
-from store_helpers import (
-    WriteExport,
-)
+from store_helpers import WriteExport
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
@@ -28,6 +26,8 @@ from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import no_progress
+
+pytestmark = pytest.mark.backends("postgresql")
 
 EVERYTHING = Selection()
 
@@ -57,11 +57,6 @@ def test_unreachable_server_is_reported(url: str, down: SharedPostgresServer) ->
     with pytest.raises(StoreError, match=r"does not answer.*\n.*Check that it runs") as caught:
         Store.open(url)
     assert caught.value.exit_code is ExitCode.INFRASTRUCTURE
-
-
-def test_unknown_host_is_reported() -> None:
-    with pytest.raises(StoreError, match="does not answer"):
-        Store.open("postgresql://me@no-such-host.invalid/results")
 
 
 @pytest.mark.parametrize(
@@ -173,27 +168,9 @@ def test_search_path_schema_is_used(
     direct.execute("CREATE SCHEMA hammer")
     with Store.open(f"{url}&options=-csearch_path%3Dhammer") as store:
         store.add([make_measurement()])
-        rows = export_file(
-            store,
-            EVERYTHING,
-            tmp_path / "results.csv",
-            software_dir=tmp_path,
-        )
-    assert rows == 1
+        assert export_file(store, EVERYTHING, tmp_path / "r.csv", software_dir=tmp_path) == 1
     found = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()
     assert found == (1,)
-
-
-# The schema
-
-
-def _write(store: Store, selection: Selection, file: Path, software_dir: Path = Path()) -> int:
-    return export_file(
-        store,
-        selection,
-        file,
-        software_dir=software_dir,
-    )
 
 
 def test_lost_connection_leaves_no_file(
@@ -218,7 +195,7 @@ def test_reader_with_a_password_exports(
     name = str(make_url(url).database)
     postgresql.grant_reading(name)
     with Store.open(postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD), create=False) as as_guest:
-        assert _write(as_guest, Selection(), tmp_path / "results.csv") == 1
+        assert export_file(as_guest, EVERYTHING, tmp_path / "r.csv", software_dir=tmp_path) == 1
 
 
 def test_copy_onto_other_address_of_source_is_refused(source: str, url: str) -> None:
