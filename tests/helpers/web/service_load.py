@@ -163,13 +163,11 @@ class ClientCrowd:
         clients: int = 6,
         batch: int = 4,
         twice: bool = False,
-        name: str = "",
     ) -> None:
         self.services = services
         self.token = token
         self.batch = batch
         self.twice = twice
-        self.name = name
         self.acknowledged: dict[str, Measurement] = {}
         self.new = 0
         self.refusals: list[tuple[int, Any]] = []
@@ -232,7 +230,7 @@ class ClientCrowd:
             turn = 0
             while not self._enough.is_set():
                 # With ``twice``, pairs of clients send the same measurements.
-                job = f"{self.name}{number // 2 if self.twice else number}/{turn}"
+                job = f"{number // 2 if self.twice else number}/{turn}"
                 self._send_until_acknowledged(number, job)
                 turn += 1
         except BaseException as error:

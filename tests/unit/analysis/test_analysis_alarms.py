@@ -223,7 +223,7 @@ def test_campaign_without_regression_is_clear(store: Store) -> None:
     ]
 
 
-def test_suspicion_waits_for_its_rerun(store: Store) -> None:
+def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> None:
     campaign = add_campaign(store, "nightly", 0.08)
     (check,) = watch_campaigns(store, NOW)
     assert check.state == CheckState.SUSPECTED
@@ -236,11 +236,6 @@ def test_suspicion_waits_for_its_rerun(store: Store) -> None:
     assert state.level is AlarmLevel.WARNING
     assert state.evidence == f"/compare/{check.comparison_id}"
     assert len(store.verdicts(check.comparison_id)) >= check.compared
-
-
-def test_confirmed_regression_is_one_event(store: Store) -> None:
-    add_campaign(store, "nightly", 0.08)
-    watch_campaigns(store, NOW)
     again = rerun(store, "again", 0.08)
     (check,) = watch_campaigns(store, NOW)
     assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, again, 1)

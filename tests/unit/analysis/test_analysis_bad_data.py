@@ -134,25 +134,24 @@ CASES = {
         "no cpu_per_event_s 32",
         "at least 2 passes",
     ),
-    "NaN": Case(times(math.nan), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
-    "infinite": Case(times(math.inf), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
-    "zero": Case(times(0.0), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
-    "negative": Case(times(-1e-3), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
-    "beyond all measure": Case(times(1e300), Verdict.NOT_ENOUGH, "side B", "have the payload"),
-    "too small to be a time": Case(times(5e-324), Verdict.NOT_ENOUGH, "side B", "have the payload"),
-    "one side says nothing": Case(times(None), Verdict.NOT_ENOUGH, "side B", "have the payload"),
+    **{
+        f"times of {value} s": Case(
+            times(value), Verdict.NOT_ENOUGH, "side B", "have the payload report"
+        )
+        for value in (math.nan, math.inf, 0.0, -1e-3, 1e300, 5e-324, None)
+    },
     "a short loop": Case(
         edited(lambda _: True, loop_cpu_s=0.5), Verdict.TOO_LITTLE, "1 s of CPU per side", "more passes"
     ),
-    "a loop of NaN seconds": Case(
-        edited(lambda _: True, loop_cpu_s=math.nan), Verdict.TOO_LITTLE, "was not measured", "loop_cpu_s"
-    ),
-    "a loop of endless seconds": Case(
-        edited(lambda _: True, loop_cpu_s=math.inf), Verdict.TOO_LITTLE, "was not measured", "loop_cpu_s"
-    ),
-    "a loop that ended before it began": Case(
-        edited(lambda _: True, loop_cpu_s=-3.0), Verdict.TOO_LITTLE, "was not measured", "loop_cpu_s"
-    ),
+    **{
+        f"a loop of {seconds} s": Case(
+            edited(lambda _: True, loop_cpu_s=seconds),
+            Verdict.TOO_LITTLE,
+            "was not measured",
+            "loop_cpu_s",
+        )
+        for seconds in (math.nan, math.inf, -3.0)
+    },
     "noise": Case(
         lambda s: s,
         Verdict.UNDECIDED,
@@ -187,23 +186,9 @@ def test_absent_side_at_one_site_keeps_other_verdicts() -> None:
         assert evidence(row).why == "outside: 1 × only in A"
 
 
-def test_site_with_one_job_is_excluded_from_release() -> None:
-    samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
-    comparison = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
-    for row in comparison.over_sites:
-        assert row.verdict in ("slower", "undecided")
-        assert evidence(row).why == "outside: 1 × not enough data"
-        assert row.jobs == 16
-
-
 def test_sites_with_one_job_each_give_no_release_verdict() -> None:
     comparison = ask(SimulatedCampaign(sites=THREE, jobs=1, effect=0.5).samples())
     assert {row.verdict for row in comparison.verdicts} == {Verdict.NOT_ENOUGH}
-
-
-def test_unpaired_test_has_no_release_verdict() -> None:
-    samples = SimulatedCampaign(sites=THREE).samples()
-    assert ask([s for s in samples if not is_b(s)]).over_sites == []
 
 
 def test_series_without_values_is_listed() -> None:
