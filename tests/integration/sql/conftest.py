@@ -43,6 +43,12 @@ def release() -> Callable[[str], SoftwareRequest]:
 
 
 @pytest.fixture(scope="session")
+def root(release: Callable[[str], SoftwareRequest]) -> Path:
+    """Provide the folder of the release that reads exports."""
+    return Path(release(RELEASES[0]).location)
+
+
+@pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     whole = [0, 1, 2**53 + 1, 2**63 - 1]
     real = [5e-324, 0.1, sys.float_info.max, -sys.float_info.max]
