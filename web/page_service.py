@@ -305,6 +305,8 @@ class PageContext:
         root = request.scope.get("root_path", "")
 
         return {
+            # A crawler would follow each choice of each view: tens of thousands of addresses.
+            "is_generated": bool(request.url.query),
             "link": link_to,
             "asset": lambda name: f"{root}/static/{self.assets.versioned_path(name)}",
             "same": link_to_same_page,

@@ -36,11 +36,13 @@ class SearchQuery(PageQuery):
     ),
 )
 def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
-    """List the hits; browsers are led to the page of a single one."""
+    """List the hits; browsers are led to the page of a single one, or of the only exact one."""
     text = request.query.q.strip()[:200]
     hits = search_names(request.store, text)
-    if len(hits) == 1 and wants_html(request.raw):
-        return RedirectResponse(_link_to_hit(hits[0]))
+    exact_hits = [hit for hit in hits if text.casefold() in (hit.name.casefold(), hit.identity)]
+    for only in (hits, exact_hits):
+        if len(only) == 1 and wants_html(request.raw):
+            return RedirectResponse(_link_to_hit(only[0]))
     table = build_table(
         "hits",
         f"At most {MAX_HITS} of each kind",

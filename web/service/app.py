@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
@@ -83,6 +83,19 @@ _STATUS_REMEDIES = {
     500: "Report the time and the address to the operator of this service; its log has the details.",
     503: "No data is lost. Try again in a few seconds.",
 }
+
+
+#: For crawlers: pages without parameters, of which there are few.
+ROBOTS = """User-agent: *
+Disallow: /*?
+Disallow: /api/
+Disallow: /explore
+Disallow: /figures/
+Disallow: /jobs/
+Disallow: /measurements/
+Disallow: /search
+Crawl-delay: 10
+"""
 
 
 class PageProvider(Protocol):
@@ -296,6 +309,7 @@ class PageRoutes:
         )
         routes = [route for page in pages for route in page.make_routes(self._context)]
         routes += [
+            Route("/robots.txt", get_robots, methods=["GET"]),
             *prometheus_metrics.routes(self._context),
             *openapi.routes(self._context),
             *page_data.routes(self._context),
@@ -308,6 +322,11 @@ class PageRoutes:
     ) -> Response:
         """Respond to a refused request with a page for browsers and JSON for programs."""
         return error_response(self._context, request, status, sentence, headers)
+
+
+async def get_robots(_request: Request) -> Response:
+    """Tell crawlers to stay away from views that are computed for each address."""
+    return PlainTextResponse(ROBOTS, headers={"Cache-Control": "max-age=86400"})
 
 
 def _count_fixed_characters(route: BaseRoute) -> int:

@@ -308,11 +308,18 @@ class Chart {
   }
 }
 
+const waiting = new Set(document.querySelectorAll("div.plot"));
 const visible = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue;
-    visible.unobserve(entry.target);
-    new Chart(entry.target).start();
-  }
+  for (const entry of entries) if (entry.isIntersecting) start(entry.target);
 }, { rootMargin: "200px" });
-document.querySelectorAll("div.plot").forEach((figure) => visible.observe(figure));
+
+/** Start the chart of a figure once. */
+function start(figure) {
+  visible.unobserve(figure);
+  if (waiting.delete(figure)) new Chart(figure).start();
+}
+
+for (const figure of waiting) visible.observe(figure);
+// Also figures that nobody scrolled to are printed.
+addEventListener("beforeprint", () => { for (const figure of waiting) start(figure); });
+addEventListener("load", () => setTimeout(() => { for (const figure of waiting) start(figure); }, 3000));

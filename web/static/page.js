@@ -60,13 +60,42 @@ function findLink(grid, row, column, key) {
   return grid[row]?.[column];
 }
 
+const UTC_TIME = /\b(\d{4}-\d\d-\d\d) (\d\d:\d\d) UTC\b/;
+const isLocalUtc = new Date().getTimezoneOffset() === 0;
+
+/** Say the local time beside each time in UTC: in running text in brackets, in tables as a tooltip. */
+function addLocalTimes(root) {
+  if (isLocalUtc) return;
+  const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  while (texts.nextNode()) {
+    const parent = texts.currentNode.parentElement;
+    if (UTC_TIME.test(texts.currentNode.data) && !parent.closest("time, pre, script, style, title")) nodes.push(texts.currentNode);
+  }
+  for (let node of nodes) {
+    for (let match; (match = UTC_TIME.exec(node.data));) {
+      const time = document.createElement("time");
+      const moment = new Date(`${match[1]}T${match[2]}Z`);
+      const local = moment.toLocaleString("sv", { dateStyle: "short", timeStyle: "short" });
+      time.dateTime = moment.toISOString();
+      time.title = `${local} in your time zone`;
+      const rest = node.splitText(match.index).splitText(match[0].length);
+      time.append(match[0]);
+      if (!node.parentElement.closest("table")) time.append(` (${local.slice(11)} local)`);
+      rest.previousSibling.replaceWith(time);
+      node = rest;
+    }
+  }
+}
+
 /** Enhance the page, or a part that was replaced. */
 function enhance(root) {
   addCopyButtons(root);
   addArrowKeys(root);
+  addLocalTimes(root);
 }
 
-enhance(document);
+enhance(document.body);
 // Scroll tables of days to the latest ones.
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
 document.body.addEventListener("htmx:afterSettle", (event) => enhance(event.target));

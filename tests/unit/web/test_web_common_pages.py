@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.robotparser import RobotFileParser
 
 import httpx
 import pytest
@@ -361,3 +362,23 @@ def test_unexpected_error_is_hidden(
     assert "Report the time and the address" in page.text
     assert "secret" not in page.text
     assert set(filled_service.client.get("/sites").json()) == {"error"}
+
+
+def test_crawlers_are_kept_from_generated_views(filled_service: ServiceThread) -> None:
+    answer = filled_service.client.get("/robots.txt")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    rules = RobotFileParser()
+    rules.parse(answer.text.splitlines())
+    assert rules.can_fetch("crawler", "/sites/SITE_A")
+    assert not any(rules.can_fetch("crawler", path) for path in ("/explore", "/api/v1/sites"))
+    mark = '<meta name="robots" content="noindex, nofollow">'
+    assert mark not in filled_service.load_page("/sites")
+    assert mark in filled_service.load_page("/sites?sort-sites=site")
+
+
+def test_search_opens_the_only_exact_match(filled_service: ServiceThread) -> None:
+    # "SITE" is part of several names, "site_a" is one of them.
+    answer = filled_service.client.get("/search?q=SITE", headers=BROWSER, follow_redirects=False)
+    assert answer.status_code == 200
+    answer = filled_service.client.get("/search?q=site_a", headers=BROWSER, follow_redirects=False)
+    assert answer.headers["Location"].endswith("/sites/SITE_A")
