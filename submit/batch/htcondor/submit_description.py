@@ -629,7 +629,6 @@ def _write_inputs(folder: Path, text: str, jobs: Sequence[JobDescription]) -> No
         (folder / _PACKED).mkdir()
         pack_inputs(shared, folder / _PACKED / INPUT_ARCHIVE)
         shutil.copy(Path(__file__).with_name("start.sh"), folder / _PACKED / START_SCRIPT)
-    (folder / "jobs").mkdir()
     own_inputs = [name for name in jobs[0].inputs if name not in shared]
     for job in jobs:
         # Plain strings and hard links are fast enough for ten thousand jobs.

@@ -23,6 +23,7 @@ from treehammer.submit.batch.htcondor import submit_description
 from treehammer.submit.batch.htcondor.event_log import (
     CONFIRM_AFTER_US,
     EventType,
+    JobEvent,
     JobEvents,
     parse_events,
 )
@@ -174,13 +175,17 @@ def test_removal_is_classified_by_cause() -> None:
     for events, cancelled, state, failure in cases:
         status = status_of(apply_events(*events), cancelled=cancelled)
         assert (status.state.value, status.failure_class) == (state, failure), events
-    evicted = [event(EXECUTE, 10, 1), event(EVICTED, 20, 1, Reason="preempted")]
-    for reason, failures in (
-        ("submission: idle too long", ["evicted", "submission"]),
-        ("evicted: started 3 times", ["evicted"]),
+    started, evicted = event(EXECUTE, 10, 1), event(EVICTED, 20, 1, Reason="preempted")
+    temporary = event(EVICTED, 20, 1, TerminatedAndRequeued=True, TerminatedBySignal=9)
+    for end, reason, failures, texts in (
+        (evicted, "submission: idle", ["evicted", "submission"], ["evicted: preempted", "idle"]),
+        (evicted, "evicted: 3 times", ["evicted"], ["evicted: preempted"]),
+        (event(EVICTED, 20, 1), "evicted: 3 times", ["evicted"], ["evicted by its node"]),
+        (temporary, "lost: x", ["", "lost"], ["ended by signal 9", "x"]),
     ):
-        status = status_of(apply_events(*evicted, event(ABORTED, 900, Reason=reason)))
+        status = status_of(apply_events(started, end, event(ABORTED, 900, Reason=reason)))
         assert [attempt.failure_class for attempt in status.attempts] == failures
+        assert [attempt.reason for attempt in status.attempts] == texts
 
 
 @pytest.mark.parametrize(
@@ -518,6 +523,8 @@ def test_lost_node_of_spooled_job_comes_from_its_ad() -> None:
     )
     assert job.last_start
     assert (job.last_start.disconnected_us, job.last_start.lost_node) == (50_000_000, "h")
+    job.apply(JobEvent(RECONNECTED, 0, 40_000_000, 1, {}))
+    assert job.last_start.disconnected_us, "an older event"
     job.apply_ad({**RUNNING, "JobDisconnectedDate": 50, "LastJobLeaseRenewal": 60})
     assert job.last_start.disconnected_us == 0
 
