@@ -47,7 +47,9 @@ _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$
 #: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
 #: Packages of shared libraries that programs need, other than those of languages and PostgreSQL's JIT.
-_LIBRARY_PACKAGE = re.compile(r"(lib(?!boost-python|js-|llvm|python|.*-(java|perl)$)|zlib)[a-z0-9]")
+_LIBRARY_PACKAGE = re.compile(
+    r"(lib(?!boost-python|js-|llvm|perl|python|.*-(java|perl)$)|zlib)[a-z0-9]"
+)
 #: Packages of the C library, whose parts find each other.
 _UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
 _ELF_MAGIC = b"\x7fELF"
@@ -60,7 +62,7 @@ class PackageTree:
     Attributes:
         name: of the tree, for people and in the cache.
         packages: unpacked with all that they depend on.
-        programs: unpacked with the libraries that they need, but no other packages.
+        programs: unpacked with the libraries among their dependencies alone.
         suite: of Debian.
         is_system: whether it is a root folder for chroot, with :data:`SYSTEM_PACKAGES`; otherwise its
             programs run where they are.
@@ -134,19 +136,13 @@ class PackageTree:
         return {path.name.partition("_")[0]: path for path in files}
 
     def select_packages(self, apt: Sequence[str]) -> list[str]:
-        """List the packages to unpack, with dependencies as apt knows them with these options."""
+        """List the packages to unpack; apt selects dependencies with these options."""
         whole = [*self.packages, *(SYSTEM_PACKAGES if self.is_system else ())]
-        names = {*_find_dependencies(apt, whole), *self.programs}  # with all alternatives
-        dependencies = _find_dependencies(
-            apt, self.programs, "-o", "APT::Cache::ShowOnlyFirstOr=true"
-        )
-        pending = [*self.programs]
-        while pending:
-            needed = dependencies.get(pending.pop(), set()) - names
-            libraries = {*filter(_LIBRARY_PACKAGE.match, needed)}
-            names |= libraries
-            pending += libraries
-        return sorted(name for name in names if not _EXCLUDED_PACKAGES.fullmatch(name))
+        install = ("install", "--no-install-recommends", *whole, *self.programs)
+        simulated = _run_apt("apt-get", *apt, "-qq", "--simulate", *install)
+        names = re.findall(r"^Inst (\S+)", simulated, re.MULTILINE)
+        needed = [n for n in names if whole or n in self.programs or _LIBRARY_PACKAGE.match(n)]
+        return sorted(name for name in needed if not _EXCLUDED_PACKAGES.fullmatch(name))
 
 
 def check_tools() -> None:
@@ -170,40 +166,15 @@ def check_tools() -> None:
             raise TestbedError(f"there is no {name}", hint=remedy)
 
 
+# --- apt
+
+
 def _run_apt(*command: str, folder: Path = Path("/")) -> str:
     hint = (
         f"Check the network, and that Debian's mirror (apt's, or ${MIRROR_VARIABLE}) has the suite, then "
         "repeat: complete downloads are kept."
     )
     return run_program(command, hint=hint, folder=folder)
-
-
-# --- dependencies
-
-
-def _find_dependencies(
-    apt: Sequence[str], packages: Sequence[str], *options: str
-) -> dict[str, set[str]]:
-    """Map packages and all that they depend on to their own dependencies."""
-    if not packages:
-        return {}
-    kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
-    without = [f"--no-{kind}" for kind in kinds]
-    return parse_dependencies(
-        _run_apt("apt-cache", *apt, *options, "depends", "--recurse", *without, *packages)
-    )
-
-
-def parse_dependencies(output: str) -> dict[str, set[str]]:
-    """Parse the output of ``apt-cache depends``.
-
-    A virtual package, in <>, stands for the first of those that provide it, which follow it.
-    """
-    dependencies = {}
-    for name, block in re.findall(r"^([^<\s]\S*)\n((?: .*\n?)*)", output, re.MULTILINE):
-        names = re.findall(r"^  \w+: (?:<\S+>\n    )?(\S+)", block, re.MULTILINE)
-        dependencies[name] = {needed for needed in names if needed[0] != "<"}
-    return dependencies
 
 
 def _find_mirror() -> str:

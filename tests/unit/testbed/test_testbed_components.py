@@ -186,35 +186,23 @@ def test_failed_command_shows_end_of_output() -> None:
         run_program(["sh", "-c", "seq 6 >&2; exit 3"])
 
 
-DEPENDENCIES = """\
-server
-  Depends: logrotate
-  Depends: <perl:any>
-    perl
-    mini-perl
-  Depends: libserver3
-  Depends: <nothing>
-libserver3
-  PreDepends: libc6
-  Depends: gcc-12-base
-  Depends: zlib1g
-<perl:any>
-  perl
-perl
-logrotate
-libc6
-gcc-12-base
-zlib1g
+SIMULATED = """\
+Inst libc6 (2.41 Debian:13/stable [amd64])
+Inst logrotate (3.22 Debian:13/stable [amd64])
+Inst libperl5.40 (5.40 Debian:13/stable [amd64])
+Inst gcc-14-base (14.2 Debian:13/stable [amd64])
+Inst server (1.0 Debian:13/stable [amd64])
+Conf libc6 (2.41 Debian:13/stable [amd64])
 """
 
 
 def test_programs_come_with_libraries_and_packages_with_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(debian_packages, "run_program", lambda *_, **__: DEPENDENCIES)
-    libraries = ["libc6", "libserver3", "server", "zlib1g"]
-    assert PackageTree("x", programs=("server",)).select_packages([]) == libraries
-    everything = sorted([*libraries, "logrotate", "perl"])
+    monkeypatch.setattr(debian_packages, "run_program", lambda *_, **__: SIMULATED)
+    tree = PackageTree("x", programs=("server",))
+    assert tree.select_packages([]) == ["libc6", "server"]
+    everything = ["libc6", "libperl5.40", "logrotate", "server"]
     assert PackageTree("x", ("server",)).select_packages([]) == everything
 
 
