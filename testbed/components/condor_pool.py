@@ -31,16 +31,6 @@ SIGQUIT = 3
 #: PATH of the daemons; jobs have none.
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
-#: Touches waiting jobs every few seconds, because HTCondor 23.9 can forget them in an idle pool.
-KEEPALIVE_SCRIPT = """#!/bin/sh
-export _CONDOR_SEC_TOKEN_DIRECTORY={tokens} _CONDOR_SEC_TOKEN_SYSTEM_DIRECTORY={tokens}
-while sleep 4; do
-  {programs}/condor_qedit >/dev/null 2>&1 -constraint \\
-    'JobStatus == 1 && JobPrio =?= 0 && time() - EnteredCurrentStatus > 4' JobPrio 0
-done
-"""
-
-
 #: Folders of a pool's daemons, with tokens of the daemons except startds, of startds (valid only for
 #: advertising to the collector: jobs run as the same user and can read them), and of a user for the
 #: keepalive script.
@@ -181,10 +171,7 @@ class CondorPool(Component):
         key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
         box.change_owner(key)
         self._write_tokens()
-        keepalive_script = KEEPALIVE_SCRIPT.format(
-            programs=self.release_root / "usr/bin", tokens=folder / "stir/tokens.d"
-        )
-        box.write_file(folder / "stir/stir", keepalive_script, mode=0o755)
+        box.write_file(folder / "stir/stir", render_template("stir.sh.j2", pool=self), mode=0o755)
 
     def _write_tokens(self) -> None:
         box = self.box

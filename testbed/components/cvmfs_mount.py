@@ -14,7 +14,7 @@ from pathlib import Path
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.errors import TestbedError
-from treehammer.testbed.component import Component, VisibleFolder
+from treehammer.testbed.component import Component, VisibleFolder, render_template
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.debian_packages import SUITE
 from treehammer.testbed.workspace import ProgressCallback, Workspace
@@ -30,13 +30,6 @@ CLIENT_VERSION = "6.2.1"
 
 #: Packages of an environment that ROOT needs to start.
 _ROOT_PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*")
-_THISROOT = """\
-SOURCE=${BASH_ARGV[0]}
-ROOTSYS=$(cd "$(dirname "${SOURCE}")/.." && pwd -P); export ROOTSYS
-PATH=$ROOTSYS/bin:$PATH; export PATH
-PYTHONPATH=$ROOTSYS/lib${PYTHONPATH:+:$PYTHONPATH}; export PYTHONPATH
-LD_LIBRARY_PATH=$ROOTSYS/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; export LD_LIBRARY_PATH
-"""
 
 
 def install_release(mount: Path, environment: Path, version: str, build: str = PLATFORM) -> Path:
@@ -68,7 +61,7 @@ def install_release(mount: Path, environment: Path, version: str, build: str = P
     make_link(folder / "bin" / packages.parent.name, python)
     script = folder / "bin" / "thisroot.sh"
     script.unlink(missing_ok=True)  # the wheel's
-    script.write_text(_THISROOT, encoding="utf-8")
+    script.write_text(render_template("thisroot.sh.j2"), encoding="utf-8")
     return folder
 
 

@@ -298,7 +298,7 @@ class RucioServer(Component):
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return issuer, transfers, the server (which fills the database first) and the daemons."""
-        prepared, xrdcp = str(self.folder / "prepared"), str(self.storage.program_path("xrdcp"))
+        prepared, xrdcp = str(self.folder / "prepared"), str(self.storage.programs / "xrdcp")
         certificate, key = (self.folder / name for name in ("server.pem", "server.key"))
         return [
             self.issuer.daemon(self.box, "rucio-issuer", certificate, key),

@@ -121,7 +121,7 @@ class XrootdStorage(Component):
             ports["root"],
             storage=storage,
             http_port=ports.get("http", 0),
-            xrdcp=self.program_path("xrdcp"),
+            xrdcp=self.programs / "xrdcp",
         )
         if profile.cache:
             name, host = f"{site}-cache", self.links.location_of(profile).door_address
@@ -212,7 +212,7 @@ class XrootdStorage(Component):
         marker = f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"
         with suppress(subprocess.TimeoutExpired):
             done = subprocess.run(
-                [self.program_path("xrdfs"), address, "locate", marker],
+                [self.programs / "xrdfs", address, "locate", marker],
                 env={
                     "XRD_CONNECTIONWINDOW": "1",
                     "XRD_CONNECTIONRETRY": "1",
@@ -276,10 +276,6 @@ class XrootdStorage(Component):
         """Return host, port for root://, and port for http:// (or 0) of a site's storage."""
         ports = self.ports[site]
         return self._door_host(site), ports["root"], ports.get("http", 0)
-
-    def program_path(self, name: str) -> Path:
-        """Return the path of an XRootD program in the cache."""
-        return self.programs / name
 
     def finish_setup(self) -> None:
         """Forget which sites the redirector knows, so that later checks ask it again."""

@@ -138,7 +138,7 @@ def test_restarted_server_reads_its_configuration_again(storage: XrootdStorage) 
     assert changed == {"xrootd-SITE_A", "cmsd-SITE_A"}
     door = next(door for door in storage.doors("SITE_A") if door.name == "root")
     address, _, _ = door.prefix.removeprefix("root://").partition("/")
-    xrdfs = str(storage.program_path("xrdfs"))
+    xrdfs = str(storage.programs / "xrdfs")
     subprocess.run([xrdfs, address, "stat", "/store/treehammer"], check=True, timeout=30)
     wait_until(lambda: "req=stat" in log.read_text(errors="replace"), "it is traced")
     with pytest.raises(ConfigError, match="has no 'https'"):
@@ -155,7 +155,7 @@ def test_upgrade_is_recorded_while_a_job_reads(
     storage: XrootdStorage, settings: Settings, tmp_path: Path
 ) -> None:
     doors = {door.name: door for door in storage.doors("SITE_A")}
-    values = {"xrdcp": storage.program_path("xrdcp"), "prefix": doors["testing"].prefix}
+    values = {"xrdcp": storage.programs / "xrdcp", "prefix": doors["testing"].prefix}
     test = write_test(tmp_path, DEFINITION, COPY.format(**values, folder=tmp_path))
 
     with ThreadPoolExecutor(1) as pool:
@@ -218,7 +218,7 @@ def test_upgrade_is_recorded_while_patrol_runs(
 ) -> None:
     script = COPY.partition("case")[0] + COPY.partition("esac")[2]
     definition = DEFINITION.replace('"stable", "testing"', '"stable", "patrolled"')
-    write_test(tmp_path, definition, script.format(xrdcp=storage.program_path("xrdcp")))
+    write_test(tmp_path, definition, script.format(xrdcp=storage.programs / "xrdcp"))
     file = parse_patrol_file(PATROL_TOML, tmp_path / "patrol.toml")
     with (
         Store.open(settings.database) as store,

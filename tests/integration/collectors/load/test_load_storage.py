@@ -250,7 +250,7 @@ def test_area_that_forbids_writing_fails_in_setup(start: Any, storage: XrootdSto
 @pytest.fixture
 def programs(storage: XrootdStorage) -> dict[str, str]:
     """Environment that finds the testbed's xrdcp."""
-    return {"PATH": f"{storage.program_path('xrdcp').parent}:{os.environ['PATH']}"}
+    return {"PATH": f"{storage.programs}:{os.environ['PATH']}"}
 
 
 def count_done(rows: list[Row]) -> Counter[str]:
