@@ -105,17 +105,17 @@ def test_one_of_two_patrols_leads_and_the_other_takes_over(
             before = read_report(url)
             assert before.lease is not None
             assert before.lease.holder.endswith("first")
-            assert {one.holder for one in before.starts} == {before.lease.holder}
+            assert {start.holder for start in before.starts} == {before.lease.holder}
             first.send_signal(signal.SIGTERM)
             assert first.wait(60) == 0
 
             def second_has_started() -> bool:
-                return any(one.holder.endswith("second") for one in read_report(url).starts)
+                return any(start.holder.endswith("second") for start in read_report(url).starts)
 
             wait_until(second_has_started, "the second patrol takes over", WAIT_S)
             second.send_signal(signal.SIGTERM)
             assert second.wait(60) == 0
-    starts = Counter(one.occasion for one in read_report(url).starts)
+    starts = Counter(start.occasion for start in read_report(url).starts)
     assert set(starts.values()) == {1}
 
 

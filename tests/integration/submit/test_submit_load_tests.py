@@ -419,7 +419,7 @@ def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
         catalogue = FolderCatalogue(settings.datasets_dir)
         catalogue.make_raw(RawSpec("streams", "two files", 3, 2, 2_500_000, "", ""))
         site_list.place_dataset("streams", catalogue, storage.box)
-        doors = tuple(one for one in storage.doors("SITE_A") if one.name == "root")
+        doors = tuple(door for door in storage.doors("SITE_A") if door.name == "root")
         write_sites_file(
             [
                 Site(name="NEAR", batch="local", doors=doors),

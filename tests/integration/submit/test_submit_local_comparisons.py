@@ -280,11 +280,11 @@ def test_two_releases_are_counted_and_stored(local_user: LocalUser) -> None:
     assert (total["library"], total["function"]) == ("", "")
     assert total["a_per_event"] > 100_000
     assert abs(total["relative"]) < 0.05, "neighboring releases do nearly the same"
-    libraries = [one for one in parts if not one["function"]]
-    assert {"libz.so", "libRIO.so", "libTree.so"} <= {one["library"] for one in libraries}
+    libraries = [part for part in parts if not part["function"]]
+    assert {"libz.so", "libRIO.so", "libTree.so"} <= {part["library"] for part in libraries}
     for side in ("a_per_event", "b_per_event"):
-        assert sum(one[side] for one in libraries) == pytest.approx(total[side], rel=1e-3)
-    functions = {one["function"]: one["difference"] for one in parts if one["function"]}
+        assert sum(part[side] for part in libraries) == pytest.approx(total[side], rel=1e-3)
+    functions = {part["function"]: part["difference"] for part in parts if part["function"]}
     assert 700 < functions["TBufferFile::ReadFastArray(float*, int)"] < 900
     with Store.open(local_user.settings.database, create=False) as store:
         rows = store.instruction_counts()

@@ -215,7 +215,7 @@ def test_critical_site_gets_probes_only_and_returns_by_itself(simulation: Simula
         patrol.run_round()
         patrol.run_round()
     probes = [request for request in simulation.requests if request.max_jobs]
-    assert [(one.sites, one.max_jobs) for one in probes] == [(("SITE_A",), 1)] * 3
+    assert [(request.sites, request.max_jobs) for request in probes] == [(("SITE_A",), 1)] * 3
     assert probes[0].overrides == {"repeats": "1"}
     due = [f"probe:SITE_A:{begin_us + number * 900 * 10**6}" for number in (1, 2, 3)]
     assert [occasion for occasion in simulation.occasions() if occasion.startswith("probe:")] == due
@@ -260,14 +260,14 @@ def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(
         patrol.run_round()
         patrol.run_round()
     probes = [request for request in simulation.requests if request.max_jobs]
-    assert [(one.sites, one.axes["door"], one.excluded) for one in probes] == [
+    assert [(request.sites, request.axes["door"], request.excluded) for request in probes] == [
         (("SITE_A",), ("file",), {})
     ] * 2
     due = [f"probe:SITE_A:file:{begin_us + number * 900 * 10**6}" for number in (1, 2)]
     assert [occasion for occasion in simulation.occasions() if occasion.startswith("probe:")] == due
     full_requests = [request for request in simulation.requests if not request.max_jobs]
-    assert {one.sites for one in full_requests} == {("SITE_A", "SITE_B")}
-    assert {tuple(one.excluded) for one in full_requests} == {("SITE_A:file",)}
+    assert {request.sites for request in full_requests} == {("SITE_A", "SITE_B")}
+    assert {tuple(request.excluded) for request in full_requests} == {("SITE_A:file",)}
 
 
 def test_probe_of_a_storage_reads_through_a_door_that_works(simulation: SimulatedGrid) -> None:
@@ -281,7 +281,7 @@ def test_probe_of_a_storage_reads_through_a_door_that_works(simulation: Simulate
     simulation.advance(15 * 60)
     patrol.run_round()
     probes = [request for request in simulation.requests if request.max_jobs]
-    assert [sorted(one.excluded) for one in probes] == [
+    assert [sorted(request.excluded) for request in probes] == [
         ["SITE_A:closed"],
         ["SITE_A:bad", "SITE_A:closed"],
     ]
@@ -524,8 +524,8 @@ def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(
     # SITE_A has bytes for one campaign; this machine has 108 s: each reserves 60
     # and uses 30.
     started = [start.request for start in reversed(simulation.report().starts)]
-    parsed = [parse_json(campaign_starts.PatrolRequest, one) for one in started]
-    assert [(one.sites, one.from_sites) for one in parsed] == [
+    parsed = [parse_json(campaign_starts.PatrolRequest, text) for text in started]
+    assert [(request.sites, request.from_sites) for request in parsed] == [
         (("SITE_A", "SITE_B"), ("local",)),
         (("SITE_B",), ("local",)),
     ]

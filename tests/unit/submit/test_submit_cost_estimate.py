@@ -245,9 +245,9 @@ def test_suggested_in_flight_satisfies_ceiling(tmp_path: Path) -> None:
 
 
 def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:
-    one = make_grid_plan(tmp_path, READING_TEST)
-    costs = cost_estimate.estimate_site_costs(one, {})
-    alone = cost_estimate.estimate_campaign_seconds(one, costs)
+    plan = make_grid_plan(tmp_path, READING_TEST)
+    costs = cost_estimate.estimate_site_costs(plan, {})
+    alone = cost_estimate.estimate_campaign_seconds(plan, costs)
     assert alone == costs[0].wall_s
     two = _plan(tmp_path, Ceilings(), Pace(2))
     assert cost_estimate.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)

@@ -245,8 +245,8 @@ def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
     staged = make_grid_plan(
         tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
     )
-    (one,), (other,) = (plan.clusters for plan in (direct, staged))
-    assert other.disk_bytes - one.disk_bytes == 100_000_000
+    (direct_cluster,), (staged_cluster,) = (plan.clusters for plan in (direct, staged))
+    assert staged_cluster.disk_bytes - direct_cluster.disk_bytes == 100_000_000
 
 
 def test_mixed_plan_renders_local_and_grid_jobs(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_folder_arrives_as_folder(tmp_path: Path, authority: CertificateAuthorit
     }
     assert [path.name for path in (tmp_path / "unpacked").iterdir()] == [name]
     certificates = make_tls_context(env).get_ca_certs()
-    assert any("Treehammer" in str(one["subject"]) for one in certificates)
+    assert any("Treehammer" in str(certificate["subject"]) for certificate in certificates)
 
 
 def test_authorities_travel_with_every_job(tmp_path: Path, authority: CertificateAuthority) -> None:

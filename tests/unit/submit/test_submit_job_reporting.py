@@ -188,7 +188,7 @@ def test_replica_checks_are_uploaded(
     finding = ReplicaRow("1", 5, "twin", "hash", "A", "door", "f", "root://", False, "torn")
     store.add_replicas([finding, replace(finding, id="2", dataset="other")])
     uploader.upload(store, CAMPAIGN)
-    assert [one["id"] for one in service.documents[0]["replicas"]] == ["1"]
+    assert [replica["id"] for replica in service.documents[0]["replicas"]] == ["1"]
 
 
 def test_external_jobs_are_not_uploaded(
@@ -403,11 +403,11 @@ def test_tokens_outlive_their_jobs(tmp_path: Path) -> None:
         assert span >= 3600 + 60 + (place // 2 + 1) * each + TOKEN_GRACE_S
     assert spans == sorted(spans)
     here = make_local_plan(tmp_path / "test", SHELL_TEST)
-    one, two = TokenDeadlines(here, 1), TokenDeadlines(here, 2)
+    narrow, wide = TokenDeadlines(here, 1), TokenDeadlines(here, 2)
     first, second = list(here.jobs)[:2]
-    assert one.next_deadline_s(first) >= 2 * first.wall_limit_s + TOKEN_GRACE_S
-    assert one.next_deadline_s(second) >= 4 * first.wall_limit_s + TOKEN_GRACE_S
-    assert two.next_deadline_s(first) == two.next_deadline_s(second), "both start at once"
+    assert narrow.next_deadline_s(first) >= 2 * first.wall_limit_s + TOKEN_GRACE_S
+    assert narrow.next_deadline_s(second) >= 4 * first.wall_limit_s + TOKEN_GRACE_S
+    assert wide.next_deadline_s(first) == wide.next_deadline_s(second), "both start at once"
 
 
 def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:

@@ -198,19 +198,23 @@ def test_datasets_have_their_jobs_files_and_series(tmp_path: Path) -> None:
     assert len(plan.jobs) == len([*plan.jobs]) == 9
     found: dict[str, set[object]] = {"tiny": set(), "other": set()}
     for job in plan.jobs:
-        of_job = {str(one.identity["dataset"]) for one in job.spec.executions}
+        of_job = {str(execution.identity["dataset"]) for execution in job.spec.executions}
         assert len(of_job) == 1 or job.kind == "checksum"
-        for one in job.spec.executions:
-            name = str(one.identity["dataset"])
-            assert f"/{name}/" in one.files[0].url
-            assert one.identity["content_hash"] == one.identity["dataset_hash"]
-            found[name].add(one.identity["series"])
+        for execution in job.spec.executions:
+            name = str(execution.identity["dataset"])
+            assert f"/{name}/" in execution.files[0].url
+            assert execution.identity["content_hash"] == execution.identity["dataset_hash"]
+            found[name].add(execution.identity["series"])
     assert not found["tiny"] & found["other"]
     alone = make_local_plan(tmp_path / "alone")
-    series = {one.identity["series"] for job in alone.jobs for one in job.spec.executions}
+    series = {
+        execution.identity["series"] for job in alone.jobs for execution in job.spec.executions
+    }
     assert found["tiny"] == series
-    checksum = [one for one in plan.jobs[-1].spec.executions if one.kind == "checksum"]
-    assert [one.identity["dataset"] for one in checksum] == ["tiny"] * 2 + ["other"] * 2
+    checksum = [
+        execution for execution in plan.jobs[-1].spec.executions if execution.kind == "checksum"
+    ]
+    assert [execution.identity["dataset"] for execution in checksum] == ["tiny"] * 2 + ["other"] * 2
     (cost,) = estimate_site_costs(plan, {})
     (cost_alone,) = estimate_site_costs(alone, {})
     assert cost.read_bytes is not None
@@ -222,7 +226,9 @@ def test_only_datasets_without_replica_are_skipped(tmp_path: Path) -> None:
     site = make_site()
     key = site.name, site.doors[0].name
     plan = plan_two_datasets(tmp_path, RucioPlacement({}, {(*key, "other"): "no replica here"}))
-    read = {str(one.identity["dataset"]) for job in plan.jobs for one in job.spec.executions}
+    read = {
+        str(execution.identity["dataset"]) for job in plan.jobs for execution in job.spec.executions
+    }
     assert read == {"tiny"}
     assert [note for note in plan.notes if "is skipped for other" in note]
 
@@ -420,13 +426,20 @@ def test_jobs_that_watch_join_the_start_and_run_the_same_variants(tmp_path: Path
 def test_measurements_of_a_watch_are_series_of_their_own(tmp_path: Path) -> None:
     jobs = list(make_watched_plan(tmp_path).jobs)
     identities = [job.spec.executions[0].identity for job in jobs]
-    assert [one["test_name"] for one in identities] == ["load", "load", "server-watch", "log-parse"]
-    assert [one["site"] for one in identities] == ["STORAGE", "STORAGE", "DISK1", "DISK1"]
-    assert {(one["storage_site"], one["door"]) for one in identities} == {("STORAGE", "one")}
-    assert [one["job_id"] for one in identities] == [job.spec.job_id for job in jobs]
+    assert [identity["test_name"] for identity in identities] == [
+        "load",
+        "load",
+        "server-watch",
+        "log-parse",
+    ]
+    assert [identity["site"] for identity in identities] == ["STORAGE", "STORAGE", "DISK1", "DISK1"]
+    assert {(identity["storage_site"], identity["door"]) for identity in identities} == {
+        ("STORAGE", "one")
+    }
+    assert [identity["job_id"] for identity in identities] == [job.spec.job_id for job in jobs]
     assert len({job.spec.job_id for job in jobs}) == 4
-    assert len({one["series"] for one in identities}) == 3
-    assert len({one["campaign_id"] for one in identities}) == 1
+    assert len({identity["series"] for identity in identities}) == 3
+    assert len({identity["campaign_id"] for identity in identities}) == 1
 
 
 def test_each_job_gets_the_files_of_its_test(tmp_path: Path) -> None:
@@ -455,9 +468,12 @@ def test_settings_reach_the_tests_that_have_them(tmp_path: Path) -> None:
     loading = make_pinned_test(tmp_path, LOAD_TEST).definition
     names, settings = ("server-watch", "log-parse"), make_settings(tmp_path)
     watches = load_watches(names, [make_site()], watch, loading, settings)
-    known = [dict(one.pinned.definition.settings) for one in watches]
-    assert [(one.get("log"), one["server"]) for one in known] == [(None, "d1"), ("/x", "d1")]
-    assert {one.pinned.definition.load for one in watches} == {loading.load}
+    settings_by_watch = [dict(watch.pinned.definition.settings) for watch in watches]
+    assert [(values.get("log"), values["server"]) for values in settings_by_watch] == [
+        (None, "d1"),
+        ("/x", "d1"),
+    ]
+    assert {watch.pinned.definition.load for watch in watches} == {loading.load}
 
 
 @pytest.mark.parametrize(

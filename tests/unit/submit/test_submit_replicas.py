@@ -406,7 +406,9 @@ def test_plan_uses_placement_and_notes_skipped_doors(
         placement=placement,
     )
     assert {job.site.name for job in plan.jobs} == {"A"}
-    assert {one.files for job in plan.jobs for one in job.spec.executions} == {(input_file,)}
+    assert {execution.files for job in plan.jobs for execution in job.spec.executions} == {
+        (input_file,)
+    }
     assert plan.notes == ("Door root of site B is skipped, no good replica: f: gone.",)
     nowhere = RucioPlacement({}, {("A", "root", "tiny"): "a", ("B", "root", "tiny"): "b"})
     with pytest.raises(NothingToDoError, match="no variant") as caught:

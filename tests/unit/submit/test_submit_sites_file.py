@@ -277,7 +277,7 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
         ),
         labels=st.lists(names, max_size=3, unique=True).map(tuple),
     )
-    return draw(st.lists(site, max_size=3, unique_by=lambda one: one.name)), made_pools
+    return draw(st.lists(site, max_size=3, unique_by=lambda site: site.name)), made_pools
 
 
 @given(documents())
