@@ -101,6 +101,12 @@ class LocalUser:
             catch_exceptions=True,
         )
 
+    def submit_test(self, *options: str) -> str:
+        """Submit the user's test, and return the output."""
+        submitted = self.invoke_command("submit", str(self.test), *options)
+        assert submitted.exception is None, submitted.output
+        return submitted.output
+
     def run_in_new_process(self, verb: str, *arguments: str) -> str:
         """Run a command in another process and return its output."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
