@@ -33,6 +33,7 @@ def warm_up_payloads() -> None:
         root_engine.warm_up(root, task, root_engine.select_reader(root, task))
     root_engine.compile_header(root, "checksum.hpp")
     root_engine.compile_header(root, "ntuple_checksum.hpp")
+    root_engine.compile_header(root, "columns/dataframe.hpp")
 
 
 def warm_up_datasets(scripts: str) -> None:

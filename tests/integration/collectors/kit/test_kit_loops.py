@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 import uproot
 from click.testing import CliRunner, Result
-from job_factory import make_execution, make_job
+from job_factory import make_execution, make_job, write_payload_job
 from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.collectors.job_spec import (
-    MIN_LAUNCH_CPU_S,
     ExecutionLimits,
     InputFile,
-    total_cpu_s,
 )
 from treehammer.collectors.record.metric_catalogue import (
     METRICS_BY_NAME,
@@ -31,97 +29,57 @@ from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
 from treehammer.submit.cli.check_commands import tests as commands
 
-#: A loop with half as much CPU again where the test asks for it.
+#: A loop that runs in launches of both sides.
 TURNS_LOOP = """
 import treehammer_kit
 
 treehammer_kit.run('''
 void read(treehammer::Pass &pass)
 {
-   static volatile unsigned long sink = 1;
-   const long extra = std::atol(pass.Setting("extra").c_str());
-   for (Long64_t entry : pass.entries) {
+   for (Long64_t entry : pass.entries)
       pass.Add(pass.tree->GetEntry(entry));
-      if (std::string(gROOT->GetVersion()) == pass.Setting("slowed"))
-         for (long i = 0; i < extra; ++i)
-            sink = sink * 3 + 1;
-   }
 }
 '''%s)
 """
 
 
-def run_launch(
-    folder: Path,
-    file: Path,
-    releases: tuple[str, str],
-    extra: int = 0,
-    arguments: str = "",
-    payload: str = TURNS_LOOP,
-) -> list[dict[str, Any]]:
-    """Run one launch of both releases, B before A; return the records of A and B."""
+def run_launch(folder: Path, file: Path, payload: str) -> list[dict[str, Any]]:
+    """Run one launch of a payload with one release; return the records of A and B."""
     (folder / "payload").mkdir()
-    (folder / "payload/script").write_text(payload % arguments)
+    (folder / "payload/script").write_text(payload)
     variant = {"cache_mb": 1, "branches": 1.0, "events": 1.0, "cache": "warm"}
     files = (InputFile(file.name, str(file), file.stat().st_size, ""),)
+    request = providers.parse_software_request("6.40.00")
+    software = providers.prepare_software(request, config.load_settings().software_dir)
     sides = []
-    for position, side, release in ((1, "B", releases[1]), (2, "A", releases[0])):
+    for position, side in enumerate("BA", 1):
         spec = make_execution(
             position, variant=variant, files=files, tree="events", passes=2, mode="paired",
-            side=side, software=prepare(release),
+            side=side, software=software,
         )  # fmt: skip
         sides.append(replace(spec, identity={**spec.identity, "launch_order": "BA"}))
-    settings = {"extra": extra, "slowed": releases[1]}
-    job = make_job(*sides, limits=ExecutionLimits(300.0, 0), settings=settings)
+    job = make_job(*sides, limits=ExecutionLimits(300.0, 0))
     (folder / "job.json").write_text(job.to_json())
     worker = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
     done = subprocess.run(worker, cwd=folder, capture_output=True, text=True, check=False)
-    found = [json.loads(path.read_text())["values"] for path in (folder / "records").iterdir()]
-    assert len(found) == 2, done.stdout + done.stderr
-    return sorted(found, key=lambda values: -int(values["position"]))
-
-
-def prepare(release: str) -> Any:
-    request = providers.parse_software_request(release)
-    return providers.prepare_software(request, config.load_settings().software_dir)
-
-
-def test_releases_read_by_turns(tree_file: Path, tmp_path: Path) -> None:
-    """Slow one release down; the demo's tests check launches without that."""
-    base, other = run_launch(tmp_path, tree_file, ("6.38.00", "6.40.00"), extra=3_000)
-    assert (base["root_version"], other["root_version"]) == ("6.38.00", "6.40.00")
-    for values in (base, other):
-        assert "failure_class" not in values, values["failure_message"]
-        assert values["plausible"], values["implausible_reasons"]
-        assert values["run_mode"] == "paired"
-        assert values["events_read"] == values["events_total"] == 4000
-        assert values["passes_counted"] == values["passes_done"] == len(values["pass_loop_wall_s"])
-        loop = sum(values["pass_loop_user_s"]) + sum(values["pass_loop_sys_s"])
-        assert loop == pytest.approx(sum(values["segment_cpu_ns"]) / 1e9, rel=0.01)
-        # The stop of a launch and the demand of a verdict are one quantity.
-        assert total_cpu_s(values["loop_cpu_s"], values["passes_counted"]) >= MIN_LAUNCH_CPU_S
-    for name in ("passes_done", "segments", "segment_entries", "loop_unzipped_bytes", "bytes_read"):
-        assert base[name] == other[name], name
-    assert "segment_cpu_log_ratio" not in base
-    assert other["segment_wall_log_ratio_sd"] > 0
-    assert other["segment_cpu_log_ratio"] > 0.3
+    records = [json.loads(path.read_text())["values"] for path in (folder / "records").iterdir()]
+    assert len(records) == 2, done.stdout + done.stderr
+    return records
 
 
 def test_loop_that_ignores_its_entries_is_refused(tree_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
     greedy = TURNS_LOOP.replace("pass.entries", "treehammer::Entries(pass.tree->GetEntries())")
-    assert greedy != TURNS_LOOP
-    found = run_launch(tmp_path / "job", tree_file, ("6.40.00", "6.40.00"), payload=greedy)
-    kinds = sorted(values["failure_kind"] for values in found)
+    records = run_launch(tmp_path, tree_file, greedy % "")
+    kinds = sorted(values["failure_kind"] for values in records)
     assert kinds == ["other-half", "turns"]
-    assert "turns=False" in " ".join(values["failure_message"] for values in found)
+    assert "turns=False" in " ".join(values["failure_message"] for values in records)
 
 
 def test_loop_that_cannot_be_divided_runs_alone(tree_file: Path, tmp_path: Path) -> None:
-    found = run_launch(tmp_path, tree_file, ("6.40.00", "6.40.00"), arguments=", turns=False")
-    assert [values["run_mode"] for values in found] == ["sequential"] * 2
-    assert [values["passes_done"] for values in found] == [2, 2]
-    assert all(values["eff_payload"] > 0 for values in found)
+    records = run_launch(tmp_path, tree_file, TURNS_LOOP % ", turns=False")
+    assert [values["run_mode"] for values in records] == ["sequential"] * 2
+    assert [values["passes_done"] for values in records] == [2, 2]
+    assert all(values["eff_payload"] > 0 for values in records)
 
 
 KIT = Path(providers.__file__).parents[1] / "kit"
@@ -165,6 +123,7 @@ class TurnPayload:
         setup = replace(setup, env={**setup.env, "TREEHAMMER_TURNS": str(self._prefix)})
         done = self._run_payload(setup, *files, **options)
         assert done.failure is None, done.log
+        assert done.values["passes_counted"] == 2
         ready, *lines = os.read(from_payload, 65536).decode().splitlines()
         os.close(to_payload)
         os.close(from_payload)
@@ -180,34 +139,43 @@ def in_turns(run_payload: Callable[..., Any], tmp_path: Path) -> TurnPayload:
     return TurnPayload(run_payload, tmp_path)
 
 
-def test_dataframe_and_uproot_agree(
+@pytest.fixture(scope="module")
+def plain_python() -> providers.SoftwareSetup:
+    """This Python without ROOT."""
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONNOUSERSITE": "1"}
+    request = providers.parse_software_request("none")
+    return providers.setup_software(request, environment, KIT)
+
+
+@pytest.fixture(scope="module")
+def uproot_passes(
+    run_payload: Callable[..., Any], plain_python: providers.SoftwareSetup, tree_file: Path
+) -> Any:
+    """Outcome of whole passes with uproot, whose results are those of every other loop."""
+    files = (tree_file, tree_file)
+    done = run_payload(plain_python, *files, payload=UPROOT_READ, fresh=True, **ANALYSIS)
+    assert done.failure is None, done.log
+    return done
+
+
+def test_threads_of_a_dataframe_have_the_results_of_uproot(
     run_payload: Callable[..., Any],
+    uproot_passes: Any,
     latest_release: providers.SoftwareSetup,
     tree_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    files = (tree_file, tree_file)
     # Threads take no turns: without a worker, opening this pipe would not end.
     os.mkfifo(tmp_path / "turns.commands")
     offered = {**latest_release.env, "TREEHAMMER_TURNS": str(tmp_path / "turns")}
     threaded = replace(latest_release, env=offered)
-    frame = run_payload(threaded, *files, payload=RDF_READ, threads=2, **ANALYSIS)
+    frame = run_payload(threaded, tree_file, tree_file, payload=RDF_READ, threads=2, **ANALYSIS)
     assert frame.failure is None, frame.log
-    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
-    plain = providers.setup_software(
-        providers.parse_software_request("none"), {"PATH": "/usr/bin:/bin"}, KIT
-    )
-    other = run_payload(plain, *files, payload=UPROOT_READ, fresh=True, **ANALYSIS)
-    assert other.failure is None, other.log
+    assert_equal_results(frame, uproot_passes)
     with uproot.open(tree_file) as file:
         kept = 2 * int((file["events"]["nMuon"].array(library="np") >= 3).sum())
-    names = ("events_kept", "histogram_entries", "histogram_checksum")
-    assert [frame.extras[name] for name in names] == [other.extras[name] for name in names]
     assert frame.extras["events_kept"] == kept
-    for name in ("events_read", "events_total", "branches_selected", "selected_zip_bytes"):
-        assert frame.values[name] == other.values[name]
-    assert frame.values["events_read"] == 8000
+    assert frame.values["selected_zip_bytes"] == uproot_passes.values["selected_zip_bytes"]
     assert frame.values["bytes_read"] >= frame.values["selected_zip_bytes"]
     # Two files of eight clusters of 500 events.
     assert frame.extras["eff_bound"] == 1
@@ -216,14 +184,13 @@ def test_dataframe_and_uproot_agree(
     assert 0 <= frame.extras["idle_thread_s"] <= 2 * wall
 
 
-def test_dataframe_in_turns_has_the_results_of_whole_passes(
-    run_payload: Callable[..., Any],
+def test_turns_of_a_dataframe_have_the_results_of_whole_passes(
     in_turns: TurnPayload,
+    uproot_passes: Any,
     latest_release: providers.SoftwareSetup,
     tree_file: Path,
     newest_twin: Path,
 ) -> None:
-    whole = run_payload(latest_release, tree_file, tree_file, payload=RDF_READ, **ANALYSIS)
     entries = {}
     for file, one_pass, format_, order in (
         (tree_file, TOGETHER, "ttree", "together"),
@@ -231,10 +198,7 @@ def test_dataframe_in_turns_has_the_results_of_whole_passes(
     ):
         options = {"payload": RDF_READ, "format": format_, "file_order": order, **ANALYSIS}
         done, answers = in_turns.run(latest_release, file, file, one_pass=one_pass, **options)
-        assert_equal_results(done, whole)
-        if format_ == "ttree":
-            for name in ("bytes_read", "read_calls", "selected_zip_bytes"):
-                assert done.values[name] == whole.values[name]
+        assert_equal_results(done, uproot_passes)
         entries[order] = [answers[f"open {number}"][-1] for number in (0, 1)]
         turns = [turn for command in FILE_TURNS for turn in answers[command]]
         assert all(cpu > 0 and wall > 0 for cpu, wall, *_ in turns)
@@ -242,24 +206,18 @@ def test_dataframe_in_turns_has_the_results_of_whole_passes(
     assert entries == {"together": [[8000], [0]], "in turn": [[4000], [4000]]}
 
 
-def test_uproot_in_turns_has_the_results_of_whole_passes(
-    run_payload: Callable[..., Any],
+def test_turns_of_uproot_have_the_results_of_whole_passes(
     in_turns: TurnPayload,
+    uproot_passes: Any,
+    plain_python: providers.SoftwareSetup,
     tree_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
-    plain = providers.setup_software(
-        providers.parse_software_request("none"), {"PATH": "/usr/bin:/bin"}, KIT
-    )
-    files = (tree_file, tree_file)
-    options = {"payload": UPROOT_READ, "fresh": True, **ANALYSIS}
-    whole = run_payload(plain, *files, **options)
-    done, answers = in_turns.run(plain, *files, one_pass=IN_TURN, **options)
-    assert_equal_results(done, whole)
+    files, options = (tree_file, tree_file), {"payload": UPROOT_READ, "fresh": True, **ANALYSIS}
+    done, answers = in_turns.run(plain_python, *files, one_pass=IN_TURN, **options)
+    assert_equal_results(done, uproot_passes)
     # Without the keys of baskets, which uproot reads to make steps of so many bytes.
     assert done.values["selected_zip_bytes"] <= done.values["bytes_read"]
-    assert done.values["bytes_read"] <= whole.values["bytes_read"]
+    assert done.values["bytes_read"] <= uproot_passes.values["bytes_read"]
     # The columns of this file are a single step, which begins in the first turn.
     first, last = answers["run 0 1"][0], answers["run 700 4000"][0]
     assert first[2] > 0
@@ -269,11 +227,9 @@ def test_uproot_in_turns_has_the_results_of_whole_passes(
 
 def assert_equal_results(done: Any, whole: Any) -> None:
     assert [done.extras[name] for name in RESULTS] == [whole.extras[name] for name in RESULTS]
-    assert done.extras.keys() == whole.extras.keys()
     for name in ("events_read", "events_total", "branches_selected"):
         assert done.values[name] == whole.values[name]
     assert done.values["events_read"] == 8000
-    assert done.values["passes_counted"] == 2
 
 
 READ_BOTH = Path(hctests_file).parent / "rntuple-read" / "read.py"
@@ -309,28 +265,20 @@ def test_compiled_loop_reports_what_the_interpreted_one_does(
 
 def build_loop(setup: providers.SoftwareSetup, folder: Path, file_format: str) -> str:
     """Build the libraries of both formats' shipped loop as the worker does; return their folder."""
-    execution: dict[str, object] = {
-        "kind": "timed",
-        "variant": {"format": file_format},
-        "files": [],
-    }
-    execution |= {"tree": "events", "passes": 1, "seed": 1}
-    job, result = folder / "job.json", folder / "result.json"
-    job.write_text(json.dumps({"format": 1, "execution": execution, "settings": {}}))
+    job = write_payload_job(folder, variant={"format": file_format})
     base = config.load_settings().software_dir / "loops"
-    variables = {"TREEHAMMER_LOOP_BUILD": base, "TREEHAMMER_JOB": job, "TREEHAMMER_RESULT": result}
     done = subprocess.run(
         setup.build_command("python", str(READ_BOTH)),
-        env={**setup.env, **{name: str(value) for name, value in variables.items()}},
+        env={**setup.env, **job, "TREEHAMMER_LOOP_BUILD": str(base)},
         capture_output=True,
         text=True,
         timeout=600,
         check=True,
     )
-    found = json.loads(result.read_text())["values"]["folder"]
-    if not found:
+    built = json.loads((folder / "result.json").read_text())["values"]["folder"]
+    if not built:
         skip_or_fail(f"no library was built: {done.stderr}")
-    return str(found)
+    return str(built)
 
 
 TEST = """\

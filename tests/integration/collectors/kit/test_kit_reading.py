@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -302,22 +301,6 @@ def test_invalid_macro_is_reported(
     assert expected in done.failure["message"]
 
 
-# --- Checksum -------------------------------------------------------------------------------------
-
-
-def test_checksum_covers_every_leaf_and_depends_on_values(
-    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
-) -> None:
-    one = run_payload(release, tree_file, kind="checksum")
-    assert one.failure is None
-    assert one.values["checksum_leaves"] == 32
-    assert json.loads(one.values["checksum_skipped_leaves"]) == []
-    twice = run_payload(
-        release, tree_file, shutil.copy(tree_file, tmp_path / "copy.root"), kind="checksum"
-    )
-    assert twice.values["value_checksum"] != one.values["value_checksum"]
-
-
 #: Software events take the same way as those of the processor, which many machines do not offer.
 SCRIPT = """
 import json, os, sys
@@ -346,7 +329,6 @@ sys.stdout.flush(); os._exit(0)
 """
 
 
-@pytest.mark.root
 def test_increase_of_each_loop_is_counted(release: providers.SoftwareSetup, tmp_path: Path) -> None:
     script = tmp_path / "count.py"
     script.write_text(SCRIPT)
