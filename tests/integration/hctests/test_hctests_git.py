@@ -307,15 +307,6 @@ def test_submodule_is_refused(origin: Path, git: Git, settings: Settings, tmp_pa
         pinned_tests.pin_test(f"{origin}@main:tests/read/module/deep", settings)
 
 
-def test_lfs_pointer_is_refused(
-    origin: Path, git: Git, settings: Settings, address: Address
-) -> None:
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
-    commit(git, origin, "read.py", pointer)
-    with pytest.raises(DefinitionError, match="Git LFS pointer"):
-        pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
-
-
 @pytest.mark.parametrize("path", ["../outside", "/etc", "tests/../../x"])
 def test_path_must_stay_in_the_repository(
     origin: Path, settings: Settings, address: Address, path: str
