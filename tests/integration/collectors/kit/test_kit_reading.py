@@ -99,14 +99,6 @@ def test_selection_reads_branches_and_counters(
     assert values["loop_unzipped_bytes"] / values["events_read"] == pytest.approx(32, abs=1)
 
 
-def test_event_fraction_is_exact(
-    latest_release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
-) -> None:
-    values = run_payload(latest_release, tree_file, tree_file, events=0.01).values
-    assert values["events_read"] == 80
-    assert values["events_total"] == 8000
-
-
 SAMPLE_SCRIPT = """
 import json, sys
 import ROOT
@@ -376,16 +368,6 @@ def test_releases_read_the_same_values_of_any_layout(
         for path in (tree_file, rewritten)
     }
     assert len(sums) == 1
-
-
-def test_releases_read_the_same_amount(
-    all_releases: list[providers.SoftwareSetup], tree_file: Path, run_payload: Run
-) -> None:
-    old, new = (
-        run_payload(setup, tree_file, branches=0.2, events=0.3).values for setup in all_releases
-    )
-    for name in ("loop_unzipped_bytes", "events_read", "branches_selected", "selected_zip_bytes"):
-        assert old[name] == new[name]
 
 
 @pytest.fixture

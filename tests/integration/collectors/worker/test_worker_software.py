@@ -276,20 +276,3 @@ def test_container_without_files_names_the_folder_to_bind(
     assert failure(ran.record_values) == ("software-setup", "broken")
     assert f"{bench.folder / 'payload'} is missing" in ran.record_values["failure_message"]
     assert "--bind {folders}" in ran.record_values["failure_message"]
-
-
-@pytest.mark.parametrize(
-    "prefix, kind, expected",
-    [
-        ("/no/such/runtime exec image", "broken", "No such file or directory: '/no/such/runtime'"),
-        ("sh -c 'echo FATAL: no such image >&2; exit 255'", "broken", "FATAL: no such image"),
-        ("true", "broken", "did not run python3"),
-        (f"env PATH={Path(sys.executable).parent}:/usr/bin:/bin", "missing", "finds no ROOT"),
-    ],
-)
-def test_unusable_command(
-    bench: Any, make_spec: Callable[..., Any], prefix: str, kind: str, expected: str
-) -> None:
-    ran = bench.run(read(), make_spec(software=providers.parse_software_request(f"wrap:{prefix}")))
-    assert failure(ran.record_values) == ("software-setup", kind)
-    assert expected in ran.record_values["failure_message"]

@@ -330,19 +330,30 @@ def test_read_only_work_folder_is_refused(tmp_path: Path, prefix: str) -> None:
         setup_software(request, os.environ, "/etc", {"work": "/proc"})
 
 
+@pytest.mark.parametrize(
+    "prefix, kind, expected",
+    [
+        ("/no/such/runtime exec image", "broken", "No such file or directory: '/no/such/runtime'"),
+        ("sh -c 'echo FATAL: no such image >&2; exit 255'", "broken", "FATAL: no such image"),
+        ("true", "broken", "did not run python3"),
+        (f"env PATH={Path(sys.executable).parent}:/usr/bin:/bin", "missing", "finds no ROOT"),
+    ],
+)
+def test_unusable_command_is_named_on_the_node(
+    tmp_path: Path, prefix: str, kind: str, expected: str
+) -> None:
+    request = parse_software_request(f"wrap:{prefix}")
+    with pytest.raises(ExecutionError, match=expected) as error:
+        setup_software(request, os.environ, "/etc", {"work": str(tmp_path)})
+    failure = error.value.failure
+    assert (failure.failure_class, failure.kind) == ("software-setup", kind)
+
+
 def test_unknown_provider_is_refused(tmp_path: Path) -> None:
     request = SoftwareRequest("x:y", "x", "", "y")
     with pytest.raises(ExecutionError, match="unknown software provider 'x'") as error:
         setup_software(request, os.environ, tmp_path)
     assert error.value.failure.failure_class == "software-setup"
-
-
-def test_every_wheel_has_a_distinct_hash() -> None:
-    assert set(wheels.WHEEL_SHA256) == set(providers.WHEELS)
-    hashes = [sha for by_tag in wheels.WHEEL_SHA256.values() for sha in by_tag.values()]
-    assert len(set(hashes)) == len(hashes)
-    assert all(len(sha) == 64 and int(sha, 16) for sha in hashes)
-    assert wheels.find_wheel_sha256("6.99.00") == ""
 
 
 @pytest.mark.parametrize(
