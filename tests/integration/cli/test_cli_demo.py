@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import uproot
 from console import agrees, commands, normalize, run
 from polling import wait_until
 from repository_code import REPOSITORY, DemoRun
@@ -173,17 +172,6 @@ def test_demo_pages_contain_study_s0_figure_and_conclusion(demo_run: DemoRun) ->
     for page in (efficiency, report):
         assert not re.search(r"(src|href)=[\"']https?:", page)
         assert "<script" not in page
-
-
-def test_tree_equals_database(demo_run: DemoRun) -> None:
-    with uproot.open(demo_run.folder / "demo-results" / "results.root") as file:
-        read = file["results"].arrays(["measurement_id", "cpu_per_event_s"], library="np")
-    stored = dict(query(demo_run, "select measurement_id, cpu_per_event_s from measurement"))
-    assert len(read["measurement_id"]) == len(stored)
-    for name, value in zip(read["measurement_id"], read["cpu_per_event_s"], strict=True):
-        assert value == pytest.approx(
-            stored[name] if stored[name] is not None else float("nan"), rel=0, nan_ok=True
-        )
 
 
 def test_last_printed_commands_open_results_page(demo_run: DemoRun) -> None:
