@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,13 @@ from treehammer.web.pages.openid_sign_in import OpenIdProvider, find_role, parse
 
 BROWSER = {"Accept": "text/html,*/*"}
 PUBLIC = "http://127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load no certificate authorities, which takes longer than a sign-in without TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
+    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)
 
 
 @pytest.fixture
