@@ -28,6 +28,14 @@ SIMILAR_SITES_TEXT = (
 )
 
 
+#: A site is an outlier if it is lower than the median of all by so much, and so many standard deviations.
+LEAST_DEVIATION, OUTLIER_SIGMAS = 0.03, 4.0
+#: Fewer compared sites have no outliers.
+MIN_COMPARED_SITES = 4
+#: Standard deviation of a normal distribution over its median absolute deviation.
+SIGMA_OF_DEVIATION = 1.4826
+
+
 @dataclass(frozen=True)
 class PeerComparison:
     """A site at one time, compared with the others.
@@ -115,6 +123,35 @@ def compare_sites_since(
     query = FigureQuery(tuple(metrics), ("site", *WORKLOAD_COLUMNS), first_day=first_day)
     groups = reader.fetch_figure(query).groups
     return {metric: compare_sites(_sum_work(groups, metric)) for metric in metrics}
+
+
+def find_inefficient_sites(
+    comparisons: Mapping[str, PeerComparison],
+) -> dict[str, PeerComparison]:
+    """Find the sites whose metric is lower than that of similar sites beyond the scatter of all.
+
+    Args:
+        comparisons: by site, of a metric that is better when higher.
+
+    Returns:
+        The outliers, the lowest first: lower than the median of all sites by :data:`LEAST_DEVIATION`
+        and by :data:`OUTLIER_SIGMAS` robust standard deviations.
+    """
+    differences = {
+        site: comparison.difference
+        for site, comparison in comparisons.items()
+        if comparison.difference is not None
+    }
+    if len(differences) < MIN_COMPARED_SITES:
+        return {}
+    middle = statistics.median(differences.values())
+    deviations = [abs(difference - middle) for difference in differences.values()]
+    spread = SIGMA_OF_DEVIATION * statistics.median(deviations)
+    limit = middle - max(LEAST_DEVIATION, OUTLIER_SIGMAS * spread)
+    outliers = sorted(
+        (difference, site) for site, difference in differences.items() if difference < limit
+    )
+    return {site: comparisons[site] for _, site in outliers}
 
 
 def _sum_work(groups: Iterable[FigureGroup], metric: str) -> WorkSums:

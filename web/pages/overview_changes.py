@@ -1,35 +1,28 @@
 """Changes since the start of yesterday (UTC), most severe first.
 
-The period does not depend on the days shown on the page. Changes are derived from roll-ups, verdicts
-and campaigns alone; middleware versions, which only measurements record, are on the sites' pages.
+The period does not depend on the days shown on the page. Changes are derived from roll-ups and
+campaigns alone; middleware versions, which only measurements record, are on the sites' pages.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from enum import IntEnum
 from itertools import pairwise
 
-from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.conclusion import (
-    count_headline,
-    count_slower,
-    describe_headline,
-)
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.read import overview_queries, stored_comparisons
+from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_number, format_day, midnight_us
-from treehammer.web.pages.common_tables import load_campaign_names
-from treehammer.web.pages.overview_tiles import DayCell, SiteRow
+from treehammer.web.pages.overview_tiles import DayCell, SiteRow, sum_outcomes
 from treehammer.web.sections import Badge, Link, Paragraph
 
 #: Days searched for the last status before a change.
@@ -47,10 +40,9 @@ class ChangeSeverity(IntEnum):
     SUMMARY = 0
     CRITICAL = 1
     QUIET = 2
-    SLOWER = 3
-    WORSE = 4
-    BETTER = 5
-    NEW = 6
+    WORSE = 3
+    BETTER = 4
+    NEW = 5
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,6 @@ def changes_since_yesterday(
         day_number(yesterday),
         max_named,
     )
-    changes += _comparison_changes(store, since_us)
     changes += _submission_changes(store, since_us, max_named)
     changes.sort(key=lambda change: (change.severity, -change.failing_share))
     return [*_add_explanations(changes)]
@@ -131,8 +122,7 @@ def _arrival_change(
     sites: Sequence[SiteRow[DayOutcomes]], yesterday: date
 ) -> Iterator[ChangeSentence]:
     recent = [cell.judged for site in sites for cell in site.cells if cell.day >= yesterday]
-    names = (field.name for field in fields(DayOutcomes))
-    total = DayOutcomes(*(sum(getattr(day, name) for day in recent) for name in names))
+    total = sum_outcomes(recent) if recent else DayOutcomes(0, 0, 0)
     if total.total:
         text = f"{pluralize(total.total, 'measurement')} received: {total}."
         yield ChangeSentence(ChangeSeverity.SUMMARY, (text,))
@@ -245,23 +235,6 @@ def _join_parts(parts: Sequence[Link], max_named: int | None) -> Iterator[Link |
         yield from (", ", part) if place else (part,)
     unnamed_count = len(parts) - len(named)
     yield f" and {unnamed_count} more." if unnamed_count else "."
-
-
-def _comparison_changes(store: Store, since_us: int) -> Iterator[ChangeSentence]:
-    """List stored comparisons with the verdicts of their headlines."""
-    comparisons = stored_comparisons.list_latest_comparisons(
-        store, stored_comparisons.MAX_COMPARISONS, since_us=since_us
-    )
-    campaigns = load_campaign_names(store, (comparison.first_verdict for comparison in comparisons))
-    for comparison in comparisons:
-        headline = count_headline(comparison.counts)
-        slower, _, _ = count_slower(headline)
-        address = link_to("comparison", comparison=comparison.first_verdict.comparison_id)
-        parts = (
-            Link(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
-            f": {describe_headline(headline)}.",
-        )
-        yield ChangeSentence(ChangeSeverity.SLOWER if slower else ChangeSeverity.NEW, parts)
 
 
 def _submission_changes(

@@ -17,6 +17,8 @@ from treehammer.analysis.comparison.conclusion import (
     describe_headline,
     select_headline,
 )
+from treehammer.analysis.descriptive import peer_comparison
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.load_tests import StorageDay
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
@@ -27,6 +29,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
+from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
@@ -35,6 +38,7 @@ from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.display_formats import (
     day_from_number,
+    day_number,
     days_until,
     format_day,
     format_time,
@@ -59,17 +63,19 @@ from treehammer.web.pages.overview_changes import (
     changes_since_yesterday,
 )
 from treehammer.web.pages.overview_tiles import (
+    EFFICIENCY_DAYS,
     SiteRow,
     build_tiles,
     load_site_days,
     load_storage_days,
     make_day_table,
+    make_efficiency_column,
     make_good_column,
     make_state_column,
     select_days,
     sort_by_state,
     sort_worst_first,
-    tile_of_comparison,
+    tile_of_slowest,
 )
 from treehammer.web.sections import (
     Badge,
@@ -81,6 +87,7 @@ from treehammer.web.sections import (
     Legend,
     Link,
     Links,
+    Live,
     Paragraph,
     Section,
     TableSection,
@@ -93,6 +100,8 @@ from treehammer.web.sections import (
 
 #: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
+#: Seconds between two refreshes of the tiles.
+REFRESH_INTERVAL_S = 60
 #: Latest comparisons shown.
 MAX_COMPARISONS = 5
 #: Sites and campaigns listed by name; further ones are counted.
@@ -160,7 +169,10 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         _storage_day_table(storages),
         build_states_table(sort_by_state(states)),
     )
-    matrix = _make_matrix(sort_worst_first(lines, current), days, by, current, linked)
+    efficiencies = _compare_efficiencies(store) if request.is_html and by == JOB_SITE else {}
+    inefficient = list(peer_comparison.find_inefficient_sites(efficiencies))
+    worst_first = sort_worst_first(lines, current, inefficient)
+    matrix = _make_matrix(worst_first, days, by, current, linked, efficiencies)
     central = [row for row in states if row.subject_kind == CENTRAL]
     board = Group(
         f"board{' stacked-board' if len(days) > 14 else ''}",
@@ -182,8 +194,23 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         site_address=_make_site_linker(linked),
     )
     sections = (
-        Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
-        Tiles(build_tiles(lines, current, active, _tile_of_latest(verdicts, latest))),
+        Live(
+            Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
+            Tiles(
+                build_tiles(
+                    lines,
+                    current,
+                    inefficient,
+                    active,
+                    _tile_of_slowest(verdicts, latest),
+                    _sum_hours(store),
+                )
+            ),
+            address=link_to_same_page(),
+            every_s=REFRESH_INTERVAL_S,
+        )
+        if request.is_html
+        else None,
         _link_figures(),
         board,
         Titled(
@@ -197,6 +224,24 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
     )
     about = {"changes": [change.text for change in changes]}
     return PageContent("Overview", sections, tables, about)
+
+
+def _compare_efficiencies(store: Store) -> Mapping[str, PeerComparison]:
+    """Compare the CPU efficiency of each site with similar sites over the last days."""
+    metric = DEFAULT_METRIC
+    return peer_comparison.compare_sites_since(store, [metric], _first_recent_day())[metric]
+
+
+def _sum_hours(store: Store) -> float:
+    """Add up the wall time of the good executions of the last days, in hours."""
+    metrics = ("setup_wall_s", "stagein_wall_s", "payload_wall_s")
+    query = FigureQuery(metrics, (), first_day=_first_recent_day(), kind=None)
+    groups = store.fetch_figure(query).groups
+    return sum(moments.total for group in groups for moments in group.metrics.values()) / 3600
+
+
+def _first_recent_day() -> int:
+    return day_number(days_until(today(), EFFICIENCY_DAYS)[0])
 
 
 def _link_figures() -> Links:
@@ -291,15 +336,20 @@ def _make_matrix(
     by: str,
     states: Mapping[str, StatusChangeRow],
     linked: Collection[str] | None,
+    efficiencies: Mapping[str, PeerComparison],
 ) -> DataTable:
     """Make the table of sites by day; the column of states only after an evaluation."""
+    listed = [make_state_column(states)] if states else []
+    if efficiencies:
+        outliers = peer_comparison.find_inefficient_sites(efficiencies)
+        listed.append(make_efficiency_column(efficiencies, outliers))
     return make_day_table(
         "days",
         "Status of each site by day",
         lines,
         days,
         _make_cell_linker(days, by),
-        [*([make_state_column(states)] if states else []), make_good_column()],
+        [*listed, make_good_column()],
         _make_site_linker(linked),
     )
 
@@ -377,12 +427,9 @@ def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
     return DataTable("storage_days", "Storages under load by day", listed, rows)
 
 
-def _tile_of_latest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> Tile | None:
-    if not latest:
-        return None
-    row = verdicts.rows[0]
-    address = link_to("comparison", comparison=row["comparison_id"])
-    return tile_of_comparison(latest[0], row["compared"], address)
+def _tile_of_slowest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> Tile | None:
+    titles = {row["comparison_id"]: row["compared"] for row in verdicts.rows}
+    return tile_of_slowest(latest, lambda summary: titles[summary.first_verdict.comparison_id])
 
 
 def _verdict_table(store: Store, latest: Sequence[ComparisonSummary]) -> DataTable:

@@ -5,8 +5,8 @@ Each number is linked to its evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from datetime import date
 from functools import cached_property
 from itertools import groupby
@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 from treehammer.analysis.comparison.conclusion import count_headline, count_slower
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.status_rules import load_operations_rule
@@ -25,11 +26,19 @@ from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, Campaig
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.text_formatting import format_share, format_significant, join_names
 from treehammer.web.addresses import link_to
 from treehammer.web.cells import HeatCell, SparkCell
-from treehammer.web.display_formats import day_number, format_day, format_time
-from treehammer.web.sections import Badge, Link, Tile
+from treehammer.web.display_formats import (
+    day_number,
+    format_day,
+    format_per_cent,
+    format_time,
+)
+from treehammer.web.sections import Badge, Link, Styled, Tile
 
+#: Days over which efficiency and cost are counted.
+EFFICIENCY_DAYS = 7
 Judged = TypeVar("Judged", DayOutcomes, StorageDay)
 
 
@@ -129,7 +138,9 @@ def _make_day_column(day: date, address: Callable[[SiteRow[Any], date], str]) ->
         judged = row[key]
         link = address(row["line"], day) if judged.total else ""
         title = f"{row['site']}, {name}: {judged.status}, {judged}"
-        return HeatCell(judged.letter, judged.status, address=link, tooltip=title, is_symbol=True)
+        # Days without trouble are blank, so that the others stand out.
+        letter = "·" if judged.status is SiteState.OK else judged.letter
+        return HeatCell(letter, judged.status, address=link, tooltip=title, is_symbol=True)
 
     return TableColumn(
         key, str(day.day), tooltip=name, css_class=lambda row: _day_class(row[key]), draw=draw
@@ -140,6 +151,33 @@ def _day_class(judged: DayOutcomes | StorageDay) -> str:
     severity = getattr(judged, "severity", 0)
     status = judged.status.value
     return f"{status} severity-{severity}" if severity > 1 else status
+
+
+def make_efficiency_column(
+    comparisons: Mapping[str, PeerComparison], outliers: Collection[str]
+) -> TableColumn:
+    """Make the column of CPU efficiency, in which outliers stand out."""
+
+    def draw(row: Row) -> Styled:
+        comparison = comparisons.get(row["site"])
+        if comparison is None or comparison.own_mean is None:
+            return Styled("–")
+        own = format_share(comparison.own_mean)
+        if comparison.difference is None:
+            return Styled(own)
+        title = (
+            f"{format_per_cent(comparison.difference)} against similar sites on the same work, whose "
+            f"median is {format_share(comparison.peer_median or 0)}"
+        )
+        return Styled(own, "badge warning" if row["site"] in outliers else "", title)
+
+    return TableColumn(
+        "efficiency",
+        "CPU eff.",
+        tooltip=f"CPU efficiency of jobs over {EFFICIENCY_DAYS} days on the work of similar sites",
+        css_class=lambda _: "number",
+        draw=draw,
+    )
 
 
 def make_good_column() -> TableColumn:
@@ -163,7 +201,8 @@ def make_state_column(states: Mapping[str, StatusChangeRow]) -> TableColumn:
         reason = state.evidence.explanation or state.reason
         title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
         address = link_to("state-change", change=state.id)
-        return Link(Badge(state.state), address, tooltip=title)
+        text = state.state if state.state == SiteState.OK else Badge(state.state)
+        return Link(text, address, tooltip=title)
 
     return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
 
@@ -198,15 +237,24 @@ def find_latest_day(line: SiteRow[DayOutcomes]) -> DayOutcomes:
 
 
 def sort_worst_first(
-    lines: Sequence[SiteRow[DayOutcomes]], states: Mapping[str, StatusChangeRow]
+    lines: Sequence[SiteRow[DayOutcomes]],
+    states: Mapping[str, StatusChangeRow],
+    inefficient: Sequence[str],
 ) -> list[SiteRow[DayOutcomes]]:
-    """Sort sites by their state, then by their latest day, severe warnings first, then by name."""
+    """Sort sites by their state, then by their latest day, severe warnings first, inefficient ones, by name.
 
-    def key(line: SiteRow[DayOutcomes]) -> tuple[int, int, int, str]:
+    Args:
+        lines: sites by day.
+        states: current states by site.
+        inefficient: sites, the worst first.
+    """
+
+    def key(line: SiteRow[DayOutcomes]) -> tuple[int, int, int, int, str]:
         latest = find_latest_day(line)
         state = states.get(line.site)
         place = WORST_FIRST.index(SiteState(state.state)) if state else len(WORST_FIRST)
-        return place, WORST_FIRST.index(latest.status), -latest.severity, line.site
+        order = inefficient.index(line.site) if line.site in inefficient else len(inefficient)
+        return place, WORST_FIRST.index(latest.status), -latest.severity, order, line.site
 
     return sorted(lines, key=key)
 
@@ -219,16 +267,20 @@ def sort_by_state(states: Iterable[StatusChangeRow]) -> list[StatusChangeRow]:
 def build_tiles(
     lines: Sequence[SiteRow[DayOutcomes]],
     states: Mapping[str, StatusChangeRow],
+    inefficient: Sequence[str],
     running: Sequence[CampaignState],
-    latest: Tile | None,
+    slowest: Tile | None,
+    hours: float,
 ) -> list[Tile]:
-    """Build the tiles of critical and warned sites, slower variants and running campaigns.
+    """Build the tiles: bad and inefficient sites, failures, slower variants, running work and its cost.
 
     Args:
         lines: sites by day.
         states: current states by site; without any, those of the latest days count.
+        inefficient: sites with a lower CPU efficiency than similar ones, the lowest first.
         running: campaigns with active jobs.
-        latest: tile of the newest comparison, if there is any.
+        slowest: tile of the comparison with most slower variants, if there is any.
+        hours: time of the good executions of :data:`EFFICIENCY_DAYS` days.
     """
     if states:
         site_states, period = [SiteState(row.state) for row in states.values()], ""
@@ -237,17 +289,44 @@ def build_tiles(
             [find_latest_day(line).status for line in lines],
             " on their latest day",
         )
-    of_sites = [
-        _tile_of_sites(site_states, SiteState.CRITICAL, f"critical{period}"),
-        _tile_of_sites(site_states, SiteState.WARNING, f"with warnings{period}"),
-    ]
+    tiles = []
+    if site_states:
+        tiles += [
+            _tile_of_sites(site_states, SiteState.CRITICAL, f"critical{period}"),
+            _tile_of_sites(site_states, SiteState.WARNING, f"with warnings{period}"),
+        ]
+        tiles += _tile_of_failures(lines)
     if down := site_states.count(SiteState.DOWNTIME):
-        of_sites.append(Tile(f"{down} of {len(site_states)}", "sites in a downtime", "#days"))
-    return [
-        *(of_sites if site_states else []),
-        *([latest] if latest else []),
-        _tile_of_running(running),
-    ]
+        tiles.append(Tile(f"{down} of {len(site_states)}", "sites in a downtime", "#days"))
+    if inefficient:
+        text = f"less CPU efficiency than similar sites: {join_names(inefficient)}"
+        tiles.append(
+            Tile(str(len(inefficient)), text, link_to("site", site=inefficient[0]), "warning")
+        )
+    if slowest:
+        tiles.append(slowest)
+    return [*tiles, _tile_of_running(running, hours)]
+
+
+def _tile_of_failures(lines: Sequence[SiteRow[DayOutcomes]]) -> Iterator[Tile]:
+    """Count the failures of the latest day with measurements."""
+    for cells in zip(*(reversed(line.cells) for line in lines), strict=True):
+        total = sum_outcomes(cell.judged for cell in cells)
+        if total.total:
+            status = total.status
+            yield Tile(
+                f"{total.failed + total.implausible:,} of {total.total:,}",
+                f"measurements failed or implausible on {format_day(cells[0].day)}",
+                "#days",
+                "" if status is SiteState.OK else status.value,
+            )
+            return
+
+
+def sum_outcomes(outcomes: Iterable[DayOutcomes]) -> DayOutcomes:
+    """Add up outcomes."""
+    rows = [astuple(day) for day in outcomes]
+    return DayOutcomes(*map(sum, zip(*rows, strict=True)))
 
 
 def _tile_of_sites(states: Sequence[SiteState], state: SiteState, words: str) -> Tile:
@@ -256,25 +335,38 @@ def _tile_of_sites(states: Sequence[SiteState], state: SiteState, words: str) ->
     return Tile(f"{count} of {len(states)}", f"sites {words}", "#days", css_class)
 
 
-def _tile_of_running(running: Sequence[CampaignState]) -> Tile:
+def _tile_of_running(running: Sequence[CampaignState], hours: float) -> Tile:
+    cost = f"; {format_significant(hours, 2)} hours of executions in {EFFICIENCY_DAYS} days"
     text = f"campaign{'s' * (len(running) != 1)} running"
     planned = sum(campaign_state.campaign.planned_measurements for campaign_state in running)
     if not planned:
-        return Tile(str(len(running)), text, "#running")
+        return Tile(str(len(running)), text + cost, "#running")
     recorded = sum(
         min(campaign_state.recorded, campaign_state.campaign.planned_measurements)
         for campaign_state in running
     )
-    text += f": {recorded:,} of {planned:,} measurements"
+    text += f": {recorded:,} of {planned:,} measurements{cost}"
     return Tile(str(len(running)), text, "#running", share_done=recorded / planned)
 
 
-def tile_of_comparison(latest: ComparisonSummary, title: str, address: str) -> Tile:
-    """Count the slower variants of the metric with most of them, in the comparison's headline."""
-    slower, total, scope = count_slower(count_headline(latest.counts))
+def tile_of_slowest(
+    latest: Sequence[ComparisonSummary], title: Callable[[ComparisonSummary], str]
+) -> Tile | None:
+    """Count the slower variants of the comparison with most of them, the newest of several; None without any.
+
+    Args:
+        latest: the latest comparisons, newest first.
+        title: returns what one compares.
+    """
+    if not latest:
+        return None
+    counts = [count_slower(count_headline(summary.counts)) for summary in latest]
+    (slower, total, scope), slowest = max(
+        zip(counts, latest, strict=True), key=lambda pair: pair[0][0]
+    )
     return Tile(
         f"{slower} of {total}",
-        f"variants slower {scope}: {title}",
-        address,
+        f"variants slower {scope}: {title(slowest)}",
+        link_to("comparison", comparison=slowest.first_verdict.comparison_id),
         "critical" if slower else "",
     )
