@@ -17,7 +17,7 @@ from repository_code import find_command
 
 from treehammer import config
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.engine import database_engine
+from treehammer.sql.engine import database_engine, oracle_backend
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
@@ -55,11 +55,9 @@ def test_upgrade_requires_a_backup(
     assert "never on an Oracle server" in again.stderr
 
 
-def test_old_server_is_refused(
-    h2_server: H2Server, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(h2_server, "version", "18.4.0.0.0")
-    with pytest.raises(StoreError, match=r"Oracle 18\.4.*19c or later"):
+def test_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle_backend, "MINIMUM_VERSION", (99,))
+    with pytest.raises(StoreError, match=r"the server is Oracle 19.*; 99c or later"):
         Store.open(url)
 
 
