@@ -16,8 +16,6 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_effici
 from treehammer.collectors.record import day_numbers
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import (
-    format_cell,
-    format_duration,
     format_share,
     format_signed,
     format_significant,
@@ -222,16 +220,8 @@ def format_time(us: int) -> str:
 TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "kind": lambda section: type(section).__name__,
     "time": format_time,
-    "cell": format_cell,
     "counted": pluralize,
     "column_title": title_column,
     "column_head": head_column,
     "axis_head": head_axis,
-    "duration": format_duration,
-    "per_cent": verdict_text.format_effect,
-    "interval": verdict_text.format_interval,
-    "scope": verdict_text.describe_scope,
-    "verdict": verdict_text.format_verdict,
-    "within": verdict_text.format_delta,
-    "flat": verdict_text.flatten_verdict,
 }

@@ -19,7 +19,14 @@ from treehammer.tables import DataTable
 from treehammer.web.addresses import HTML, requested_format
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.page_query import OneOf, PageQuery
-from treehammer.web.sections import Figure, Link, Section, TableSection, walk_sections
+from treehammer.web.sections import (
+    DrawableChart,
+    Figure,
+    Link,
+    Section,
+    TableSection,
+    walk_sections,
+)
 
 Query = TypeVar("Query", bound=PageQuery)
 Resource = TypeVar("Resource")
@@ -149,6 +156,7 @@ class PageContent:
         feed: address of a feed with the page's news, '' for none.
         refresh_s: seconds after which the browser loads the page again, None for never.
         searched: text in the field of the search.
+        drawings: further charts that can be had as files, by name.
     """
 
     title: str
@@ -163,6 +171,7 @@ class PageContent:
     feed: str = ""
     refresh_s: int | None = None
     searched: str = ""
+    drawings: Mapping[str, DrawableChart] = field(default_factory=dict)
 
     @cached_property
     def shown_sections(self) -> list[Section]:
@@ -179,6 +188,12 @@ class PageContent:
             for section in walk_sections(self.shown_sections)
             if isinstance(section, TableSection | DataTable)
         ]
+
+    @property
+    def charts(self) -> dict[str, DrawableChart]:
+        """Charts that can be had as files, by name."""
+        charts = {name: figure.chart for name, figure in self.figures.items()}
+        return {**self.drawings, **charts}
 
     @cached_property
     def figures(self) -> dict[str, Figure]:

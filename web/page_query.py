@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_origin
 
 from pydantic import (
@@ -17,7 +17,6 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
-    create_model,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -317,6 +316,7 @@ class FormInput:
     value: str
     choices: Mapping[str, str] | None = None
     is_text: bool = False
+    example: str = ""
 
     @property
     def is_useful(self) -> bool:
@@ -343,47 +343,3 @@ class WindowQuery(PageQuery):
     def window(self) -> list[date]:
         """The days, of which the calendar may have fewer."""
         return days_until(self.to, self.days)
-
-
-@dataclass(frozen=True)
-class PageOperation:
-    """An operation of the API that returns the tables of a page.
-
-    Attributes:
-        path: below :data:`~treehammer.collectors.job_spec.API_PREFIX`, in OpenAPI notation.
-        name: the operationId.
-        page_route: name of the route of the page with the same content.
-        summary: one line.
-        tables: description of the rows by name of the table.
-        query: of the page.
-        about: names of the values that the response holds beside its tables.
-        always_about: whether every response holds all of them.
-    """
-
-    path: str
-    name: str
-    page_route: str
-    summary: str
-    tables: Mapping[str, str]
-    query: type[PageQuery] = PageQuery
-    about: tuple[str, ...] = ()
-    always_about: bool = True
-
-    @cached_property
-    def full_query(self) -> type[PageQuery]:
-        """Query of the page, with the table and the format to return."""
-        parameters: dict[str, Any] = {
-            "table": (
-                Annotated[str, OneOf(tuple(self.tables))],
-                Field("", description="Only this table."),
-            ),
-            "format": (
-                Annotated[str, OneOf(("json", "csv"))],
-                Field("json", description="CSV contains one table, by default the first."),
-            ),
-        }
-        return create_model(self.name, __base__=self.query, **parameters)
-
-
-#: Description of the table of times.
-TIME_TABLE = "parts of the wall time of good timed measurements in solo mode"

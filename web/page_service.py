@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
@@ -54,8 +54,7 @@ from treehammer.web.core.responses import (
 )
 from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
 from treehammer.web.page import Page, PageContent, PageResources, QueryPool
-from treehammer.web.page_query import PageOperation
-from treehammer.web.sections import DrawableChart
+from treehammer.web.sections import Downloads
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -142,31 +141,8 @@ def make_figure_response(name: str, form: str, content: bytes) -> Response:
     return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
 
 
-@dataclass(frozen=True)
-class PageView:
-    """Data of a page and the template that renders it.
-
-    Attributes:
-        template: name of the template.
-        title: title of the page.
-        values: variables of the template.
-        tables: tables available as CSV and JSON; CSV without a table name holds the first one.
-        inline_styles: whether a library on the page sets inline styles, as JSROOT does.
-        charts: charts by name, which can be had as files with ``drawing=NAME.svg``.
-        status: HTTP status; 204 leaves the shown page unchanged.
-    """
-
-    template: str
-    title: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    tables: tuple[DataTable, ...] = ()
-    inline_styles: bool = False
-    status: int = 200
-    charts: Mapping[str, DrawableChart] = field(default_factory=dict)
-
-
 #: Answers a request from the store in a thread; raises for invalid requests.
-PageHandler = Callable[[Store, Request], PageView | PageContent | Response]
+PageHandler = Callable[[Store, Request], PageContent | Response]
 
 
 @dataclass(frozen=True)
@@ -181,7 +157,6 @@ class PageContext:
         menu: route name -> title of the pages in the menu.
         settings: of the service.
         resources: of pages.
-        handlers: that of each page by route name, filled by :meth:`page_route`.
     """
 
     database: LiveDatabase
@@ -191,7 +166,6 @@ class PageContext:
     menu: Mapping[str, str]
     settings: Settings
     resources: PageResources
-    handlers: dict[str, PageHandler] = field(default_factory=dict)
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
@@ -228,8 +202,6 @@ class PageContext:
             pool: a pool of its own for slow queries; None for the common one.
         """
 
-        self.handlers[name] = handle_page
-
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
             slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
@@ -247,14 +219,14 @@ class PageContext:
         try:
             output_format = requested_format(request)
             with self.database.open_store() as store, store.one_state():
-                view = handle_page(store, request)
-            if isinstance(view, Response):
-                return view
+                content = handle_page(store, request)
+            if isinstance(content, Response):
+                return content
             if drawing := request.query_params.get(DRAWING):
-                return self._draw_chart(view, drawing)
+                return self._draw_chart(content, drawing)
             if output_format != HTML:
-                return tables_response(view, request, output_format)
-            return self.render_html(view, request)
+                return tables_response(content, request, output_format)
+            return self.render_html(content, request)
         except StoreError as error:
             raise service_unavailable(
                 f"the database cannot be read now: {error.message}"
@@ -264,41 +236,31 @@ class PageContext:
         except ConfigError as error:
             raise RequestRefusedError(400, error_sentence(error)) from error
 
-    def _draw_chart(self, view: PageView | PageContent, drawing: str) -> Response:
+    def _draw_chart(self, content: PageContent, drawing: str) -> Response:
         name, _, form = drawing.rpartition(".")
-        figures = view.figures if isinstance(view, PageContent) else {}
-        charts = view.charts if isinstance(view, PageView) else {}
-        charts = {**charts, **{name: figure.chart for name, figure in figures.items()}}
+        charts = content.charts
         if name not in charts or form not in DRAWN_FORMATS:
             formats = " or ".join(DRAWN_FORMATS)
             raise RequestRefusedError(404, f"this page has no chart {drawing[:80]!r} as {formats}")
         chart = self._files.draw_file(form, {"chart": charts[name].specification})
         return make_figure_response("figure", form, chart)
 
-    def render_html(self, view: PageView | PageContent, request: Request) -> Response:
+    def render_html(self, content: PageContent, request: Request) -> Response:
         """Render a page as an HTML response."""
         CURRENT_REQUEST.set(request)
         body = b""
-        if isinstance(view, PageContent):
-            if view.status != 204:
-                template = self.templates.get_template("content.html.j2")
-                common = {**self._template_values(request), "content": view, "view": view}
-                common["searched"] = view.searched
-                body = template.render(**common).encode()
-        elif view.status != 204:
-            template = self.templates.get_template(view.template)
-            common = {**self._template_values(request), "view": view}
-            if taken := common.keys() & view.values.keys():
-                raise ValueError(f"{view.template}: variables of every page: {sorted(taken)}")
-            body = template.render(**common, **view.values).encode()
-        styles = _INLINE_STYLES if view.inline_styles else _PLAIN_STYLES
+        if content.status != 204:
+            name = "part.html.j2" if content.is_part else "page.html.j2"
+            template = self.templates.get_template(name)
+            body = template.render(**self._template_values(request), content=content).encode()
+        styles = _INLINE_STYLES if content.inline_styles else _PLAIN_STYLES
         headers = {
             "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(styles=styles),
             "Referrer-Policy": "same-origin",
             "Cache-Control": "no-cache" if self.access_control.reading_open else "no-store",
         }
         kind = "text/html; charset=utf-8" if body else None
-        return Response(body, view.status, headers, kind)
+        return Response(body, content.status, headers, kind)
 
     def _template_values(self, request: Request) -> dict[str, Any]:
         """Return the variables of every template."""
@@ -311,6 +273,7 @@ class PageContext:
             "asset": lambda name: f"{root}/static/{self.assets.versioned_path(name)}",
             "same": link_to_same_page,
             "arrange": arrange_table,
+            "downloads": Downloads,
             "min_sortable_rows": MIN_SORTABLE_ROWS,
             "min_filtered_rows": MIN_FILTERED_ROWS,
             "menu": [
@@ -319,23 +282,6 @@ class PageContext:
             "signed_in": bool(session_token(request)),
             "version": __version__,
         }
-
-
-@dataclass(frozen=True)
-class PageModule:
-    """Pages of a module of :mod:`treehammer.web.pages`, declared there as ``PAGES``.
-
-    Attributes:
-        make_routes: returns the routes of the pages.
-        position: place of the module's pages in the menu and in the description of the API.
-        menu: title by route name of the pages in the menu.
-        operations: the content of the pages for programs.
-    """
-
-    make_routes: Callable[[PageContext], list[BaseRoute]]
-    position: int
-    menu: Mapping[str, str] = field(default_factory=dict)
-    operations: tuple[PageOperation, ...] = ()
 
 
 @asynccontextmanager
@@ -358,16 +304,16 @@ async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
 
 
 def tables_response(
-    view: PageView | PageContent,
+    content: PageContent,
     request: Request,
     output_format: str,
     *,
     about: Mapping[str, Any] | None = None,
 ) -> Response:
-    """Send all tables of a view, or the requested one, as CSV or JSON.
+    """Send all tables of a page, or the requested one, as CSV or JSON.
 
     Args:
-        view: data of the page.
+        content: of the page.
         request: may name a table.
         output_format: CSV or JSON.
         about: further JSON members beside the tables.
@@ -379,26 +325,26 @@ def tables_response(
     parameters = request.query_params
     chosen = [
         TableArrangement.parse(parameters, table.name).apply(table)
-        for table in _select_tables(view, parameters.get("table"))
+        for table in _select_tables(content, parameters.get("table"))
     ]
     headers = {"Cache-Control": "no-store"}
     if output_format == CSV:
         headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
         return Response(chosen[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
     plain_tables = {table.name: table.plain_rows() for table in chosen}
-    body: dict[str, Any] = {"title": view.title, "tables": plain_tables}
+    body: dict[str, Any] = {"title": content.title, "tables": plain_tables}
     if about is not None:
         body["about"] = about
     return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
 
 
-def _select_tables(view: PageView | PageContent, name: str | None) -> Sequence[DataTable]:
-    """Select the named table of a view, or all.
+def _select_tables(content: PageContent, name: str | None) -> Sequence[DataTable]:
+    """Select the named table of a page, or all.
 
     Raises:
-        RequestRefusedError: the view has no such table.
+        RequestRefusedError: the page has no such table.
     """
-    tables = view.exported_tables if isinstance(view, PageContent) else view.tables
+    tables = content.exported_tables
     chosen = [table for table in tables if table.name == name] if name else tables
     if not chosen:
         table_names = ", ".join(table.name for table in tables)

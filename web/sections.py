@@ -30,7 +30,7 @@ class Link:
         tooltip: of the link.
     """
 
-    text: str | Badge
+    text: str | Badge | Code
     address: str
     label: str = ""
     is_current: bool = False
@@ -310,6 +310,8 @@ class Figure:
         heading: shown above the chart.
         title: description for screen readers, by default the chart's own title.
         is_caption_first: the caption is above the chart, as a heading.
+        remark: sentence that readers must not miss, below the chart.
+        file: address of the chart as SVG, by default that of this page's drawing.
     """
 
     name: str
@@ -318,6 +320,8 @@ class Figure:
     heading: str = ""
     title: str = ""
     is_caption_first: bool = False
+    remark: str = ""
+    file: str = ""
 
 
 class Group:

@@ -69,11 +69,6 @@ class CampaignState:
         """Number of recorded measurements."""
         return sum(self.outcomes.values())
 
-    @property
-    def share_recorded(self) -> float:
-        """Recorded share of the planned measurements, at most 1."""
-        return min(self.recorded / max(self.campaign.planned_measurements, 1), 1.0)
-
 
 #: Columns of a subject by which measurements belong to a site.
 JOB_SITE, STORAGE_SITE = "site", "storage_site"

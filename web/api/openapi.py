@@ -8,8 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
-from starlette.requests import Request
-from starlette.routing import BaseRoute
 
 from treehammer.collectors.job_spec import (
     API_PREFIX,
@@ -19,9 +17,9 @@ from treehammer.collectors.job_spec import (
 )
 from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.tables import DataTable, Row
 from treehammer.version import __version__
+from treehammer.web.addresses import link_to
 from treehammer.web.api.ingest import MAX_ROWS, CampaignDocument
 from treehammer.web.api.page_data import (
     CAMPAIGN_OPERATIONS_PATH,
@@ -34,11 +32,24 @@ from treehammer.web.api.page_data import (
     TOKEN_PATH,
     CampaignOperationsQuery,
 )
+from treehammer.web.columns import column
 from treehammer.web.core import responses as models
 from treehammer.web.core.request_limits import RequestLimits
-from treehammer.web.page_query import PageOperation
-from treehammer.web.page_service import PageContext, PageView
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.measurement_page import MeasurementQuery
+from treehammer.web.sections import (
+    Bullets,
+    Code,
+    Command,
+    Facts,
+    Folded,
+    Link,
+    Paragraph,
+    Section,
+    TableSection,
+    Titled,
+)
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.2.0"
@@ -307,36 +318,68 @@ def _describe_refusal(status: int) -> dict[str, Any]:
 _MAX_PARAMETERS = 40
 
 
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route(API_PREFIX, reference_view, "api")]
-
-
-def reference_view(_store: Store, request: Request) -> PageView:
-    """Collect the operations of the service that answers."""
-    description = build_description(request.app.state.limits)
+@page(API_PREFIX, "api", position=92)
+def reference_page(request: PageRequest[PageQuery]) -> PageContent:
+    """Describe the operations of the service that answers."""
+    description = build_description(request.raw.app.state.limits)
     operations = [
-        {
-            **operation,
-            "method": method.upper(),
-            "path": path,
-            "parameters": _build_parameter_table(operation),
-        }
+        (f"{method.upper()} {path}", operation, _build_parameter_table(operation))
         for path, methods in sorted(description["paths"].items())
         for method, operation in methods.items()
     ]
-    values = {"operations": operations, "info": description["info"]}
-    tables = tuple(operation["parameters"] for operation in operations)
-    return PageView("api.html.j2", "API", values, tables)
+    info = description["info"]
+    command = f'curl -H "Authorization: Bearer $KEY" https://SERVICE{link_to("api")}/campaigns'
+    contents = [
+        Paragraph(Link(Code(name), f"#{operation['operationId']}"), f" {operation['summary']}")
+        for name, operation, _ in operations
+    ]
+    sections: list[Section] = [
+        Paragraph(
+            f"Version {info['version']} of the interface. {info['description']} Programs read it as ",
+            Link("OpenAPI document", link_to("openapi")),
+            ".",
+        ),
+        Command(command),
+        Paragraph(
+            "Pages return the same as JSON: ",
+            Code("title"),
+            ", ",
+            Code("tables"),
+            " by name, and ",
+            Code("about"),
+            ". Refusals are JSON with ",
+            Code("error"),
+            ".",
+        ),
+        Bullets(contents),
+        *(_show_operation(*operation) for operation in operations),
+    ]
+    return PageContent("API", sections, tuple(table for *_, table in operations))
+
+
+def _show_operation(name: str, operation: Mapping[str, Any], parameters: DataTable) -> Titled:
+    security = operation.get("security")
+    need = "a token, unless reading is open" if {} in (security or ()) else "a token"
+    answers = [
+        (status, response["description"]) for status, response in operation["responses"].items()
+    ]
+    return Titled(
+        Paragraph(Code(name)),
+        Paragraph(f"{operation['summary']}. Needs {need if security else 'no token'}."),
+        Paragraph(operation.get("description", "")),
+        TableSection(parameters, is_static=True) if parameters.rows else None,
+        Folded("Answers", Facts(answers)),
+        anchor=operation["operationId"],
+    )
 
 
 def _build_parameter_table(operation: Mapping[str, Any]) -> DataTable:
     parameters = operation.get("parameters", [])
     columns = (
-        TableColumn("name", "parameter"),
-        TableColumn("place", "in"),
-        TableColumn("meaning", "meaning", is_long=True),
-        TableColumn("values", "values", is_long=True),
+        column("name", "parameter"),
+        column("place", "in"),
+        column("meaning", is_long=True),
+        column("values", is_long=True),
     )
     columns_apart = len(parameters) > _MAX_PARAMETERS
     listed = [

@@ -21,9 +21,9 @@ from treehammer.sql.write.store import Store
 from treehammer.web.addresses import CSV, JSON
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import allow_any_text
-from treehammer.web.page import PageContent
-from treehammer.web.page_query import PageOperation, PageQuery, PathText
-from treehammer.web.page_service import PageContext, PageHandler, PageView, tables_response
+from treehammer.web.page import Page, PageOperation
+from treehammer.web.page_query import PageQuery, PathText
+from treehammer.web.page_service import PageContext, PageHandler, tables_response
 from treehammer.web.pages import load_pages
 
 #: Paths of operations that correspond to no page.
@@ -64,25 +64,34 @@ class CampaignOperationsQuery(PageQuery):
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Return a route for each operation of the pages, whose routes are made before."""
+    """Return a route for each operation of the pages, and that of a campaign's operations."""
     return [_stream_route(context)] + [
         context.page_route(
             API_PREFIX + allow_any_text(operation.path),
-            _page_data(context.handlers[operation.page_route], operation),
+            _page_data(context, page, operation),
             f"api-{operation.name}",
         )
-        for operation in OPERATIONS
+        for page in load_pages()
+        for operation in page.operations
     ]
 
 
-def _page_data(handle_page: PageHandler, operation: PageOperation) -> PageHandler:
+def _page_data(context: PageContext, page: Page, operation: PageOperation) -> PageHandler:
     def answer(store: Store, request: Request) -> Response:
         operation.full_query.parse(request, strict=True)
         form = CSV if request.query_params.get("format") == CSV else JSON
-        view = handle_page(store, _as_table_request(request, form))
-        if isinstance(view, Response):
-            return view
-        return tables_response(view, request, form, about=_about_values(view, operation))
+        content = page.answer(store, _as_table_request(request, form), context.resources)
+        if isinstance(content, Response):
+            return content
+        if not content.about.keys() >= {*operation.about}:
+            # Without a selection the compare page lists comparisons, which have their own operation.
+            raise ConfigError(
+                "the request compares nothing",
+                hint="Give a and b, or axis=selection with where_a and where_b. Stored comparisons are "
+                f"at {API_PREFIX}/comparisons.",
+            )
+        about = {name: content.about[name] for name in operation.about}
+        return tables_response(content, request, form, about=about)
 
     return answer
 
@@ -93,32 +102,6 @@ def _as_table_request(request: Request, form: str) -> Request:
     if "format" not in request.query_params:
         query = b"&".join(part for part in (query, f"format={form}".encode()) if part)
     return Request({**request.scope, "query_string": query}, request.receive)
-
-
-def _about_values(view: PageView | PageContent, operation: PageOperation) -> dict[str, Any]:
-    """Return the values that the page shows outside its tables.
-
-    Raises:
-        ConfigError: the request selects nothing to compare.
-    """
-    values = view.about if isinstance(view, PageContent) else view.values
-    if not values.keys() >= set(operation.about):
-        # Without a selection the compare page lists comparisons, which have their own operation.
-        raise ConfigError(
-            "the request compares nothing",
-            hint="Give a and b, or axis=selection with where_a and where_b. Stored comparisons are "
-            f"at {API_PREFIX}/comparisons.",
-        )
-    about = {name: values[name] for name in operation.about}
-    if isinstance(view, PageContent):
-        return about
-    if "facts" in about:
-        about["facts"] = dict(about["facts"])
-    if "changes" in about:
-        about["changes"] = [change.text for change in about["changes"]]
-    if "progress" in about:
-        about["progress"] = about["progress"].as_dict()
-    return about
 
 
 def _stream_route(context: PageContext) -> BaseRoute:

@@ -56,11 +56,12 @@ class FigureChart:
     """Chart of a layout on a page, which can be had as a file."""
 
     layout: FigureLayout
+    links: Mapping[str, Any] | None = None
 
     @property
     def specification(self) -> Specification:
         """The chart as Vega-Lite."""
-        return chart_figure(self.layout)
+        return chart_figure(self.layout, self.links)
 
 
 def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -> Specification:

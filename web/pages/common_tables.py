@@ -13,7 +13,6 @@ from typing import Any
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
-from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.site_status import use_by_state
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import Outcome
@@ -24,10 +23,10 @@ from treehammer.sql.read.overview_queries import CampaignState
 from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.web.addresses import link_rows
+from treehammer.web.columns import column, columns, hidden
 from treehammer.web.display_formats import EfficiencyExplanation, day_number, format_time, today
-from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.sections import Paragraph, Strong, Titled
 
 #: Numbers of days to choose from, and the default.
@@ -38,49 +37,6 @@ _SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
 _DETAILS = hidden_columns("explanation", "rule_version", "decided_us", "id")
 #: Fields that distinguish comparisons of the same two values.
 SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "among", "delta")
-
-
-def variant_column(variants: VariantLabels) -> TableColumn:
-    """Build a column of variant labels."""
-    return TableColumn(VARIANT_COLUMN, "variant", variants.label, is_long=True)
-
-
-def count_columns(*names: str) -> tuple[TableColumn, ...]:
-    """Build columns of counts whose titles are their keys."""
-    return tuple(TableColumn(name, name, is_number=True) for name in names)
-
-
-def outcome_columns() -> tuple[TableColumn, ...]:
-    """Build columns of the counts of :func:`outcome_counts`."""
-    return (
-        *count_columns("good", "failed", "implausible"),
-        TableColumn("not_supported", "not supported", is_number=True),
-    )
-
-
-def outcome_counts(outcomes: DayOutcomes) -> dict[str, Any]:
-    """Return the number of measurements by outcome, as values of a row."""
-    return {
-        "good": outcomes.good,
-        "failed": outcomes.failed,
-        "implausible": outcomes.implausible,
-        "not_supported": outcomes.unsupported,
-    }
-
-
-def job_column(title: str) -> TableColumn:
-    """Build a column of shortened job ids that link to the jobs' pages."""
-    return TableColumn(
-        "job_id",
-        title,
-        lambda id_: id_[:8],
-        link=link_rows("job", job_id="job_id"),
-    )
-
-
-def status_class(row: Row) -> str:
-    """Return the CSS class of a row's status."""
-    return str(row["status"]).replace(" ", "-")
 
 
 def efficiency_section(explanation: EfficiencyExplanation) -> Titled:
@@ -116,42 +72,32 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
 
 def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
     """Build the table of current states."""
-    columns = (
+    listed = (
         *_SUBJECT,
-        TableColumn(
-            "state", "state", css_class=_state_class, link=link_rows("state-change", change="id")
-        ),
-        TableColumn("use", "use"),
-        TableColumn("since_us", "since", format_time),
-        TableColumn("cause", "by"),
-        TableColumn("reason", "reason", is_long=True),
+        column("state", link=link_rows("state-change", change="id")),
+        *columns("use", "since_us", "cause", "reason"),
         *_DETAILS,
     )
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
-    return DataTable("states", "States", columns, rows, empty_text=empty)
+    return DataTable("states", "States", listed, rows, empty_text=empty)
 
 
 def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
     """Build the table of changes, the newest first."""
     newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
-    columns = (
-        TableColumn("since_us", "since", format_time, link=link_rows("state-change", change="id")),
+    listed = (
+        column("since_us", link=link_rows("state-change", change="id")),
         *_SUBJECT,
-        TableColumn("previous", "from"),
-        TableColumn("state", "to", css_class=_state_class),
-        TableColumn("use", "use"),
-        TableColumn("cause", "by"),
-        TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
+        column("previous", "from"),
+        column("state", "to"),
+        *columns("use", "cause"),
+        column("reason", detail=_describe_correction),
         *_DETAILS,
-        TableColumn("superseded_us", hidden=True),
+        *hidden_columns("superseded_us"),
     )
     rows = [describe_state(row) for row in newest]
-    return DataTable("state_changes", "Changes of the state", columns, rows, max_rows=30)
-
-
-def _state_class(row: Row) -> str:
-    return "" if row.get("superseded_us") else str(row["state"])
+    return DataTable("state_changes", "Changes of the state", listed, rows, max_rows=30)
 
 
 def _describe_correction(row: Row) -> str:
@@ -195,40 +141,30 @@ def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, 
 
 def comparison_columns() -> tuple[TableColumn, ...]:
     """Build the columns of :func:`describe_comparison`: text for readers, hidden data for files."""
+    link = link_rows("comparison", comparison="comparison_id")
     return (
-        TableColumn(
-            "compared",
-            "compared",
-            is_long=True,
-            link=link_rows("comparison", comparison="comparison_id"),
-        ),
-        *(
-            TableColumn(name, hidden=True)
-            for name in ("comparison_id", "axis", "a", "b", *SELECTION_FIELDS)
-        ),
+        column("compared", is_long=True, link=link),
+        *hidden_columns("comparison_id", "axis", "a", "b", *SELECTION_FIELDS),
     )
 
 
 def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
-    rows = [change_points.make_change_record(change) for change in changes]
-    columns = (
-        TableColumn("since", "since", link=link_rows("change", change="id")),
-        TableColumn("points_at", "points at", is_long=True),
-        TableColumn("quantity", "quantity", is_long=True),
-        TableColumn("test", "test", is_long=True),
-        TableColumn("change", "change", is_number=True, css_class=_color),
-        TableColumn("interval", "95 % interval", is_number=True),
+    listed = (
+        column("since", link=link_rows("change", change="id")),
+        *(column(name, is_long=True) for name in ("points_at", "quantity", "test")),
+        column("change", is_number=True, css_class=_color),
+        column("interval", "95 % interval", is_number=True),
         TableColumn("state", "state"),
-        TableColumn("cause", "changed on that day", is_long=True),
+        column("cause", "changed on that day", is_long=True),
         *hidden_columns("id", "attribution", "subject", "metric", "kind", "control", "effect"),
         *hidden_columns("low", "high"),
     )
     return DataTable(
         "changepoints",
         "Changes over time",
-        columns,
-        rows,
+        listed,
+        [change_points.make_change_record(change) for change in changes],
         empty_text="No changes found in this period.",
     )
 
@@ -247,53 +183,53 @@ def list_recent_changes(store: Store, site: str = "", release: str = "") -> list
 
 def campaign_table(name: str, caption: str, campaigns: Sequence[CampaignState]) -> DataTable:
     """Build a table of campaigns with their jobs by state, linked to their pages."""
-    rows: list[dict[str, Any]] = [
-        {
-            "campaign": campaign_state.campaign.name or campaign_state.campaign.id,
-            "campaign_id": campaign_state.campaign.id,
-            "test": campaign_state.campaign.test_name,
-            "submitted_us": campaign_state.campaign.created_us,
-            "last_run_us": campaign_state.last_run_us,
-            **{state.value: campaign_state.jobs.get(state.value, 0) for state in JobState},
-            "jobs": describe_states(campaign_state.jobs),
-            "recorded": campaign_state.recorded,
-            "planned": campaign_state.campaign.planned_measurements,
-            **{outcome.key: campaign_state.outcomes.get(outcome, 0) for outcome in Outcome},
-            "share": campaign_state.share_recorded,
-        }
-        for campaign_state in campaigns
-    ]
-    columns = (
-        TableColumn(
-            "campaign",
-            "campaign",
-            is_long=True,
-            link=link_rows("campaign", campaign_id="campaign_id"),
+    return build_table(
+        name,
+        caption,
+        (
+            column(
+                "campaign",
+                value=lambda item: item.campaign.name or item.campaign.id,
+                is_long=True,
+                link=link_rows("campaign", campaign_id="campaign_id"),
+            ),
+            hidden("campaign_id", value=lambda item: item.campaign.id),
+            column("test", value=lambda item: item.campaign.test_name),
+            column("submitted_us", value=lambda item: item.campaign.created_us),
+            column(
+                "last_run_us",
+                "last run",
+                format_row=lambda row: (
+                    format_time(row["last_run_us"]) if row["last_run_us"] else "none yet"
+                ),
+            ),
+            column(
+                "recorded",
+                "measurements",
+                format_row=lambda row: f"{row['recorded']:,} of {row['planned']:,}",
+                bar=lambda row: min(row["recorded"] / max(row["planned"], 1), 1.0),
+            ),
+            hidden("planned", value=lambda item: item.campaign.planned_measurements),
+            *map(_count_outcome, Outcome),
+            column("jobs", value=lambda item: describe_states(item.jobs)),
+            *map(_count_jobs, JobState),
         ),
-        TableColumn("campaign_id", hidden=True),
-        TableColumn("test", "test"),
-        TableColumn("submitted_us", "submitted", format_time),
-        TableColumn("last_run_us", "last run", format_row=_format_last_run),
-        TableColumn(
-            "recorded",
-            "measurements",
-            format_row=lambda row: f"{row['recorded']:,} of {row['planned']:,}",
-            is_number=True,
-            bar=lambda row: row["share"],
-        ),
-        TableColumn("planned", hidden=True),
-        *(
-            TableColumn(outcome.key, outcome.value, is_number=True, hidden=outcome is Outcome.GOOD)
-            for outcome in Outcome
-        ),
-        TableColumn("jobs", "jobs"),
-        *hidden_columns(*(state.value for state in JobState)),
+        campaigns,
     )
-    return DataTable(name, caption, columns, rows)
 
 
-def _format_last_run(row: Row) -> str:
-    return format_time(row["last_run_us"]) if row["last_run_us"] else "none yet"
+def _count_outcome(outcome: Outcome) -> TableColumn:
+    return column(
+        outcome.key,
+        outcome.value,
+        is_number=True,
+        hidden=outcome is Outcome.GOOD,
+        value=lambda item: item.outcomes.get(outcome, 0),
+    )
+
+
+def _count_jobs(state: JobState) -> TableColumn:
+    return hidden(state.value, value=lambda item: item.jobs.get(state.value, 0))
 
 
 def describe_states(jobs: Mapping[str, int]) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import anyio
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import EXECUTION_KINDS
@@ -24,7 +21,7 @@ from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
 from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
-from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format, wants_html
+from treehammer.web.addresses import link_to, link_to_same_page, wants_html
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.explore_query import (
@@ -51,23 +48,43 @@ from treehammer.web.figures.figure_captions import (
     explain_empty_figure,
     figure_heading,
 )
-from treehammer.web.figures.figure_chart import chart_figure
+from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN, label_variants
-from treehammer.web.page import QueryPool
-from treehammer.web.page_query import PageOperation, TextOrBlank
+from treehammer.web.page import (
+    PageContent,
+    PageOperation,
+    PageRequest,
+    PageResources,
+    QueryPool,
+    page,
+)
+from treehammer.web.page_query import TextOrBlank
 from treehammer.web.page_service import (
     MAX_DRAWING_PROCESSES,
     FigureFiles,
-    PageContext,
-    PageModule,
-    PageView,
     error_sentence,
     make_figure_response,
 )
 from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
 from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
+from treehammer.web.sections import (
+    Command,
+    Figure,
+    Folded,
+    Inline,
+    Link,
+    Links,
+    Paragraph,
+    Section,
+    Special,
+    Strong,
+    Styled,
+    end_sentence,
+    headline,
+    quiet,
+)
 
 Item = TypeVar("Item")
 
@@ -109,33 +126,8 @@ class S0Query(ExploreQuery):
     )
 
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/explore",
-        "exploreMeasurements",
-        "explore",
-        "A metric grouped by columns",
-        _EXPLORE_TABLES,
-        ExploreQuery,
-        _EXPLORE_ABOUT,
-    ),
-    PageOperation(
-        "/figures/s0",
-        "getFigureS0",
-        "s0",
-        "CPU efficiency by site and variant, as in study S0",
-        _EXPLORE_TABLES,
-        S0Query,
-        _EXPLORE_ABOUT,
-    ),
-)
-
-
 #: Columns that split the groups of S0's figure if several of their values are selected.
 _S0_SEPARATED = ("test_name", "dataset")
-#: Query of each figure, by the name of its route.
-_QUERIES: Mapping[str, type[ExploreQuery]] = {"explore": ExploreQuery, "s0": S0Query}
 
 
 def _title_figure(query: ExploreQuery) -> str:
@@ -200,41 +192,82 @@ class _ExploreResult:
         }
 
 
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes of Explore, of study S0's figure, and of both as files."""
-    files = FigureFiles()
+def _make_files(_: PageResources) -> FigureFiles:
+    return FigureFiles()
+
+
+def _make_pool(_: PageResources) -> QueryPool:
     # Drawing takes seconds; waiting requests must not block other pages.
-    pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
-    routes_: list[BaseRoute] = []
-    for name, path in (("explore", "/explore"), ("s0", "/figures/s0")):
-        routes_.append(context.page_route(path, partial(_figure_view, name), name))
-        drawn = partial(_file_view, name, files)
-        routes_.append(
-            context.page_route(f"{path}/figure.{{form}}", drawn, f"{name}-file", pool=pool)
-        )
-    return routes_
+    return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
 
 
-PAGES = PageModule(routes, position=20, menu={"explore": "Explore"}, operations=OPERATIONS)
+def _share_pool(resources: PageResources) -> QueryPool:
+    """Return the pool of both figures' files."""
+    return resources.share(_make_pool)
 
 
-def _run_query(store: Store, request: Request, model: type[ExploreQuery]) -> _ExploreResult:
+@page(
+    "/explore",
+    "explore",
+    ExploreQuery,
+    menu="Explore",
+    position=20,
+    api=PageOperation(
+        "exploreMeasurements", "A metric grouped by columns", _EXPLORE_TABLES, _EXPLORE_ABOUT
+    ),
+)
+def explore_page(request: PageRequest[ExploreQuery]) -> PageContent:
+    """Show any metric by any dimension."""
+    return _show_figure("explore", request)
+
+
+@page(
+    "/figures/s0",
+    "s0",
+    S0Query,
+    position=21,
+    api=PageOperation(
+        "getFigureS0",
+        "CPU efficiency by site and variant, as in study S0",
+        _EXPLORE_TABLES,
+        _EXPLORE_ABOUT,
+    ),
+)
+def s0_page(request: PageRequest[S0Query]) -> PageContent:
+    """Show CPU efficiency by site, as in study S0."""
+    return _show_figure("s0", request)
+
+
+@page("/explore/figure.{form}", "explore-file", ExploreQuery, position=22, make_pool=_share_pool)
+def explore_file(request: PageRequest[ExploreQuery]) -> Response:
+    """Draw a figure of Explore, or write its table, as a file."""
+    return _send_file("explore", request)
+
+
+@page("/figures/s0/figure.{form}", "s0-file", S0Query, position=22, make_pool=_share_pool)
+def s0_file(request: PageRequest[S0Query]) -> Response:
+    """Draw the figure of study S0, or write its table, as a file."""
+    return _send_file("s0", request)
+
+
+def _run_query(request: PageRequest[Any]) -> _ExploreResult:
     """Parse the URL and load the points.
 
     Raises:
         ConfigError: a program sent invalid parameters; for browsers the result has an error.
     """
+    store, model = request.store, request.model
     query: ExploreQuery | None = None
     try:
-        query = model.parse(request).resolve(store)
+        query = request.query.resolve(store)
         points = load_points(store, query)
         if separated := _list_separable(query, points):
             query = query.model_copy(update={"separated_columns": separated})
             points = load_points(store, query)
     except ConfigError as error:
-        if not wants_html(request):
+        if not wants_html(request.raw):
             raise
-        query = query or model.parse_valid(request).resolve_valid(store)
+        query = query or model.parse_valid(request.raw).resolve_valid(store)
         none = FigurePoints((), "")
         return _ExploreResult(query, none, _title_figure(query), error_sentence(error))
     is_default = model is S0Query and "view" not in query.model_fields_set
@@ -262,40 +295,132 @@ def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
     return len(series) > MAX_POINT_SERIES
 
 
-def _figure_view(name: str, store: Store, request: Request) -> PageView:
-    """Collect the data of a figure's page."""
-    result = _run_query(store, request, _QUERIES[name])
+def _show_figure(name: str, request: PageRequest[Any]) -> PageContent:
+    """Build the page of a figure."""
+    result = _run_query(request)
     query, data = result.query, result.points
     links = RowLinks(query)
     whole = result.build_table(links)
     quantiles = quantile_table(query, data, links)
-    if requested_format(request) != HTML:
-        tables = (whole, quantiles)
-        return PageView("explore.html.j2", result.title, {**result.about}, tables=tables)
+    if not request.is_html:
+        return PageContent(result.title, (), (whole, quantiles), result.about)
     figure = result.lay_out()
     is_newest_shown = query.group_columns[0] in TIME_UNITS
-    values = {
-        "query": query,
-        "error": result.error,
-        "figure": figure,
-        "chart": chart_figure(figure, links.mark_links(figure.keys)) if figure else None,
-        "shared": data.variants.note,
-        "empty_text": result.explain_empty() if data.points and not figure else "",
-        "about": result.about,
-        "tables": [
-            replace(table, max_rows=MAX_SHOWN_ROWS, newest=is_newest_shown)
-            for table in (quantiles, whole)
-            if table.rows
-        ],
-        "relative": _link_to_relative(query),
-        "file": lambda form: _link_to_figure(f"{name}-file", query, form=form),
-        "permanent": _link_to_figure(name, query),
-        "presets": list(_preset_links(query, name)),
-        "form": _form_values(store, query),
-        "formats": [form for form in FIGURE_FORMATS if form != "root"],
-    }
-    status = 400 if result.error else 200
-    return PageView("explore.html.j2", result.title, values, status=status)
+    tables = [
+        replace(table, max_rows=MAX_SHOWN_ROWS, newest=is_newest_shown)
+        for table in (quantiles, whole)
+        if table.rows
+    ]
+    empty_text = result.explain_empty() if data.points and not figure else ""
+    form = _form_values(request.store, query)
+    sections = (
+        _introduce(result, form["campaigns"]),
+        Links(list(_preset_links(query, name)), "Figures"),
+        Special("explore_form.html.j2", query=query, **form),
+        _warn_of_mix(result),
+        quiet(data.variants.note),
+        *(_draw_figure(result, figure, links, name) if figure else ()),
+        headline(empty_text),
+        *(
+            (*_offer_files(result, name, has_figure=figure is not None), *tables)
+            if tables
+            else _explain_nothing(result, empty_text)
+        ),
+    )
+    return PageContent(result.title, sections, (), status=400 if result.error else 200)
+
+
+def _introduce(result: _ExploreResult, campaigns: Iterable[tuple[str, str]]) -> Paragraph:
+    """Say what the metric means, and which campaigns are selected."""
+    about = result.about
+    named = [
+        Link(name, link_to("campaign", campaign_id=id_))
+        for id_, name in campaigns
+        if id_ in result.query.campaigns
+    ]
+    parts: list[Inline] = [Styled(about["meaning"], tooltip=about["metric"])]
+    for place, link in enumerate(named):
+        parts += [" Campaign " if place == 0 else " and " if link is named[-1] else ", ", link]
+    return Paragraph(*parts, *(["."] if named else []), look="quiet under")
+
+
+def _warn_of_mix(result: _ExploreResult) -> Paragraph | None:
+    """Warn of means over different work."""
+    aggregated = result.about["aggregated"]
+    if not aggregated:
+        return None
+    relative = _link_to_relative(result.query)
+    alternative = (", or ", Link("compare with the same work", relative)) if relative else ()
+    return Paragraph(
+        Strong(aggregated),
+        " Differences may come from the mix: filter for one value, or separate them by color or panels",
+        *alternative,
+        ".",
+        look="aggregated",
+    )
+
+
+def _draw_figure(
+    result: _ExploreResult, figure: FigureLayout, links: RowLinks, name: str
+) -> Iterator[Section]:
+    caption = f"{figure.caption} Source: {result.about['source']}."
+    chart = FigureChart(figure, links.mark_links(figure.keys))
+    file = _link_to_figure(f"{name}-file", result.query, form="svg")
+    yield Figure("figure", chart, caption, title=figure.title, remark=figure.left_out, file=file)
+
+
+def _offer_files(result: _ExploreResult, name: str, *, has_figure: bool) -> Iterator[Section]:
+    """Offer figure and tables as files, the permanent link, and the command that exports the rows."""
+    query = result.query
+
+    def file(form: str) -> str:
+        return _link_to_figure(f"{name}-file", query, form=form)
+
+    pictures = [
+        part
+        for form in FIGURE_FORMATS
+        if form != "root" and has_figure
+        for part in (Link(form.upper(), file(form), is_file=True), ", ")
+    ]
+    yield quiet(f"Selection: {result.about['selection']}")
+    yield Paragraph(
+        "Download: ",
+        *pictures,
+        Link("TTree", file("root"), is_file=True),
+        ", ",
+        Link("CSV", link_to_same_page(format="csv")),
+        " or ",
+        Link("JSON", link_to_same_page(format="json")),
+        " · ",
+        Link("Permanent link", _link_to_figure(name, query)),
+        " ",
+        Styled("(includes all parameters and days)", "quiet"),
+        look="files",
+    )
+    if query.export_command:
+        yield Folded("Export these measurements", Command(query.export_command))
+
+
+def _explain_nothing(result: _ExploreResult, empty_text: str) -> Iterator[Section]:
+    """Explain why there are no measurements."""
+    query = result.query
+    if result.error:
+        yield Paragraph(end_sentence(result.error), look="headline", role="alert")
+    elif empty_text:
+        yield quiet(f"Selection: {result.about['selection']}")
+    elif query.conditions or query.campaigns or query.first or query.last:
+        first = f" from {query.first}" if query.first else ""
+        last = f" to {query.last}" if query.last else ""
+        days = f",{first}{last}" if first or last else ""
+        address = f"{link_to('explore')}?from=&to="
+        link = Link("Show all days without filters", address)
+        yield Paragraph(f"No measurements match the selection{days}. ", link, ".")
+    else:
+        yield Paragraph(
+            "No measurements yet. The demo runs a campaign on this machine with its own database and "
+            "prints the command that opens it:"
+        )
+        yield Command("treehammer demo")
 
 
 def _link_to_relative(query: ExploreQuery) -> str:
@@ -305,14 +430,14 @@ def _link_to_relative(query: ExploreQuery) -> str:
     return link_to_same_page(view=RELATIVE)
 
 
-def _file_view(name: str, files: FigureFiles, store: Store, request: Request) -> Response:
+def _send_file(name: str, request: PageRequest[Any]) -> Response:
     """Draw a figure, or write its table, as a file."""
-    form = request.path_params["form"]
+    form = request.raw.path_params["form"]
     if form not in FIGURE_FORMATS:
         raise RequestRefusedError(
             404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
         )
-    result = _run_query(store, request, _QUERIES[name])
+    result = _run_query(request)
     if result.error:
         raise RequestRefusedError(400, result.error)
     drawing: dict[str, Any]
@@ -328,7 +453,8 @@ def _file_view(name: str, files: FigureFiles, store: Store, request: Request) ->
         if figure is None:
             raise RequestRefusedError(404, result.explain_empty())
         drawing = {"chart": chart_figure(figure)}
-    return make_figure_response(name, form, files.draw_file(form, drawing))
+    content = request.resources.share(_make_files).draw_file(form, drawing)
+    return make_figure_response(name, form, content)
 
 
 def _tree_title(result: _ExploreResult) -> str:
@@ -392,14 +518,14 @@ _PRESETS: Mapping[str, Mapping[str, str]] = {
 _SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _preset_links(query: ExploreQuery, current_route: str) -> Iterator[Mapping[str, str]]:
+def _preset_links(query: ExploreQuery, current_route: str) -> Iterator[Link]:
     """Yield links to other figures of the same selection."""
     values = query.list_parameters()
     selecting = [(name, value) for name, value in values if name in _SELECTING]
 
-    def preset(title: str, route: str, parameters: Mapping[str, str]) -> Mapping[str, str]:
+    def preset(title: str, route: str, parameters: Mapping[str, str]) -> Link:
         encoded = urlencode([*parameters.items(), *selecting])
-        return {"title": title, "address": f"{link_to(route)}?{encoded}"}
+        return Link(title, f"{link_to(route)}?{encoded}")
 
     for title, parameters in (_S0_LOOKS if current_route == "s0" else {S0_TITLE: {}}).items():
         yield preset(title, "s0", parameters)

@@ -7,25 +7,30 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
-from starlette.requests import Request
-from starlette.routing import BaseRoute
 
 from treehammer.analysis.status.load_tests import StartSpread
 from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES, SERVER
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.write.store import Store
+from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.submit.campaigns.campaign_outcome import read_load, summarize_campaign_starts
-from treehammer.tables import MAX_SHOWN_ROWS, DataTable, TableColumn, hidden_columns
-from treehammer.text_formatting import format_cell, format_counts, format_share
-from treehammer.web.addresses import HTML, link_to, requested_format
-from treehammer.web.core.responses import require_text
+from treehammer.tables import (
+    MAX_SHOWN_ROWS,
+    DataTable,
+    Row,
+    TableColumn,
+    build_table,
+    hidden_columns,
+)
+from treehammer.text_formatting import format_cell, format_counts, format_share, pluralize
+from treehammer.web.addresses import link_to, link_to_same_page
+from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_seconds, format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
-from treehammer.web.figures.line_chart import ChartSheet, LineChart
-from treehammer.web.page import QueryPool
-from treehammer.web.page_query import PageOperation
-from treehammer.web.page_service import PageContext, PageModule, PageView
+from treehammer.web.figures.line_chart import ChartSheet
+from treehammer.web.page import PageContent, PageOperation, PageRequest, QueryPool, page
+from treehammer.web.page_query import FormInput
 from treehammer.web.pages.load_charts import (
     LoadChart,
     draw_levels,
@@ -44,16 +49,34 @@ from treehammer.web.pages.load_levels import (
     level_of,
     load_details,
 )
+from treehammer.web.sections import (
+    Bullets,
+    Command,
+    Figure,
+    Folded,
+    Form,
+    Group,
+    Link,
+    Links,
+    Paragraph,
+    Section,
+    Titled,
+    if_filled,
+    quiet,
+)
 
 #: Pages read at a time.
 MAX_CONCURRENT = 2
 
-#: Content of the pages for programs.
-OPERATIONS = (
-    PageOperation(
-        "/campaigns/{campaign_id}/load",
+
+@page(
+    "/campaigns/{campaign_id:some}/load",
+    "campaign-load",
+    LoadQuery,
+    position=51,
+    make_pool=lambda _: QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT)),
+    api=PageOperation(
         "getCampaignLoad",
-        "campaign-load",
         "Operations of a load test: rates, failures and latencies",
         {
             "levels": "every load: storage, door and variant, by operation and side",
@@ -63,98 +86,193 @@ OPERATIONS = (
             "sites": "sites of the jobs of the chosen load",
             "starts": "common starts, and the spread of the real ones",
         },
-        LoadQuery,
         ("operation", "side", "load", "evenness"),
     ),
 )
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    pool = QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT))
-    path = require_text("/campaigns/{campaign_id}/load")
-    return [context.page_route(path, load_view, "campaign-load", pool=pool)]
-
-
-PAGES = PageModule(routes, position=51, operations=OPERATIONS)
-
-
-def load_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the page.
+def load_page(request: PageRequest[LoadQuery]) -> PageContent:
+    """Build the page.
 
     Raises:
         ConfigError: a parameter names nothing of the campaign, or its operations are too many.
         NothingToDoError: the campaign does not exist.
     """
-    query = LoadQuery.parse(request)
-    campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
+    store = request.store
+    campaign = campaign_queries.fetch_campaign(store, request.query.campaign_id)
     load = read_load(campaign)
     with store.snapshot() as snapshot:
-        details = load_details(snapshot, campaign, load, query)
+        details = load_details(snapshot, campaign, load, request.query)
     spreads, lonely = summarize_campaign_starts(store, campaign)
-    is_page = requested_format(request) == HTML
     tables = {
-        "levels": _level_table(details, request),
+        "levels": _level_table(details, campaign.id),
         "steps": _step_table(details),
         "sides": make_side_table(details.sides),
         "servers": _server_table(details),
         "sites": _site_table(details),
         "starts": _start_table(spreads),
     }
-    values = {
-        **{name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()},
-        "campaign": campaign,
-        "load_text": load.describe() if load else "",
-        **_describe_chosen(details),
-        "operations": list(
-            dict.fromkeys((level.operation, level.side) for level in details.levels)
-        ),
-        "loads": [(level_of(level).id, details.label(level)) for level in details.similar],
-        "limits": [
-            (details.label(level), text)
-            for level in details.similar
-            if (text := level.describe_limit())
-        ],
-        "level_charts": _draw_level_charts(details, campaign.test_name) if is_page else [],
-        "step_charts": _draw_step_charts(details) if is_page else [],
-        "formats": DRAWN_FORMATS,
-        "slowest": find_slowest(details.servers),
-        "smallest_share": find_smallest_share(details.servers),
-        "evenness": compute_evenness(details.servers),
-        "lonely": lonely,
-    }
+    shown = {name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()}
+    levels = _draw_level_charts(details, campaign.test_name) if request.is_html else []
+    steps = _draw_step_charts(details) if request.is_html else []
     title = f"Load of {campaign.name or campaign.id}"
-    charts = _name_charts(values, title)
-    return PageView("load.html.j2", title, values, tuple(tables.values()), charts=charts)
-
-
-def _name_charts(values: Mapping[str, Any], title: str) -> dict[str, LineChart | ChartSheet]:
-    """Return the charts of the page by name, and all on one sheet."""
-    charts: list[LoadChart] = [*values["level_charts"], *values["step_charts"]]
-    side = ", server side" * (values["side"] == SERVER)
-    over_time = f"{values['operation']}{side}; over time: {values['load_label']}"
-    sheet = ChartSheet(
-        f"{title}: {over_time}", [(chart.heading, chart.caption, chart.drawing) for chart in charts]
+    sections = (
+        Paragraph(load.describe() if load else "", look="quiet under"),
+        *(
+            _suggest_test(campaign, tables["levels"])
+            if details.chosen is None
+            else _describe_chosen(details, details.chosen, shown, levels, steps)
+        ),
+        _describe_starts(shown["starts"], lonely),
     )
-    return (
-        {"all": sheet, **{chart.drawing.title: chart.drawing for chart in charts}} if charts else {}
-    )
-
-
-def _describe_chosen(details: LoadDetails) -> dict[str, Any]:
-    """Return the values of the chosen level and operation; empty ones without any."""
     chosen = details.chosen
-    if chosen is None:
-        texts = ("operation", "side", "load", "load_label", "failures")
-        return {**dict.fromkeys(texts, ""), "chosen": None}
-    return {
-        "operation": chosen.operation,
-        "side": chosen.side,
-        "load": level_of(chosen).id,
-        "load_label": details.label(chosen),
-        "failures": format_counts(chosen.failures),
-        "chosen": chosen,
+    about = {
+        "operation": chosen.operation if chosen else "",
+        "side": chosen.side if chosen else "",
+        "load": level_of(chosen).id if chosen else "",
+        "evenness": compute_evenness(details.servers),
     }
+    crumbs = [
+        Link("Campaigns", link_to("campaigns")),
+        Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
+    ]
+    sheet = _build_sheet(title, details, [*levels, *steps])
+    return PageContent(
+        title,
+        sections,
+        tuple(tables.values()),
+        about,
+        crumbs,
+        drawings={"all": sheet} if sheet else {},
+    )
+
+
+def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[Section]:
+    address = f"{link_to('campaign', campaign_id=campaign.id)}#failures"
+    yield Paragraph(
+        f"{levels.empty_text} Load tests report them: ",
+        Link("see the failures", address),
+        ", or run one:",
+    )
+    yield Command("treehammer submit open-rate --wait")
+
+
+def _describe_chosen(
+    details: LoadDetails,
+    chosen: OperationGroup,
+    tables: Mapping[str, DataTable],
+    levels: Sequence[LoadChart],
+    steps: Sequence[LoadChart],
+) -> Iterator[Section | None]:
+    """Show the chosen operation: all loads, one over time, and its servers and sites."""
+    label = details.label(chosen)
+    operations = dict.fromkeys((level.operation, level.side) for level in details.levels)
+    if len(operations) > 1:
+        yield Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
+    limits = [
+        f"{details.label(level)}: {text}."
+        for level in details.similar
+        if (text := level.describe_limit())
+    ]
+    limited = "The generator was the limit in all steps, so that no rate can be shown."
+    yield Titled(
+        f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
+        _show_charts(levels) if levels else Paragraph(limited),
+        Bullets(limits, ""),
+        tables["levels"],
+        quiet(
+            "Rates are over the time that the steps cover and add over jobs that ran at the same time. "
+            "Latencies are those of successful operations, from the scheduled instant. Rows of steps in "
+            "which the generator was the limit are left out: counted, but in no other figure."
+        ),
+        anchor="levels",
+    )
+    yield _describe_course(details, chosen, tables, levels, steps)
+    evenness, slowest = compute_evenness(details.servers), find_slowest(details.servers)
+    smallest = find_smallest_share(details.servers)
+    yield Titled(
+        f"Servers and sites: {label}",
+        tables["servers"],
+        None
+        if evenness is None
+        else Paragraph(
+            f"Evenness: {smallest} has the smallest rate, {100 * evenness:.0f} % of the largest."
+        ),
+        Paragraph(
+            f"Slowest: {slowest.server}, p50 {slowest.latency}, {slowest.ratio:.3g} times that of the "
+            "fastest server."
+        )
+        if slowest
+        else None,
+        tables["sites"],
+        anchor="servers",
+    )
+
+
+def _describe_course(
+    details: LoadDetails,
+    chosen: OperationGroup,
+    tables: Mapping[str, DataTable],
+    levels: Sequence[LoadChart],
+    steps: Sequence[LoadChart],
+) -> Titled:
+    """Show the chosen load over time."""
+    loads = {level_of(level).id: details.label(level) for level in details.similar}
+    choice = FormInput("load", "Load", level_of(chosen).id, loads)
+    kept = {"operation": chosen.operation, "side": chosen.side}
+    files = [
+        part
+        for form in DRAWN_FORMATS
+        for part in (
+            ", ",
+            Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True),
+        )
+    ]
+    failures = format_counts(chosen.failures)
+    return Titled(
+        f"Over time: {details.label(chosen)}",
+        Form([choice], anchor="#time", kept=kept) if len(loads) > 1 else None,
+        _show_charts(steps),
+        Paragraph("All figures: ", *files[1:]) if levels or steps else None,
+        Paragraph(f"Failures: {failures}." if chosen.failures else ""),
+        Folded("Table of time steps", tables["steps"], is_open=not steps),
+        Folded("Table of client and server", if_filled(tables["sides"])),
+        anchor="time",
+    )
+
+
+def _describe_starts(starts: DataTable, lonely: int) -> Titled | None:
+    alone = f"{pluralize(lonely, 'measurement')} began without a common start." if lonely else ""
+    return Titled("Common starts", if_filled(starts), Paragraph(alone), anchor="starts")
+
+
+def _name_operation(operation: str, side: str) -> str:
+    return f"{operation}{', server side' * (side == SERVER)}"
+
+
+def _link_to_operation(operation: str, side: str, chosen: OperationGroup) -> Link:
+    address = link_to_same_page(operation=operation, side=side, load=None)
+    is_current = (operation, side) == (chosen.operation, chosen.side)
+    return Link(_name_operation(operation, side), address, is_current=is_current)
+
+
+def _show_charts(charts: Sequence[LoadChart]) -> Group:
+    figures = (
+        Figure(chart.drawing.title, chart.drawing, chart.caption, chart.heading) for chart in charts
+    )
+    return Group("charts", *figures)
+
+
+def _build_sheet(
+    title: str, details: LoadDetails, charts: Sequence[LoadChart]
+) -> ChartSheet | None:
+    """Put all charts on one sheet, for files."""
+    chosen = details.chosen
+    if not charts or chosen is None:
+        return None
+    operation = _name_operation(chosen.operation, chosen.side)
+    return ChartSheet(
+        f"{title}: {operation}; over time: {details.label(chosen)}",
+        [(chart.heading, chart.caption, chart.drawing) for chart in charts],
+    )
 
 
 def _draw_level_charts(details: LoadDetails, test: str) -> list[LoadChart]:
@@ -175,11 +293,10 @@ def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:
     ]
 
 
-def _level_table(details: LoadDetails, request: Request) -> DataTable:
-    def link_to_level(row: Mapping[str, Any]) -> str:
+def _level_table(details: LoadDetails, campaign_id: str) -> DataTable:
+    def link_to_level(row: Row) -> str:
         query = {name: row[name] for name in ("operation", "side", "load")}
-        id_ = request.path_params["campaign_id"]
-        return link_to("campaign-load", campaign_id=id_, query=query) + "#time"
+        return link_to("campaign-load", campaign_id=campaign_id, query=query) + "#time"
 
     rows = [
         {
@@ -194,7 +311,7 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
         }
         for level in details.levels
     ]
-    columns = (
+    listed = (
         TableColumn("label", "load", link=link_to_level),
         *hidden_columns("load", "storage_site", "door", "variant", "jobs"),
         TableColumn("operation", "operation"),
@@ -204,7 +321,7 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
     )
     empty = "No timed measurement of this campaign that is good has operations."
     return DataTable(
-        "levels", "All loads", columns, rows, empty_text=empty, note=details.labels.variants.note
+        "levels", "All loads", listed, rows, empty_text=empty, note=details.labels.variants.note
     )
 
 
@@ -213,14 +330,14 @@ def _step_table(details: LoadDetails) -> DataTable:
         {"step": step_number(step), "start_s": step_start_s(step), **step.list_figures()}
         for step in details.steps
     ]
-    columns = (
+    listed = (
         TableColumn("step", "step", is_number=True),
         TableColumn("start_s", "from (s)", is_number=True),
         *hidden_columns("operation", "side"),
         *_figure_columns("operation", "side"),
     )
     merged = f"Each row merges {details.points} steps." * (details.points > 1)
-    return DataTable("steps", "Time steps", columns, rows, note=merged)
+    return DataTable("steps", "Time steps", listed, rows, note=merged)
 
 
 def _server_table(details: LoadDetails) -> DataTable:
@@ -234,47 +351,45 @@ def _server_table(details: LoadDetails) -> DataTable:
         }
         for share in details.servers
     ]
-    columns = (
+    listed = (
         TableColumn("server", "server", format_row=lambda row: row["server"] or "unknown"),
         *hidden_columns("operation", "side", "attempted_hz"),
         *_figure_columns("operation", "side", "attempted_hz"),
     )
     note = "Rates are over the whole time of the load."
-    return DataTable("servers", "Servers", columns, rows, note=note)
+    return DataTable("servers", "Servers", listed, rows, note=note)
 
 
 def _site_table(details: LoadDetails) -> DataTable:
     rows = [{"site": site.key, **site.list_figures()} for site in details.sites]
-    columns = (
+    listed = (
         TableColumn("site", "site of the jobs"),
         *hidden_columns("operation", "side"),
         *_figure_columns("operation", "side"),
     )
-    return DataTable("sites", "Sites of the jobs", columns, rows)
+    return DataTable("sites", "Sites of the jobs", listed, rows)
 
 
 def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
-    rows = [
-        {
-            **{name: getattr(spread, name) for name in StartSpread.__annotations__},
-            "judgment": spread.judgment,
-        }
-        for spread in spreads
-    ]
-    columns = (
-        TableColumn("start_us", "common start", format_time),
-        TableColumn("judgment", "judged"),
-        TableColumn("spread_s", "spread", format_seconds, is_number=True),
-        TableColumn("clock_error_s", "clocks within", format_seconds, is_number=True),
-        TableColumn("jobs", "jobs", is_number=True),
-        TableColumn("started", "started", is_number=True),
-        TableColumn("late", "late", is_number=True),
-        TableColumn("latest_s", "by up to (s)", is_number=True),
-        TableColumn(
-            "missing_load", "load missing", lambda share: format_share(share, 1), is_number=True
+    return build_table(
+        "starts",
+        "Spread of the real starts",
+        (
+            column("start_us", "common start", format_value=format_time),
+            column("judgment", "judged"),
+            column("spread_s", "spread", format_value=format_seconds, is_number=True),
+            column("clock_error_s", "clocks within", format_value=format_seconds, is_number=True),
+            *count_columns("jobs", "started", "late"),
+            column("latest_s", "by up to (s)", is_number=True),
+            column(
+                "missing_load",
+                "load missing",
+                format_value=lambda share: format_share(share, 1),
+                is_number=True,
+            ),
         ),
+        spreads,
     )
-    return DataTable("starts", "Spread of the real starts", columns, rows)
 
 
 def _figure_columns(*leading: str) -> Iterator[TableColumn]:

@@ -24,7 +24,7 @@ from treehammer.setting_parsers import is_allowed_address
 from treehammer.sql.core.access_keys import ADMIN, READ, ROLES, SUBMIT
 from treehammer.sql.write.keyring import SessionHolder
 from treehammer.web.core.responses import RequestRefusedError, redirect_locally, service_unavailable
-from treehammer.web.page_service import PageContext, PageModule
+from treehammer.web.page_service import PageContext
 from treehammer.web.pages import sign_in_page
 
 #: Group of all people who sign in.
@@ -293,6 +293,3 @@ def routes(context: PageContext) -> list[BaseRoute]:
         Route("/sign-in/openid", start, name="openid", methods=["GET"], middleware=[cookie]),
         Route(CALLBACK_PATH, finish, name="openid-callback", methods=["GET"], middleware=[cookie]),
     ]
-
-
-PAGES = PageModule(routes, position=91)

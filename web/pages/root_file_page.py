@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import BaseRoute
 
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError, StoreError
@@ -27,19 +26,16 @@ from treehammer.sql.read.query_model import Selection, parse_alternatives
 from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, TableColumn
+from treehammer.tables import DataTable, build_table
 from treehammer.version import __version__
 from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.columns import column
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display_formats import format_time
-from treehammer.web.page import QueryPool
-from treehammer.web.page_query import ConditionText, PageQuery, Text
-from treehammer.web.page_service import (
-    PageContext,
-    PageModule,
-    PageView,
-    error_sentence,
-)
+from treehammer.web.page import PageContent, PageRequest, PageResources, QueryPool, page
+from treehammer.web.page_query import ConditionText, FormInput, PageQuery, Text
+from treehammer.web.page_service import error_sentence
+from treehammer.web.sections import Code, Command, Form, Paragraph, Section, Special, end_sentence
 
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 200
@@ -50,37 +46,6 @@ MAX_MEASUREMENTS = 20_000
 EXPORT_TIMEOUT_S = 50
 #: Number of cached files, and seconds for which they are kept.
 MAX_KEPT_FILES, KEEP_FILES_S = 20, 86_400
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes of the page and of its files."""
-    exports = RootExports.in_cache(context.settings.cache_dir, context.settings.software_dir)
-
-    def page(store: Store, request: Request) -> PageView:
-        return root_file_view(store, request, exports)
-
-    def file(store: Store, request: Request) -> Response:
-        selection = RootFileQuery.parse(request).select(store)
-        key = _parse_key(request)
-        path = exports.get_file(store, selection, key)
-        headers = {"Cache-Control": "private, max-age=3600"}
-        name = f"treehammer-{key[:8]}.root"
-        return FileResponse(path, headers=headers, filename=name, media_type="application/x-root")
-
-    def is_cached(request: Request) -> bool:
-        return exports.has(_parse_key(request))
-
-    # Files are written one at a time; waiting requests must not block other pages.
-    pool = QueryPool(anyio.CapacityLimiter(1), is_cached)
-    return [
-        context.page_route("/root-file", page, "rootfile"),
-        context.page_route(
-            "/root-file/{key}.root", file, "rootfile-data", compress=False, pool=pool
-        ),
-    ]
-
-
-PAGES = PageModule(routes, position=80, menu={"rootfile": "ROOT file"})
 
 
 class RootFileQuery(PageQuery):
@@ -114,66 +79,127 @@ def _parse_key(request: Request) -> str:
     return key
 
 
-def root_file_view(store: Store, request: Request, exports: RootExports) -> PageView:
-    """Collect the data of the page."""
+@page("/root-file", "rootfile", RootFileQuery, menu="ROOT file", position=80)
+def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
+    """Offer a campaign's measurements as a ROOT file, and browse them with JSROOT."""
+    store, query = request.store, request.query
+    exports = request.resources.share(RootExports.of_service)
     campaigns = campaign_queries.list_newest_campaigns(store, MAX_CAMPAIGN_CHOICES)
-    query = RootFileQuery.parse(request)
-    values: dict[str, Any] = {
-        "campaigns": [
-            (campaign.id, f"{campaign.name}, {format_time(campaign.created_us)}")
-            for campaign in campaigns
-        ],
-        "chosen": query.campaign,
-        "wheres": [*query.where],
-        "max_measurements": MAX_MEASUREMENTS,
-        "can_write": exports.can_write,
-        "rows": None,
-        "file": "",
-        "error": "",
+    choices = {
+        campaign.id: f"{campaign.name}, {format_time(campaign.created_us)}"
+        for campaign in campaigns
     }
-    if query.campaign:
+    chosen, rows, file, error = query.campaign, None, "", ""
+    if chosen:
         try:
             # The form shows the campaign that a prefix or 'last' stands for.
-            values["chosen"] = store.campaign(query.campaign).id
-            if values["chosen"] not in {campaign.id for campaign in campaigns}:
-                values["campaigns"].append((values["chosen"], values["chosen"]))
-            values |= _file_values(store, query, exports)
-        except ConfigError as error:
-            if not wants_html(request):
+            chosen = store.campaign(chosen).id
+            choices.setdefault(chosen, chosen)
+            rows, file = _count_selected(store, query, exports)
+        except ConfigError as refused:
+            if not wants_html(request.raw):
                 raise
-            values["error"] = error_sentence(error)
-    table = _campaign_table(campaigns)
-    status = 400 if values["error"] else 200
-    return PageView(
-        "rootfile.html.j2", "ROOT file", values, (table,), inline_styles=True, status=status
+            error = error_sentence(refused)
+    limit = f"{MAX_MEASUREMENTS:,}"
+    sections = (
+        Paragraph(
+            "Browse the measurements of a campaign as a TTree with JSROOT, or download them. A file holds "
+            f"at most {limit} measurements."
+        ),
+        *_choose_campaign(query, choices, chosen, can_write=exports.can_write),
+        Paragraph(end_sentence(error), look="headline", role="alert") if error else None,
+        *_explain_count(rows, chosen, limit),
+        Special("rootfile.html.j2", file=file, rows=rows) if file else None,
+    )
+    return PageContent(
+        "ROOT file",
+        sections,
+        (_campaign_table(campaigns),),
+        inline_styles=True,
+        status=400 if error else 200,
     )
 
 
-def _file_values(store: Store, query: RootFileQuery, exports: RootExports) -> dict[str, Any]:
-    """Count the selected measurements; also return their file's URL if it can be written."""
+def _choose_campaign(
+    query: RootFileQuery, choices: Mapping[str, str], chosen: str, *, can_write: bool
+) -> Iterator[Section]:
+    if not can_write:
+        yield Paragraph(
+            "No ROOT release on this machine can write the file. An export installs one:"
+        )
+        yield Command("treehammer export results.root --campaign last")
+    elif choices:
+        conditions = [
+            FormInput("where", "Condition", text, is_text=True, example="site=SITE_A")
+            for text in (*query.where, "")
+        ]
+        yield Form([FormInput("campaign", "Campaign", chosen, choices), *conditions], "Browse")
+    else:
+        yield Paragraph("No campaigns yet. Start one:")
+        yield Command("treehammer submit ttree-read --wait")
+
+
+def _explain_count(rows: int | None, chosen: str, limit: str) -> Iterator[Section]:
+    """Explain why there is no file of the selected measurements."""
+    if rows == 0:
+        yield Paragraph(
+            "No measurements match. Remove a condition, or wait for the campaign's first measurements."
+        )
+    elif rows is not None and rows > MAX_MEASUREMENTS:
+        yield Paragraph(
+            f"More than {limit} measurements match. Add a condition such as ",
+            Code("site=SITE_A"),
+            ", or export all of them:",
+        )
+        yield Command(f"treehammer export results.root --campaign {chosen}")
+
+
+def _make_pool(resources: PageResources) -> QueryPool:
+    # Files are written one at a time; waiting requests must not block other pages.
+    exports = resources.share(RootExports.of_service)
+    return QueryPool(anyio.CapacityLimiter(1), lambda request: exports.has(_parse_key(request)))
+
+
+@page(
+    "/root-file/{key}.root",
+    "rootfile-data",
+    RootFileQuery,
+    position=81,
+    compress=False,
+    make_pool=_make_pool,
+)
+def root_file(request: PageRequest[RootFileQuery]) -> Response:
+    """Send the file of selected measurements."""
+    selection, key = request.query.select(request.store), _parse_key(request.raw)
+    exports = request.resources.share(RootExports.of_service)
+    path = exports.get_file(request.store, selection, key)
+    headers = {"Cache-Control": "private, max-age=3600"}
+    name = f"treehammer-{key[:8]}.root"
+    return FileResponse(path, headers=headers, filename=name, media_type="application/x-root")
+
+
+def _count_selected(store: Store, query: RootFileQuery, exports: RootExports) -> tuple[int, str]:
+    """Count the selected measurements; also return their file's URL, '' if it cannot be written."""
     selection = query.select(store)
     content = fingerprint_selection(store, selection)
     if not (0 < content.rows <= MAX_MEASUREMENTS and exports.can_write):
-        return {"rows": content.rows}
+        return content.rows, ""
     parameters = {"campaign": selection.campaigns[0], "where": query.where}
     key = exports.content_key(store, selection, content)
-    return {
-        "rows": content.rows,
-        "file": link_to("rootfile-data", query=parameters, key=key),
-    }
+    return content.rows, link_to("rootfile-data", query=parameters, key=key)
 
 
 def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
-    rows = [
-        {"campaign": campaign.id, "name": campaign.name, "submitted_us": campaign.created_us}
-        for campaign in campaigns
-    ]
-    columns = (
-        TableColumn("campaign", "campaign"),
-        TableColumn("name", "name"),
-        TableColumn("submitted_us"),
+    return build_table(
+        "campaigns",
+        "Campaigns that can be browsed",
+        (
+            column("campaign", value="id"),
+            column("name"),
+            column("submitted_us", value="created_us"),
+        ),
+        campaigns,
     )
-    return DataTable("campaigns", "Campaigns that can be browsed", columns, rows)
 
 
 @dataclass(frozen=True)
@@ -193,6 +219,12 @@ class RootExports:
     def in_cache(cls, cache_dir: Path, software_dir: Path) -> RootExports:
         """Use a folder of Treehammer's cache."""
         return cls(cache_dir / "exports", software_dir, threading.Lock())
+
+    @classmethod
+    def of_service(cls, resources: PageResources) -> RootExports:
+        """Use the folder of a service's cache."""
+        settings = resources.settings
+        return cls.in_cache(settings.cache_dir, settings.software_dir)
 
     @property
     def can_write(self) -> bool:

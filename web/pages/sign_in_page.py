@@ -31,7 +31,9 @@ from treehammer.web.core.responses import (
     redirect_locally,
     service_unavailable,
 )
-from treehammer.web.page_service import PageContext, PageModule, PageView
+from treehammer.web.page import PageContent
+from treehammer.web.page_service import PageContext
+from treehammer.web.sections import Special
 
 #: Larger forms are refused.
 _MAX_FORM_BYTES = 8192
@@ -73,9 +75,6 @@ def routes(context: PageContext) -> list[BaseRoute]:
     ]
 
 
-PAGES = PageModule(routes, position=90)
-
-
 def sign_in_view(
     context: PageContext,
     request: Request,
@@ -92,17 +91,17 @@ def sign_in_view(
         headers: of the response.
         target: address to show afterwards, by default that of the request.
     """
-    values = {
-        "sentence": sentence,
-        "target": target or requested_address(request),
-        "provider": urlsplit(context.settings.serve_oidc_issuer).hostname or "",
-        "tried": request.method == "POST" or bool(session_token(request)),
-    }
+    form = Special(
+        "sign_in.html.j2",
+        sentence=sentence,
+        target=target or requested_address(request),
+        provider=urlsplit(context.settings.serve_oidc_issuer).hostname or "",
+        tried=request.method == "POST" or bool(session_token(request)),
+    )
     title = (
         "Sign in to read results" if context.settings.serve_oidc_issuer else "Reading needs a key"
     )
-    view = PageView("sign_in.html.j2", title, values, status=401)
-    response = context.render_html(view, request)
+    response = context.render_html(PageContent(title, [form], status=401), request)
     response.headers.update(headers)
     return response
 

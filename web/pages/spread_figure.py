@@ -23,6 +23,7 @@ from treehammer.sql.read.query_model import (
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
+from treehammer.web.columns import outcome_columns
 from treehammer.web.display_formats import (
     DisplayUnit,
     aligned_format,
@@ -64,7 +65,6 @@ from treehammer.web.figures.figure_layout import (
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
-from treehammer.web.pages.common_tables import outcome_columns
 
 _KINDS = {
     MEANS: POINTS,

@@ -28,7 +28,7 @@ from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.store import CampaignUpload, UploadResult
 from treehammer.version import __version__
-from treehammer.web.addresses import wants_html
+from treehammer.web.addresses import CURRENT_REQUEST, link_to, wants_html
 from treehammer.web.api import openapi, page_data, prometheus_metrics
 from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.ingest import CampaignIngest, MeasurementIngest
@@ -59,11 +59,10 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.display_formats import build_environment
-from treehammer.web.page import PageResources
-from treehammer.web.page_service import PageContext, PageView
-from treehammer.web.pages import load_pages
-from treehammer.web.pages.sign_in_page import sign_in_view
-from treehammer.web.sections import Downloads
+from treehammer.web.page import PageContent, PageResources
+from treehammer.web.page_service import PageContext
+from treehammer.web.pages import load_pages, openid_sign_in, sign_in_page
+from treehammer.web.sections import Link, Paragraph, end_sentence, headline, quiet
 from treehammer.web.service.middleware import (
     AuditJournal,
     RejectNulMiddleware,
@@ -301,18 +300,20 @@ class PageRoutes:
         self._context = PageContext(
             database,
             access_control,
-            build_environment(downloads=Downloads),
+            build_environment(),
             assets,
-            {name: title for page in pages for name, title in page.menu.items()},
+            {page.name: page.menu for page in pages if page.menu},
             settings := settings or load_settings(),
             PageResources(database, settings),
         )
-        routes = [route for page in pages for route in page.make_routes(self._context)]
+        routes: list[BaseRoute] = [self._context.declared_route(page) for page in pages]
         routes += [
             Route("/robots.txt", get_robots, methods=["GET"]),
             *prometheus_metrics.routes(self._context),
-            *openapi.routes(self._context),
+            self._context.declared_route(openapi.reference_page),
             *page_data.routes(self._context),
+            *sign_in_page.routes(self._context),
+            *openid_sign_in.routes(self._context),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]
         self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)
@@ -341,10 +342,17 @@ def error_response(
     if not wants_html(request):
         return AsciiJSONResponse({"error": sentence}, status, headers)
     if status == 401:
-        return sign_in_view(context, request, sentence, headers)
+        return sign_in_page.sign_in_view(context, request, sentence, headers)
     title = _status_phrase(status)
-    values = {"sentence": sentence, "number": status, "remedy": _STATUS_REMEDIES.get(status, "")}
-    response = context.render_html(PageView("error.html.j2", title, values, status=status), request)
+    CURRENT_REQUEST.set(request)
+    sections = (
+        headline(end_sentence(sentence)),
+        Paragraph(_STATUS_REMEDIES.get(status, "")),
+        Paragraph(Link("Overview", link_to("overview"))),
+        quiet(f"Status {status}"),
+    )
+    content = PageContent(title, sections, status=status)
+    response = context.render_html(content, request)
     response.headers.update(headers)
     return response
 

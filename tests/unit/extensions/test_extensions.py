@@ -272,24 +272,19 @@ _MODULE = '''
 """A page with one table."""
 
 from treehammer.tables import DataTable, TableColumn
-from treehammer.web.page_service import PageModule, PageView
-from treehammer.web.page_query import PageOperation
+from treehammer.web.page import PageContent, PageOperation, page
 
-OPERATIONS = (
-    PageOperation("/tides", "listTides", "tides", "Tides", {"tides": "high waters"}),
+
+@page(
+    "/tides",
+    "tides",
+    menu="Tides",
+    position=1,
+    api=PageOperation("listTides", "Tides", {"tides": "high waters"}),
 )
-
-
-def routes(context):
-    return [context.page_route("/tides", tides_view, "tides")]
-
-
-def tides_view(store, request):
+def tides_page(request):
     table = DataTable("tides", "Tides", (TableColumn("height", "Height"),), [{"height": 3}], "")
-    return PageView("error.html.j2", "Tides", {"sentence": "High water", "number": 200, "remedy": ""}, (table,))
-
-
-PAGES = PageModule(routes, position=1, menu={"tides": "Tides"}, operations=OPERATIONS)
+    return PageContent("Tides", [table])
 '''
 
 

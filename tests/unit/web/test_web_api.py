@@ -33,7 +33,7 @@ from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.core.responses import StartAnswer, StartRequest
 from treehammer.web.display_formats import today
-from treehammer.web.page_query import PageOperation
+from treehammer.web.page import PageOperation
 
 PARTS = {
     "day": today().isoformat(),

@@ -14,13 +14,13 @@ from starlette.requests import Request
 from treehammer.errors import ConfigError
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.display_formats import today
+from treehammer.web.page import PageOperation
 from treehammer.web.page_query import (
     CAMPAIGNS,
     DayOrBlank,
     FormInput,
     OneOf,
     PageNumber,
-    PageOperation,
     PathText,
     Text,
     WindowQuery,
@@ -43,7 +43,7 @@ class TideQuery(WindowQuery):
     filters: tuple[tuple[str, Text], ...] = Field((), exclude=True)
 
 
-OPERATION = PageOperation("/tides/{harbor}", "getTides", "tides", "Tides", {"tides": ""}, TideQuery)
+OPERATION = PageOperation("getTides", "Tides", {"tides": ""}, (), "/tides/{harbor}", TideQuery)
 
 
 class KnownTideQuery(TideQuery):
