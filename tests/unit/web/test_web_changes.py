@@ -359,20 +359,28 @@ def test_first_measurements_are_listed(pages: ServiceThread) -> None:
     ]
 
 
-def test_new_comparisons_are_listed(pages: ServiceThread) -> None:
-    two_days_ago = NOW_US - 2 * DAY_US
-    for name, judged, us in (
-        ("new", "same", NOW_US),
-        ("worse", "slower", NOW_US),
-        ("old", "slower", two_days_ago),
-    ):
+def test_comparisons_are_listed_once_below_the_tile_of_the_slowest(pages: ServiceThread) -> None:
+    for name, judged, us in (("new", "same", NOW_US), ("worse", "slower", NOW_US - DAY_US)):
         row = build_verdict(name, created_us=us, verdict=judged, scope="site")
         pages.store.replace_comparison(name, [], [row])
-    (worse, new) = load_changes(pages)
-    assert "1 slower by site" in worse
-    assert "1 same by site" in new
-    links = pages.read("/").list_links("/compare/")
-    assert links.index("/compare/worse") < links.index("/compare/new")
+    page = pages.read("/")
+    links = [link for link in page.list_links("/compare/") if not link.endswith("recompute=1")]
+    assert links == ["/compare/worse", "/compare/new", "/compare/worse"]
+    assert "1 of 1 variants slower by site" in page.text
+
+
+def test_sites_with_less_efficiency_than_similar_ones_stand_out(pages: ServiceThread) -> None:
+    efficiencies = {"A": 0.8, "B": 0.81, "C": 0.8, "D": 0.79, "E": 0.7}
+    add(pages, *(on(site, 1, 2, eff_job=mean) for site, mean in efficiencies.items()))
+    # Other work is not compared.
+    add(pages, on("B", 1, 9, eff_job=0.1, test_name="own"))
+    page = pages.read("/")
+    assert "1 less CPU efficiency than similar sites: E" in page.text
+    matrix = page.tables["days"]
+    assert matrix.column("efficiency") == ["70 %", "80 %", "81 %", "80 %", "79 %"]
+    assert matrix.column("site")[0] == "E"
+    add(pages, on("F", 1, 2, eff_job=0.6), on("G", 1, 2, eff_job=0.9))
+    assert "2 less CPU efficiency than similar sites: F, E" in pages.read("/").text
 
 
 def test_new_campaigns_are_listed_by_name(pages: ServiceThread) -> None:
@@ -447,10 +455,12 @@ def test_tiles_count_latest_days_and_lead_to_evidence(pages: ServiceThread) -> N
     assert [tile[:3] for tile in tiles] == [
         ("#days", "critical", "1 of 4"),
         ("#days", "warning", "2 of 4"),
+        ("#days", "warning", "6 of 30"),
         ("/compare/c", "critical", "1 of 3"),
         ("#running", "", "0"),
     ]
-    assert tiles[2][3].startswith("variants slower over sites: ROOT 6.40.00 against 6.38.00")
+    assert tiles[2][3].startswith("measurements failed or implausible on ")
+    assert tiles[3][3].startswith("variants slower over sites: ROOT 6.40.00 against 6.38.00")
 
 
 def test_tile_of_running_campaigns_shows_progress(pages: ServiceThread) -> None:
@@ -488,7 +498,7 @@ def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) ->
         compared = answer["tables"]["verdicts"][0]["comparison_id"]
         page = unescape(service.load_page(f"/compare/{compared}"))
     assert "<strong>0 of 1</strong> variants slower by host: ROOT 6.40.00" in overview
-    assert overview.count("CPU and wall: 1 same by host") == 2  # the table, and what changed
+    assert overview.count("CPU and wall: 1 same by host") == 1
     assert "CPU and wall: 1 same by host" in listed
     assert "not enough data" not in overview + listed
     assert "On this host, there is no difference beyond 2 %" in page
