@@ -126,7 +126,7 @@ def test_queue_of_an_excluded_site_is_held_back(
 
 def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> None:
     bad, good = user.grid.box.sites[:2]
-    user.set_payload("sleep 1")
+    user.set_payload("sleep 3")
     options = ("--in-flight", "1", "-S", "repeats=3")
     campaign = user.submit_campaign("--sites", f"{bad},{good}", *options)
     exclude_site(user, bad)

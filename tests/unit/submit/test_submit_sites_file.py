@@ -227,7 +227,7 @@ doors = st.one_of(
             load=st.none()
             | st.builds(
                 LoadPermission,
-                opens_per_s=counts,
+                opens_per_s=st.integers(0, 10**9 - 1),
                 clients=st.integers(0, 99),
                 writable=st.just("/a"),
             ),
