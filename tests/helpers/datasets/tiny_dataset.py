@@ -239,3 +239,25 @@ void write()
 ROOT.write()
 sys.stdout.flush(); os._exit(0)
 """
+
+#: Writes an RNTuple to the file of its argument, with fields of a class that readers do not know.
+WRITE_UNKNOWN_CLASS = """
+import sys, ROOT
+ROOT.gInterpreter.Declare('''
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+struct Point { float x = 1, y = 2; };
+void write(const char *path)
+{
+   auto model = ROOT::RNTupleModel::Create();
+   model->MakeField<float>("energy");
+   model->MakeField<Point>("point");
+   model->MakeField<std::vector<Point>>("points");
+   model->MakeField<std::vector<float>>("values");
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path);
+   for (int entry = 0; entry < 100; ++entry)
+      writer->Fill();
+}
+''')
+ROOT.write(sys.argv[1])
+"""

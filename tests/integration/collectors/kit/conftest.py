@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_factory import write_payload_job
 from warm_root import WarmRoot
 
 from treehammer import config
@@ -213,35 +214,24 @@ def run_payload(
         adler32: str = "",
         fresh: bool = False,
         may_crash: bool = False,
-        missing_branches: Sequence[str] = (),
+        branch_lists: Mapping[str, Sequence[str]] = {},
         variables: Mapping[str, str] | None = None,
         **axes: Any,
     ) -> PayloadOutcome:
-        job, result = folder / "job.json", folder / "result.json"
-        result.unlink(missing_ok=True)
         variant = {"branches": 1.0, "cache_mb": 3, "events": 1.0, "cache": "warm", **axes}
-        urls = [{"name": "f", "url": str(f), "size": 0, "adler32": adler32} for f in files]
-        execution = {
-            "kind": kind,
-            "variant": variant,
-            "files": urls,
-            "tree": tree,
-            "passes": passes,
-            "seed": 7,
-            "missing_branches": list(missing_branches),
-        }
-        job.write_text(
-            json.dumps(
-                {
-                    "format": 1,
-                    "execution": execution,
-                    "settings": settings or {},
-                    "metrics": COLUMN_METRICS,
-                }
-            )
+        job = write_payload_job(
+            folder,
+            *({"url": str(file), "adler32": adler32} for file in files),
+            settings=settings,
+            document={"metrics": COLUMN_METRICS},
+            kind=kind,
+            variant=variant,
+            tree=tree,
+            passes=passes,
+            seed=7,
+            **branch_lists,
         )
-        env = {**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
-        env.update(variables or {})
+        env = {**setup.env, **job, **(variables or {})}
         command = setup.build_command("macro" if payload.suffix == ".C" else "python", str(payload))
         if fresh:
             done = subprocess.run(
@@ -256,6 +246,7 @@ def run_payload(
             code, log = done.returncode, done.stdout + done.stderr
         else:
             code, log = warm_root(setup).run(*command[1:], env=env, folder=folder)
+        result = Path(job["TREEHAMMER_RESULT"])
         if may_crash and not result.exists():
             return PayloadOutcome({}, {}, None, code, log)
         assert result.exists(), log

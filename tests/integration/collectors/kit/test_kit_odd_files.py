@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_dataset import WRITE_ODD_FILES
+from tiny_dataset import WRITE_ODD_FILES, WRITE_UNKNOWN_CLASS
 
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
@@ -89,7 +89,7 @@ def test_files_of_other_types_are_not_measured(read: Read, payload: Path | None)
 
 
 def test_fractions_are_of_the_common_branches(read: Read) -> None:
-    done = read("int.root", "fewer.root", missing_branches=["v"])
+    done = read("int.root", "fewer.root", branch_lists={"missing_branches": ["v"]})
     assert done.failure is None, done.log
     names = ("branches_total", "branches_selected", "events_read", "loop_unzipped_bytes")
     assert [done.values[name] for name in names] == [1, 1, 200, 800]
@@ -154,6 +154,29 @@ def test_ntuple_in_folders_is_read(read: Read, payload: Path) -> None:
     done = read("ntuples.root", tree="one/two/deep", payload=payload, format="rntuple")
     assert done.failure is None, done.log
     assert (done.values["events_read"], done.values["branches_selected"]) == (100, 2)
+
+
+def test_fields_of_unknown_classes_are_left_out_or_named(
+    run_payload: Callable[..., Any],
+    run_script: Callable[..., None],
+    latest_release: providers.SoftwareSetup,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "fields.root"
+    run_script(latest_release, WRITE_UNKNOWN_CLASS, path)
+
+    def read_fields(**options: Any) -> Any:
+        lists = {"unreadable_branches": ["point", "points"]}
+        return run_payload(latest_release, path, branch_lists=lists, **options)
+
+    options = {"payload": RNTUPLE_READ, "format": "rntuple"}
+    good = read_fields(branches="readable", **options)
+    assert good.failure is None, good.log
+    assert good.values["branches_selected"] == 2
+    assert read_fields(kind="checksum").failure is None
+    failure = read_fields(**options).failure
+    assert failure["failure_class"] == "open"
+    assert "field 'point': unknown type: Point. Read branches = " in failure["message"]
 
 
 @pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
