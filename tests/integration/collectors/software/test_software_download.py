@@ -13,10 +13,11 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from local_servers import serve_http
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
@@ -65,88 +66,68 @@ WHEELS = {
 }
 
 
-class Index(ThreadingHTTPServer):
+class Index(SimpleHTTPRequestHandler):
     """A simple index; ``faults`` lists the fault of each download of ROOT in turn."""
 
-    daemon_threads = True
+    faults: list[str]
+    sent: list[str]
+    stalled: threading.Event
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.faults: list[str] = []
-        self.hashes = True
-        self.sent: list[str] = []
-        self.stalled = threading.Event()
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Index
+    def end_headers(self) -> None:
+        # Like PyPI: pip may cache the response, including corrupt bytes.
+        self.send_header("Cache-Control", "max-age=365000000, immutable, public")
+        super().end_headers()
 
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
-        if name in WHEELS:
-            self._send_wheel(name, WHEELS[name])
+        if not name.startswith("root-"):
+            super().do_GET()
             return
-        project = self.path.strip("/").rpartition("/")[2]
-        links = "".join(
-            f'<a href="/files/{file}{self._hash(content)}">{file}</a>'
-            for file, content in WHEELS.items()
-            if file.startswith(f"{project}-")
-        )
-        self._send(f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), "text/html")
-
-    def _hash(self, content: bytes) -> str:
-        return f"#sha256={hashlib.sha256(content).hexdigest()}" if self.server.hashes else ""
-
-    def _send_wheel(self, name: str, content: bytes) -> None:
-        fault = ""
-        if name.startswith("root"):
-            fault = self.server.faults.pop(0) if self.server.faults else ""
-            self.server.sent.append(fault or "whole")
-        middle = len(content) // 2
+        content, middle = WHEELS[name], len(WHEELS[name]) // 2
+        fault = self.faults.pop(0) if self.faults else "whole"
+        self.sent.append(fault)
         if fault == "flipped":
             content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        if fault == "truncated":
-            content = content[:middle]
-        if fault in ("cut", "stall"):
-            self._send(content, "application/zip", middle)
-            self.wfile.flush()
-            if fault == "stall":
-                self.server.stalled.set()
-                time.sleep(4)
-            self.close_connection = True
-        else:
-            self._send(content, "application/zip")
-
-    def _send(self, content: bytes, kind: str, part: int | None = None) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        # Like PyPI: pip may cache the response, including corrupt bytes.
-        self.send_header("Cache-Control", "max-age=365000000, immutable, public")
+        self.send_header("Content-Type", "application/zip")
+        self.send_header("Content-Length", str(middle if fault == "truncated" else len(content)))
         self.end_headers()
-        self.wfile.write(content[:part])
+        self.wfile.write(content[:middle] if fault in ("truncated", "cut", "stall") else content)
+        if fault == "stall":
+            self.wfile.flush()
+            self.stalled.set()
+            time.sleep(4)
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
+
+def write_index(folder: Path, *, hashes: bool = True) -> None:
+    """Write the pages of the index, with or without the wheels' hashes, and the wheels."""
+    for name, content in WHEELS.items():
+        page = folder / "simple" / name.partition("-")[0] / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        digest = f"#sha256={hashlib.sha256(content).hexdigest()}" if hashes else ""
+        page.write_text(
+            f'<!DOCTYPE html><html><body><a href="/{name}{digest}">{name}</a></body></html>'
+        )
+        (folder / name).write_bytes(content)
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with Index() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Index]]:
+    state = {"faults": [], "sent": [], "stalled": threading.Event()}
+    handler: type[Index] = type("TestIndex", (Index,), state)
+    folder = tmp_path / "index"
+    write_index(folder)
+    with serve_http(handler, folder) as port:
         for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
             monkeypatch.delenv(name)
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
         monkeypatch.setenv("PIP_RETRIES", "0")
         monkeypatch.setitem(wheels.WHEELS, VERSION, WHEEL)
         monkeypatch.setattr(wheels, "BACK_OFF_S", (0.0, 0.0))
         monkeypatch.setattr(wheels, "NEEDED_BYTES", 1)
-        yield server
-        server.shutdown()
-        thread.join()
+        yield handler
 
 
 @pytest.fixture(scope="session")
@@ -187,9 +168,10 @@ def _library(folder: Path) -> Path:
     ],
 )
 def test_corrupt_download_is_repeated(
-    index: Index, tmp_path: Path, faults: list[str], hashes: bool, expected: str
+    index: type[Index], tmp_path: Path, faults: list[str], hashes: bool, expected: str
 ) -> None:
-    index.faults, index.hashes = list(faults), hashes
+    index.faults[:] = faults
+    write_index(tmp_path / "index", hashes=hashes)
     notes: list[str] = []
     folder = prepare(tmp_path / "software", notes)
     assert index.sent == [*faults, "whole"]
@@ -215,8 +197,8 @@ def test_corrupt_download_is_repeated(
 
 
 @pytest.mark.usefixtures("quick")
-def test_persistent_corruption_fails(index: Index, tmp_path: Path) -> None:
-    index.faults = ["flipped"] * 9
+def test_persistent_corruption_fails(index: type[Index], tmp_path: Path) -> None:
+    index.faults[:] = ["flipped"] * 9
     with pytest.raises(SoftwareError) as error:
         prepare_root(providers.parse_software_request(VERSION), tmp_path / "software", no_progress)
     assert error.value.exit_code is ExitCode.INFRASTRUCTURE
@@ -228,7 +210,7 @@ def test_persistent_corruption_fails(index: Index, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_replaced_wheel_is_refused(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: type[Index], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     monkeypatch.setitem(wheels.WHEEL_SHA256, VERSION, {tag: "0" * 64})
@@ -240,8 +222,8 @@ def test_replaced_wheel_is_refused(
 
 
 @pytest.mark.usefixtures("quick")
-def test_killed_installation_is_restarted(index: Index, tmp_path: Path) -> None:
-    index.faults = ["stall"]
+def test_killed_installation_is_restarted(index: type[Index], tmp_path: Path) -> None:
+    index.faults[:] = ["stall"]
     script = (
         "from treehammer.collectors.software import providers, wheels\n"
         f"wheels.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
@@ -264,7 +246,7 @@ def test_killed_installation_is_restarted(index: Index, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_missing_index_and_missing_release_are_distinguished(
-    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, index: type[Index], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
     monkeypatch.setitem(wheels.WHEELS, VERSION, "0.98")
@@ -296,7 +278,9 @@ except ExecutionError as error:
 
 
 @pytest.mark.parametrize("needed, megabytes", [(10**12, 60), (1, 50), (1, 6)])
-def test_full_disk_is_named(index: Index, tmp_path: Path, needed: int, megabytes: int) -> None:
+def test_full_disk_is_named(
+    index: type[Index], tmp_path: Path, needed: int, megabytes: int
+) -> None:
     """Detected before the download, by pip, and by venv."""
     disk = tmp_path / "disk"
     disk.mkdir()
