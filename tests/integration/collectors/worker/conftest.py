@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -57,14 +58,15 @@ class WorkerBench:
         self,
         payload: str,
         *executions: ExecutionSpec,
+        files: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> Path:
-        """Write ``job.json`` and a payload (a script's text); return the path of ``job.json``."""
+        """Write ``job.json``, a payload (a script's text) and files of its test, executable all."""
         payload_folder = self.folder / "payload"
         payload_folder.mkdir(exist_ok=True)
-        script = payload_folder / "script"
-        script.write_text(textwrap.dedent(payload).lstrip())
-        script.chmod(0o755)
+        for name, text in {"script": textwrap.dedent(payload).lstrip(), **files}.items():
+            (payload_folder / name).write_text(text)
+            (payload_folder / name).chmod(0o755)
         path = self.folder / "job.json"
         path.write_text(make_job(*executions, **options).to_json())
         return path

@@ -6,7 +6,6 @@ import json
 import shutil
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +63,12 @@ def require_compiler(*tools: str) -> None:
 
 def run_build(bench: Any, make_spec: Any, script: str, timeout_s: float = 60.0) -> Any:
     """Run two executions of a test that builds ``libanswer.so``."""
-    folder = bench.folder / "payload"
-    folder.mkdir()
-    for name, text in (("answer.c", SOURCE), ("fix.patch", PATCH), ("build.sh", script)):
-        (folder / name).write_text(text)
-    (folder / "build.sh").chmod(0o755)
     build = BuildCommand("build.sh", ("libanswer.so",), ("libanswer.so",), timeout_s)
     return bench.run(
         BUILD_PAYLOAD,
         make_spec(1),
         make_spec(2),
+        files={"answer.c": SOURCE, "fix.patch": PATCH, "build.sh": script},
         kind="executable",
         build=build,
         metrics=BUILD_METRICS,
@@ -177,13 +172,10 @@ def test_plugin_of_root_is_built_against_a_wheel(bench: Any, make_spec: Any) -> 
     software = production.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
-    folder = bench.folder / "payload"
-    folder.mkdir()
-    (folder / "Counted.h").write_text(PLUGIN)
-    (folder / "build.sh").write_text(PLUGIN_BUILD)
-    (folder / "build.sh").chmod(0o755)
+    files = {"Counted.h": PLUGIN, "build.sh": PLUGIN_BUILD}
     build = BuildCommand("build.sh", ("libCounted.so", "dictionary_rdict.pcm"), (), 300.0)
-    ran = bench.run(READ, make_spec(1, software=software), build=build, metrics=BUILD_METRICS)
+    spec = make_spec(1, software=software)
+    ran = bench.run(READ, spec, files=files, build=build, metrics=BUILD_METRICS)
     (record,) = ran.records
     assert not record.values.get("failure_class"), record.values["failure_message"]
     assert record.extras["calls"] > 0
@@ -200,14 +192,11 @@ SETTINGS_PAYLOAD = """
 
 def run(bench: Any, make_spec: Any, server: Path, script: str, **changes: Any) -> Any:
     """Run two executions with 20 and 70 threads, and leave 20 behind."""
-    folder = bench.folder / "payload"
-    folder.mkdir()
-    (folder / "apply.sh").write_text(f"#!/bin/sh\nset -eu\n{script}\n")
-    (folder / "apply.sh").chmod(0o755)
+    files = {"apply.sh": f"#!/bin/sh\nset -eu\n{script}\n"}
     before = ServerCommand("apply.sh", {"server_threads": 20}, changes.pop("timeout_s", 30.0))
     specs = [make_spec(n, variant={"server_threads": value}) for n, value in ((1, 20), (2, 70))]
     payload = SETTINGS_PAYLOAD.format(server=server)
-    return bench.run(payload, *specs, kind="executable", before=before, **changes)
+    return bench.run(payload, *specs, files=files, kind="executable", before=before, **changes)
 
 
 def test_each_execution_has_its_setting_and_the_first_is_left(
@@ -367,26 +356,6 @@ def test_job_writes_in_its_own_folder_and_removes_it(
     assert record.extras["files_removed"] == (6 if test == "stream" else 0)
     assert record.extras["files_left"] == 0
     assert list(area.iterdir()) == []
-
-
-def test_remote_storage_without_client_fails_in_setup(
-    bench: Any, make_spec: Callable[..., Any], input_file: InputFile
-) -> None:
-    file = replace(input_file, url="gsiftp://127.0.0.1:9//data")
-    values = bench.run(LOAD_PAYLOAD.format(kind="open"), make_spec(files=(file,))).record_values
-    assert values["failure_class"] == "open"
-    assert values["failure_kind"] == "not-supported"
-
-
-def test_folder_without_the_client_is_refused(
-    bench: Any, make_spec: Callable[..., Any], tmp_path: Path
-) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to("/usr/bin/python3")
-    request = providers.parse_software_request(f"xrootd:{tmp_path}")
-    values = bench.run(LOAD_PAYLOAD.format(kind="open"), make_spec(software=request)).record_values
-    assert values["failure_class"] == "software-setup"
-    assert "finds no module XRootD" in values["failure_message"]
 
 
 def test_prepared_client_runs_payload_from_its_folder(
