@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,25 +55,27 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
             where=f"cache_dir {settings.cache_dir}",
             hint="Choose a --cache-dir without these characters.",
         )
-    # Pydantic and tree-sitter take a tenth of a second to load.
-    from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
-
-    # The disk of this machine is its user's own, and its paths follow no rules of the sites file.
-    load = LoadPermission.model_construct(
-        opens_per_s=1e6,
-        clients=100_000,
-        mb_per_s=1e6,
-        writable=str(settings.cache_dir / "load"),
-    )
-    local = Site.model_construct(
-        name=LOCAL_BATCH,
-        doors=(Door.model_construct(name="file", protocol="file", prefix=prefix, load=load),),
-        ceilings=Ceilings(jobs=MAX_LOCAL_JOBS),
-    )
+    local = _make_local_site(prefix, str(settings.cache_dir / "load"))
     content = _load_sites_file(settings)
     sites = {local.name: local, **(content.sites if content else {})}
     _export_token_pools(sites.values())
     return sites
+
+
+@functools.cache
+def _make_local_site(prefix: str, writable: str) -> Site:
+    """Make the site of this machine, whose paths follow no rules of the sites file."""
+    # Pydantic and tree-sitter take a tenth of a second to load.
+    from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
+
+    # The disk of this machine is its user's own.
+    load = LoadPermission.model_construct(
+        opens_per_s=1e6, clients=100_000, mb_per_s=1e6, writable=writable
+    )
+    door = Door.model_construct(name="file", protocol="file", prefix=prefix, load=load)
+    return Site.model_construct(
+        name=LOCAL_BATCH, doors=(door,), ceilings=Ceilings(jobs=MAX_LOCAL_JOBS)
+    )
 
 
 def _export_token_pools(sites: Iterable[Site]) -> None:
