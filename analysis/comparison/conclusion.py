@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from treehammer.analysis.comparison.verdict_text import (
     METRIC_TITLES,
     describe_place,
+    describe_variant,
     format_change_size,
     format_delta,
     list_metrics,
@@ -133,7 +134,6 @@ MAX_NAMED = 3
 #: Metric that is mentioned beside CPU time.
 WALL = "wall_per_event_s"
 _SITES = re.compile(r"over (\d+) sites")
-_FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
 
 
 class Claim(Enum):
@@ -375,17 +375,13 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
     """Name the variant of a row, with the site where rows are of several."""
-    label = _FRACTION.sub(_describe_fraction, row.label.replace(" ", ", "))
-    words = [f"for {label}"] if len({other.label for other in rows}) > 1 else []
+    words = (
+        [f"for {describe_variant(row.label)}"] if len({other.label for other in rows}) > 1 else []
+    )
     if len({other.site for other in rows}) > 1:
         place = f"at {row.site}" if row.site else describe_place(row)
         words += [place] if row.site or row.effect is not None else []
     return " ".join(words)
-
-
-def _describe_fraction(match: re.Match[str]) -> str:
-    name, share = match.groups()
-    return f"all {name}" if share == "100" else f"{share} % of the {name}"
 
 
 def _find_common_place(rows: Sequence[VerdictRow]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -26,6 +27,8 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 
+#: A share of the branches or events in the label of a variant.
+_FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
 #: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
 MAX_SHOWN_EFFECT = math.log(1e4)
 
@@ -244,6 +247,16 @@ def describe_scope(row: VerdictRow) -> str:
     if row.scope == SITE_SCOPE:
         units += f" on {row.hosts} hosts"
     return f"{describe_place(row)} ({units})"
+
+
+def describe_variant(label: str) -> str:
+    """Describe the kind of read of a label: ``branches=4% cache_mb=30`` is ``4 % of the branches, cache_mb=30``."""
+    return _FRACTION.sub(_describe_fraction, label.replace(" ", ", "))
+
+
+def _describe_fraction(match: re.Match[str]) -> str:
+    name, share = match.groups()
+    return f"all {name}" if share == "100" else f"{share} % of the {name}"
 
 
 def describe_place(row: VerdictRow) -> str:

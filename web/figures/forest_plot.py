@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.comparison.verdict_text import (
+    describe_variant,
     format_effect,
     format_interval,
     list_metrics,
@@ -169,7 +170,7 @@ class ForestPlot:
 
     def _label(self, row: VerdictRow) -> str:
         """Label the line of a row: the values that distinguish it from the others."""
-        parts = [row.label]
+        parts = [describe_variant(row.label)]
         if row.scope != SITES_SCOPE and len({other.site for other in self.rows}) > 1:
             parts.append(row.site)
         if len({other.b for other in self.rows}) > 1:

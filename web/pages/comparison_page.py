@@ -34,10 +34,11 @@ from treehammer.sql.read import figure_sql
 from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
-from treehammer.text_formatting import format_significant
+from treehammer.text_formatting import format_significant, pluralize
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
 from treehammer.web.figures.figure_layout import choose_release_colors
+from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
 from treehammer.web.page import PageContent
 from treehammer.web.pages.common_tables import (
@@ -84,6 +85,8 @@ from treehammer.web.sections import (
     quiet,
 )
 
+#: Notes shown before the others are folded.
+MAX_NOTES = 10
 #: Steps over time that the page names.
 MAX_REGRESSIONS = 2
 
@@ -203,6 +206,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
             for name in ("metric", "verdict")
         ),
         Paragraph(*choices["remove"], look="chosen"),
+        _show_forest(comparison, delta),
         *(_show_matrix(matrix) if matrix else ()),
         _show_cell(comparison) if comparison.filter.is_one_cell else None,
         _describe_origin(comparison, description, delta),
@@ -214,7 +218,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
                 "Sorted by |effect| ÷ width of its interval. Effects within the shaded band are ignored; "
                 "arrows mark intervals that extend beyond the axis."
             ),
-            TableSection(effects[1], "effects"),
+            *_fold_same(comparison, effects[1], comparison.split.by_site),
             anchor="by-site",
         ),
         _show_counters(comparison, counters),
@@ -254,6 +258,34 @@ def _list_findings(comparison: DisplayedComparison) -> Iterator[Paragraph]:
         yield Paragraph(f"Largest: {largest}")
     for text, address in _list_regressions(comparison):
         yield Paragraph(f"{text} (", Link("evidence", address, f"Evidence: {text}"), ")")
+
+
+def _show_forest(comparison: DisplayedComparison, delta: float) -> Figure | None:
+    split = comparison.split
+    plot = ForestPlot.of_comparisons([[*split.pooled, *split.by_site]], delta)
+    return Figure("changes", plot, plot.caption) if plot else None
+
+
+def _fold_same(
+    comparison: DisplayedComparison, table: DataTable, rows: Sequence[VerdictRow]
+) -> Iterator[Section]:
+    """Show a table of effects; those that are the same only as a line, unless they were asked for.
+
+    Args:
+        comparison: the comparison.
+        table: of all rows, which is exported.
+        rows: its verdicts, in the order of its rows.
+    """
+    different = [number for number, row in enumerate(rows) if row.verdict != Verdict.SAME]
+    if comparison.filter.verdict or not different or len(different) == len(rows):
+        yield TableSection(table, "effects")
+        return
+    yield TableSection(
+        replace(table, rows=[table.rows[place] for place in different]), "effects", table
+    )
+    shown = Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
+    count = pluralize(len(rows) - len(different), "further row")
+    yield quiet(f"{count}: the same (", shown, ").")
 
 
 def _show_matrix(matrix: DataTable) -> Iterator[Section]:
@@ -306,7 +338,11 @@ def _show_pooled(
     if comparison.rows[0].axis == "site" or (has_filters and not table.rows):
         return None
     if any(row.effect is not None for row in comparison.split.pooled):
-        return Titled("Over all sites", TableSection(table, "effects"), anchor="pooled")
+        return Titled(
+            "Over all sites",
+            *_fold_same(comparison, table, comparison.split.pooled),
+            anchor="pooled",
+        )
     text = "No effect over several sites; see the notes below. "
     downloads = Downloads(table) if table.rows else ""
     return Titled("Over all sites", Paragraph(text, downloads), anchor="pooled")
@@ -327,7 +363,7 @@ def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> Titled
     store = Paragraph("To store this comparison, run:" if command else "")
     return Titled(
         "Notes",
-        Bullets(notes),
+        Bullets(notes, limit=MAX_NOTES),
         None if comparison.is_live else pairs,
         store,
         Command(command) if command else None,

@@ -28,7 +28,7 @@ from treehammer.web.cells import IntervalCell
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
-_VARIANT = TableColumn("label", "variant", is_long=True)
+_VARIANT = TableColumn("label", "variant", verdict_text.describe_variant, is_long=True)
 
 
 def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
