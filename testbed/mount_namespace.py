@@ -89,12 +89,11 @@ def render_mount_script(
     hidden: Sequence[Path],
     visible: Sequence[VisibleFolder],
     command: Sequence[str],
-    setup_lines: Sequence[str] = (),
 ) -> str:
     """Render a shell script that hides folders, shows some, and becomes a command.
 
-    It runs in a new mount namespace with the right to mount. ``command`` and ``setup_lines``,
-    which run when everything is mounted, are shell text, quoted by the caller.
+    It runs in a new mount namespace with the right to mount. ``command`` is shell text, quoted by
+    the caller.
 
     Raises:
         TestbedError: no folder is available as a mount point.
@@ -113,7 +112,7 @@ def render_mount_script(
         lines += [f"mkdir -p {target}", f"mount --rbind {_quote_path(view.source, stage)} {target}"]
         if not view.writable:
             lines.append(f"mount -o remount,bind,ro {target}")
-    lines += [f"umount -l {stage}", *setup_lines, " ".join(["exec", *command]), ""]
+    lines += [f"umount -l {stage}", " ".join(["exec", *command]), ""]
     return "\n".join(lines)
 
 
@@ -156,12 +155,10 @@ def write_job_wrapper(
     path: Path,
     visible: Sequence[VisibleFolder],
     command: Sequence[str],
-    setup_lines: Sequence[str] = (),
 ) -> None:
     """Write a program that becomes ``command`` and sees only the folders ``visible`` of the testbed.
 
-    Its arguments are added to the command. ``setup_lines`` are shell text, run when everything
-    is mounted.
+    Its arguments are added to the command.
     """
     uid, gid = box.user or (os.getuid(), os.getgid())
     user_command = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *command]
@@ -169,7 +166,6 @@ def write_job_wrapper(
         [*box.hidden_folders, box.folder],
         visible,
         [*map(shlex.quote, user_command), SHELL_ARGUMENTS],
-        setup_lines,
     )
     script = path.with_suffix(".sh")
     box.write_file(script, text, mode=0o755)

@@ -139,10 +139,7 @@ class CondorPool(Component):
         return f"condor {self.schedd_name} 127.0.0.1:{self.collector_port}"
 
     def site_folder(self, site: str) -> Path:
-        """Return the folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``.
-
-        If ``execute_mb`` exists at the start, it limits ``execute`` to that many MiB.
-        """
+        """Return the folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``."""
         return self.folder / "sites" / site
 
     def configure(self) -> None:
@@ -209,14 +206,7 @@ class CondorPool(Component):
             f"_CONDOR_LOG={folder}/log",
             str(self.release_root / "usr/sbin/condor_startd"),
         ]
-        small = [f"if [ -f {folder}/execute_mb ]; then"]
-        small += [
-            f'mount -t tmpfs -o size="$(cat {folder}/execute_mb)m" none {folder}/execute',
-            "fi",
-        ]
-        mount_namespace.write_job_wrapper(
-            box, self.folder / "startd" / site, show, startd, setup_lines=small
-        )
+        mount_namespace.write_job_wrapper(box, self.folder / "startd" / site, show, startd)
 
     def _create_token(self, user: str, *limits: str) -> str:
         program = str(self.release_root / "usr/bin/condor_token_create")

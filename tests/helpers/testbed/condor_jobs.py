@@ -34,7 +34,7 @@ arguments = "-c '/bin/mkdir $(treehammer_output) && exec /bin/sh payload/run.sh 
 when_to_transfer_output = ON_EXIT_OR_EVICT
 request_cpus = 1
 request_memory = 100 MB
-request_disk = {disk} MB
+request_disk = 10 MB
 max_materialize = {at_once}
 job_lease_duration = 20
 on_exit_remove = (ExitBySignal =!= true && ExitCode =!= 75) || NumShadowStarts >= 3
@@ -50,7 +50,6 @@ case $3-$1 in
   temporary-1) exit 75 ;;
   signal-1) kill -9 $$ ;;
   once-1) sleep 300 ;;
-  fill-*) dd if=/dev/zero of=fill bs=1M count=200 2>/dev/null || { rm -f fill; exit 75; } ;;
   nap-*) sleep 3 ;;
 esac
 exit 0
@@ -160,9 +159,9 @@ class CondorJobs:
         }
 
 
-def submit_text(what: str = "ok", site: str = "SITE_A", at_once: int = 10, disk: int = 10) -> str:
+def submit_text(what: str = "ok", site: str = "SITE_A", at_once: int = 10) -> str:
     """Return a submit description of jobs that perform an action at a site."""
-    return SUBMIT_TEXT.format(what=what, site=site, at_once=at_once, disk=disk)
+    return SUBMIT_TEXT.format(what=what, site=site, at_once=at_once)
 
 
 _KEY_ID, _ALGORITHM = "key-1", "ES256"

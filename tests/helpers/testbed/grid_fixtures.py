@@ -105,21 +105,6 @@ class Grid:
         finally:
             self.start_site(site)
 
-    @contextmanager
-    def with_small_disk(self, site: str, mebibytes: int) -> Iterator[None]:
-        """Limit a site's disk space for jobs while the block runs."""
-        size = self.pool.site_folder(site) / "execute_mb"
-        self.stop_site(site)
-        try:
-            size.write_text(f"{mebibytes}\n")
-            self.start_site(site)
-            yield
-        finally:
-            size.unlink()
-            with suppress(subprocess.CalledProcessError):
-                self.stop_site(site)
-            self.start_site(site)
-
     # -- processes
 
     def startd_pid(self, site: str) -> int:

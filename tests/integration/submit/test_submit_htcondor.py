@@ -188,15 +188,6 @@ def test_damaged_log_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> 
     check_each_ran_once(jobs)
 
 
-def test_full_disk_is_met_by_another_attempt(pool: Grid, jobs: CondorJobs) -> None:
-    site = pool.box.sites[1]
-    with pool.with_small_disk(site, 60):
-        jobs.submit(jobs.describe_jobs("job", 1, submit_text("fill", site=site)))
-        found = jobs.wait_until_final()
-    codes = [attempt.exit_code for attempt in found["job0"].attempts]
-    assert codes == [75, 75, 75], found
-
-
 def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
     a, b = pool.box.sites[:2]
     jobs.submit(jobs.describe_jobs("some", 3, submit_text("once", site=a, at_once=2)))
