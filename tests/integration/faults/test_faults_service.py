@@ -266,62 +266,39 @@ def test_service_survives_clock_jumps(authority: CertificateAuthority, tmp_path:
     check_acknowledged_rows(url, crowd)
 
 
-class SQLiteBackup:
-    """Backup with SQLite's own interface, as ``.backup`` of its shell makes it."""
-
-    def __init__(self, database: str, folder: Path) -> None:
-        self._source = database.removeprefix("sqlite:///")
-        self._file = folder / "restored.db"
-
-    def save(self) -> None:
-        with (
-            closing(sqlite3.connect(self._source)) as old,
-            closing(sqlite3.connect(self._file)) as new,
-        ):
-            old.backup(new)
-
-    def restore(self) -> str:
-        return f"sqlite:///{self._file}"
+def back_up_sqlite(database: str, folder: Path) -> Callable[[], str]:
+    """Back up with SQLite's own interface, as ``.backup`` of its shell; return how to restore."""
+    file = folder / "restored.db"
+    source = database.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(file)) as new:
+        old.backup(new)
+    return lambda: f"sqlite:///{file}"
 
 
-class PostgreSQLBackup:
-    """Backup with ``pg_dump``."""
+def back_up_postgresql(
+    database: str, folder: Path, server: SharedPostgresServer
+) -> Callable[[], str]:
+    """Back up with ``pg_dump``; return how to restore."""
+    file = folder / "results.dump"
+    path = f"{require_programs()}:{os.environ['PATH']}"
+    dump, restore = (shutil.which(program, path=path) for program in ("pg_dump", "pg_restore"))
+    if dump is None or restore is None:
+        pytest.skip("pg_dump is not installed")
+    subprocess.run([dump, "--format=custom", f"--file={file}", database], check=True)
 
-    def __init__(self, database: str, folder: Path, server: SharedPostgresServer) -> None:
-        self._source = database
-        self._file = folder / "results.dump"
-        self._server = server
-        self._programs = require_programs()
-
-    def save(self) -> None:
-        self._run("pg_dump", "--format=custom", f"--file={self._file}", self._source)
-
-    def restore(self) -> str:
-        target = self._server.url(self._server.make_database())
-        self._run("pg_restore", f"--dbname={target}", "--exit-on-error", str(self._file))
+    def restore_dump() -> str:
+        target = server.url(server.make_database())
+        subprocess.run([restore, f"--dbname={target}", "--exit-on-error", str(file)], check=True)
         return target
 
-    def _run(self, program: str, *arguments: str) -> None:
-        found = shutil.which(program, path=f"{self._programs}:{os.environ['PATH']}")
-        if found is None:
-            pytest.skip(f"{program} is not installed")
-        subprocess.run([found, *arguments], check=True)
-
-
-@pytest.fixture
-def backup(
-    database: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> SQLiteBackup | PostgreSQLBackup:
-    if database.startswith("sqlite"):
-        return SQLiteBackup(database, tmp_path)
-    return PostgreSQLBackup(database, tmp_path, request.getfixturevalue("postgresql"))
+    return restore_dump
 
 
 def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     authority: CertificateAuthority,
     tmp_path: Path,
     database: str,
-    backup: SQLiteBackup | PostgreSQLBackup,
+    request: pytest.FixtureRequest,
 ) -> None:
     service = RunningService(tmp_path / "first", database, authority)
     key = service.make_key()
@@ -330,10 +307,14 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     with crowd.sending():
         crowd.wait_for_acknowledgments(100)
         before = set(crowd.acknowledged)
-        backup.save()
+        if database.startswith("sqlite"):
+            restore = back_up_sqlite(database, tmp_path)
+        else:
+            server = request.getfixturevalue("postgresql")
+            restore = back_up_postgresql(database, tmp_path, server)
         crowd.wait_for_acknowledgments(100)
     service.stop()
-    restored = backup.restore()
+    restored = restore()
     counts = check_database(restored)
     with Store.open(restored) as store:
         stored = {str(row["measurement_id"]) for row in store.measurements(Selection())}
