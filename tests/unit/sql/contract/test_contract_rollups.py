@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
         assert group.measurements == 3
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_row_holds_the_last_good_measurement(store: Store, order: Sequence[int]) -> None:
     measurements = [
         make_measurement(job="first", started_us=10, server_version="v1", cpu_model="old"),

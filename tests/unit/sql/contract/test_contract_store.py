@@ -671,27 +671,28 @@ def test_queries_of_a_page_see_one_state(url: str, store: Store) -> None:
         assert {one.id for one in other.campaigns()} == {"before", "after"}
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"cpu_per_event_s": -9.2e18}, "cpu_per_event_s is -9.2e+18, possible are 0 to 1e+06"),
-        ({"bytes_read": -1}, "bytes_read is -1, possible are 0 to 1e+18"),
-        ({"events_read": 0}, "zero: events_read"),
-        ({"ended_us": 0}, "it ended before it started"),
-    ],
-)
-def test_sender_is_not_believed_that_its_values_are_plausible(
-    store: Store, change: dict[str, Any], reason: str
-) -> None:
-    sent = make_measurement(plausible=True, **change)
-    assert store.add([sent]).new == 1
-    (row,) = store.measurements(EVERYTHING)
-    assert (row["plausible"], row["implausible_reasons"]) == (False, reason)
-    assert {name: row[name] for name in change} == change, "raw values are kept"
-    again = store.add([sent])
-    assert (again.known, again.conflicting) == (1, ())
-    marked = make_measurement(job="b", plausible=False, implausible_reasons="own", **change)
-    store.add([marked])
+IMPLAUSIBLE_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"cpu_per_event_s": -9.2e18}, "cpu_per_event_s is -9.2e+18, possible are 0 to 1e+06"),
+    ({"bytes_read": -1}, "bytes_read is -1, possible are 0 to 1e+18"),
+    ({"events_read": 0}, "zero: events_read"),
+    ({"ended_us": 0}, "it ended before it started"),
+]
+
+
+def test_sender_is_not_believed_that_its_values_are_plausible(store: Store) -> None:
+    sent = [
+        make_measurement(position=position, plausible=True, **change)
+        for position, (change, _) in enumerate(IMPLAUSIBLE_VALUES, 1)
+    ]
+    assert store.add(sent).new == len(sent)
+    for row, (change, reason) in zip(
+        store.measurements(EVERYTHING), IMPLAUSIBLE_VALUES, strict=True
+    ):
+        assert (row["plausible"], row["implausible_reasons"]) == (False, reason)
+        assert {name: row[name] for name in change} == change, "raw values are kept"
+    assert store.add(sent) == AddResult(0, len(sent))
+    change, reason = IMPLAUSIBLE_VALUES[0]
+    store.add([make_measurement("b", plausible=False, implausible_reasons="own", **change)])
     (other,) = store.measurements(Selection.parse([], ["job_id=b"]))
     assert other["implausible_reasons"] == f"own; {reason}"
 
