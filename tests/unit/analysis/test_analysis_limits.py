@@ -204,6 +204,7 @@ def test_exact_metrics_of_a_test_are_compared_as_counters(store: Store, tmp_path
     (row, *_) = load_headline_rows(store, Selection(), SAMPLE_COLUMNS)
     assert row["exact_metrics"] == {"queue_depth": "lower"}
     result = compare(tmp_path, "5", "128", "--axis", "listen")
+    assert "Exact counters that changed" in result.output
     assert "+20.0 % queue depth" in result.output
     # The rate is better, but the queue is not.
     assert result.return_value == ExitCode.REGRESSION
