@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -132,13 +133,19 @@ def test_all_texts_are_escaped(service: str, open_tab: Visit) -> None:
     tab.page.on("dialog", lambda dialog: tab.bad.append(f"dialog: {dialog.message}"))
     leads: set[str] = set()
     lists = "".join(look(tab, path, leads) for path in LISTS)
-    for number in range(len(ATTACK_TEXTS)):
-        text = lists + "".join(look(tab, path, leads) for path in pages_of(number))
-        assert shown_in(text, number) >= SHOWN, (number, SHOWN - shown_in(text, number))
     # All links work; figures and ROOT files are slow and tested elsewhere.
     slow = ("/figure.", "/root-file", "/figures/")
-    addresses = {without_format(address): address for address in sorted(leads)}
-    with httpx.Client(trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=service, trust_env=False, timeout=30) as client:
+        for number, attack in enumerate(ATTACK_TEXTS):
+            # Those that a browser could run are opened in one; of the others the texts are read.
+            is_program = "got()" in attack and "$(" not in attack
+            pages = (
+                look(tab, path, leads) if is_program else html.unescape(client.get(path).text)
+                for path in pages_of(number)
+            )
+            text = lists + "".join(pages)
+            assert shown_in(text, number) >= SHOWN, (number, SHOWN - shown_in(text, number))
+        addresses = {without_format(address): address for address in sorted(leads)}
         for address in addresses.values():
             if not any(part in address for part in slow):
                 assert client.get(address).status_code == 200, address
@@ -150,7 +157,7 @@ def without_format(address: str) -> tuple[str, ...]:
     return url.path, *re.findall(r"(?:^|&)(?!sort-|format=|table=)([^&]*)", url.query)
 
 
-@pytest.mark.parametrize("path", [*LISTS, *pages_of(0)])
+@pytest.mark.parametrize("path", ["/", "/sites", *pages_of(len(ATTACK_TEXTS) - 1)[:3]])
 def test_pages_with_hostile_text_are_readable(service: str, open_tab: Visit, path: str) -> None:
     tab = open_tab(service, size="phone", scheme="dark")
     assert tab.open(path) == 200
