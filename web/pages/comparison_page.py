@@ -263,7 +263,8 @@ def _list_findings(comparison: DisplayedComparison) -> Iterator[Paragraph]:
 def _show_forest(comparison: DisplayedComparison, delta: float) -> Figure | None:
     split = comparison.split
     plot = ForestPlot.of_comparisons([[*split.pooled, *split.by_site]], delta)
-    return Figure("changes", plot, plot.caption) if plot else None
+    # A single change is told in words.
+    return Figure("changes", plot, plot.caption) if plot and len(plot.lines) > 1 else None
 
 
 def _fold_same(

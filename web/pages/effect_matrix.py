@@ -165,6 +165,14 @@ def _describe_row(row: VerdictRow) -> str:
         words.append(verdict_text.format_effect(row.effect))
     if interval := verdict_text.format_interval(row):
         words.append(f"({interval})")
+    evidence = row.evidence
+    if evidence.a_value is not None and evidence.b_value is not None:
+        before, after = (
+            verdict_text.format_metric_value(row.metric, value, evidence.unit)
+            for value in (evidence.a_value, evidence.b_value)
+        )
+        unit = " ms/event" if row.metric in verdict_text.METRIC_TITLES else ""
+        words.append(f"from {before} to {after}{unit}")
     return " ".join(words)
 
 
@@ -182,6 +190,7 @@ def _build_matrix(
         TableColumn(
             "variant",
             "variant",
+            verdict_text.describe_variant,
             link=lambda row: link("", row["variant"]),
             cell_tooltip=lambda row: row["variant"],
         ),
@@ -196,7 +205,7 @@ def _build_matrix(
             key: _build_cell(label, site, cells.get((label, site), ()), link)
             for site, key in keys.items()
         }
-        for label in sorted({effect.label for effect in effects}, key=natural_sort_key)
+        for label in _largest_first(effects)
     ]
     return DataTable(
         "matrix",
@@ -206,6 +215,18 @@ def _build_matrix(
         is_arrangeable=False,
         is_exported=False,
         look="matrix effects-by-site",
+    )
+
+
+def _largest_first(effects: Sequence[_CellEffect]) -> list[str]:
+    """Sort variants by their mean certain effect, then in natural order."""
+    certain: dict[str, list[float]] = {effect.label: [] for effect in effects}
+    for effect in effects:
+        if effect.tone in _CERTAIN_TONES:
+            certain[effect.label].append(effect.effect or 0.0)
+    return sorted(
+        certain,
+        key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label)),
     )
 
 
