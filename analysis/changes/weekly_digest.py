@@ -47,8 +47,6 @@ from treehammer.sql.watch.state_history import (
     list_state_changes,
 )
 from treehammer.text_formatting import (
-    format_significant,
-    format_size,
     format_time,
     join_names,
     pluralize,
@@ -191,7 +189,7 @@ def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
         (campaigns, "campaign", "campaigns"),
     )
     counts = ", ".join(pluralize(section.count, *nouns) for section, *nouns in counted)
-    headline = f"{counts}; {_describe_cost(total)}."
+    headline = f"{counts}; {total}."
     return WeeklyDigest(
         first_day, (states, failures, *changes, comparisons, campaigns, costs), headline
     )
@@ -339,7 +337,7 @@ def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost,
     first_day, last_day = (format_time(time_us)[:10] for time_us in (period.from_us, period.to_us))
     lines = [
         DigestLine(
-            f"{site or '(no site)'}: {_describe_cost(cost)}",
+            f"{site or '(no site)'}: {cost}",
             "/explore?"
             + urlencode({"by": "test_name", "site": site, "from": first_day, "to": last_day}),
         )
@@ -347,16 +345,6 @@ def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost,
     ]
     section = DigestSection.cut("Cost by site", lines, "Nothing ended.")
     return sum(costs.values(), UsedCost()), section
-
-
-def _describe_cost(cost: UsedCost) -> str:
-    """Describe a cost: ``340 measurements in 12 slot hours, 9.1 CPU hours, 1.2 TB read``."""
-    return (
-        f"{pluralize(cost.measurements, 'measurement')} in "
-        f"{format_significant(cost.slot_s / 3600, 2)} slot hours, "
-        f"{format_significant(cost.cpu_s / 3600, 2)} CPU hours, "
-        f"{format_size(cost.read_bytes)} read"
-    )
 
 
 def _order_state(row: StatusChangeRow) -> tuple[bool, int, int, str, str]:

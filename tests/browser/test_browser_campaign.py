@@ -119,10 +119,10 @@ def test_failures_link_to_job_with_log(running: Running, open_tab: Visit) -> Non
     tab.open("/campaigns")
     tab.check_page()
     tab.page.get_by_role("link", name="waits@").click()
-    failures = tab.page.get_by_role("region", name="Failures by class and site")
+    failures = tab.page.get_by_role("group", name="Failures by class and site")
     failures.get_by_role("link", name="payload").click()
     tab.page.wait_for_url("**failure=payload**")
-    jobs = tab.page.get_by_role("region", name="Selected jobs")
+    jobs = tab.page.get_by_role("group", name="Selected jobs")
     assert jobs.locator("tbody tr").count() == 3
     jobs.get_by_role("link", name="style=bad").first.click()
     assert "style=bad at local" in tab.page.get_by_role("heading", level=1).inner_text()

@@ -15,6 +15,7 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount, count_campaign
+from treehammer.sql.read.cost_queries import fetch_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
@@ -117,6 +118,7 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
     anchors = [Link("Provenance", "#ran"), Link("Jobs", "#jobs")]
     sections = (
         quiet(*_describe_submission(campaign)),
+        quiet(_describe_cost(store, campaign)),
         Links([*list_related_links(campaign), *anchors], "Results of the campaign"),
         live,
         if_filled(messages),
@@ -157,6 +159,16 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
         about,
         [Link("Campaigns", link_to("campaigns"))],
     )
+
+
+def _describe_cost(store: Store, campaign: CampaignRow) -> str:
+    """Describe what the campaign has cost, and by the same measure what all of it will."""
+    used = fetch_campaign_cost(store, campaign.id)
+    if not used.measurements:
+        return ""
+    share = used.measurements / max(campaign.planned_measurements, 1)
+    total = f"; about {used.scale(1 / share)} as planned" if share < 1 else ""
+    return f"Cost: {used}{total}."
 
 
 def _describe_submission(campaign: CampaignRow) -> Iterator[Inline]:

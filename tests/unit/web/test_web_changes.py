@@ -263,6 +263,9 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
     ]
     page = pages.load_page("/digest")
     assert "4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read." in page
+    cost = "Cost: 4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read; about 5 measurements "
+    cost += "in 2.5 slot hours, 1.2 CPU hours, 15.0 GB read as planned."
+    assert cost in pages.read("/campaigns/c1").text
 
 
 NOW_US = time.time_ns() // 1000
