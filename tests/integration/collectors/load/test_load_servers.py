@@ -44,10 +44,7 @@ from treehammer.testbed.components.xrootd_storage import (
 
 #: Operations per second of the loads of this module.
 RATE_HZ = 50
-PACES: dict[str, dict[str, float]] = {
-    "open": {"rate_hz": 5},
-    "read": {"period_s": 0.2, "block_kb": 10},
-}
+READ_PACE = {"period_s": 0.2, "block_kb": 10}
 
 
 def sum_failures(rows: list[Row]) -> Counter[str]:
@@ -85,9 +82,8 @@ def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
     return [row for row in running.read_rows() if row["operation"] == kind]
 
 
-@pytest.mark.parametrize("door", ["root", "http"])
-def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
-    running = start("open", find_url(storage, door), 8, clients=10, rate_hz=5)
+def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage) -> None:
+    running = start("open", find_url(storage, "root"), 8, clients=10, rate_hz=5)
     running.wait_for(1.5)
     with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         running.wait_for(running.progress() + 1.5)  # progress may lag on a busy machine
@@ -102,27 +98,26 @@ def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: 
 def test_killed_server_gives_failures_and_schedule_is_kept(
     start: Any, storage: XrootdStorage
 ) -> None:
-    kind = "read"
-    running = start(kind, find_url(storage, "root"), 300, clients=10, **PACES[kind])
+    running = start("read", find_url(storage, "root"), 300, clients=10, **READ_PACE)
     running.wait_for(2)
     with faults.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
         running.wait_for(running.progress() + 2)
-    rows = stop_load(running, kind)
+    rows = stop_load(running, "read")
     assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
     assert failures(rows) & {"refused", "reset"}
     assert check_schedule(rows) == 0
 
 
-@pytest.mark.parametrize("door, kind", [("root", "read"), ("http", "open")])
 def test_suspended_server_gives_timeouts_and_schedule_is_kept(
-    start: Any, storage: XrootdStorage, door: str, kind: str
+    start: Any, storage: XrootdStorage
 ) -> None:
-    running = start(kind, find_url(storage, door), 300, timeout_s=1, clients=10, **PACES[kind])
+    axes = {"timeout_s": 1, "clients": 10, "rate_hz": 5}
+    running = start("open", find_url(storage, "http"), 300, **axes)
     running.wait_for(2)
     with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         # An operation times out within 2 s; those of the last 2 s may still succeed.
         running.wait_for(running.progress() + 5)
-    rows = stop_load(running, kind)
+    rows = stop_load(running, "open")
     assert "timeout" in failures(rows)
     assert failures(rows) <= {"timeout", "reset", "unfinished"}
     assert check_schedule(rows) == 0
@@ -148,7 +143,7 @@ def test_file_that_vanishes_or_is_locked_is_classed(start: Any, storage: XrootdS
 def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage) -> None:
     path = Path(find_url(storage, "file"))
     content = path.read_bytes()
-    running = start("read", find_url(storage, "http"), 300, clients=10, **PACES["read"])
+    running = start("read", find_url(storage, "http"), 300, clients=10, **READ_PACE)
     running.wait_for(2)
     os.truncate(path, 0)
     try:
