@@ -1,0 +1,154 @@
+"""Wheel built from the sdist, installed with the lowest declared versions and used elsewhere."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from machine_requirements import skip_or_fail
+from measurement_factory import full_measurement
+from service_process import ServiceProcess, read_whole_rows
+
+from treehammer import start_commands
+from treehammer.sql.write.store import Store
+
+#: Tests whose results once depended on the version of SciPy, Uvicorn or uproot.
+VERSION_DEPENDENT_TESTS = (
+    "tests/unit/analysis/test_analysis_statistics.py",
+    "tests/unit/web/test_web_common_pages.py::test_forwarded_headers_require_trusted_proxy",
+    "tests/unit/web/test_web_explore.py::test_files_agree_with_table",
+)
+#: Extras of the service, its figures, and the fixtures that pytest loads.
+TESTED_EXTRAS = ("grid", "uproot", "service", "testbed")
+RUNNERS = ("pytest", "pytest-timeout", "pytest-rerunfailures", "httpx", "hypothesis")
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+UV = (sys.executable, "-m", "uv", "--quiet")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def run(*command: str | Path, folder: Path = Path("/")) -> str:
+    """Run a command outside the checkout and return its output."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode and "Failed to fetch" in done.stderr:
+        skip_or_fail(f"the package index cannot be reached: {done.stderr}")
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the sdist from the files that Git tracks, and the wheel from it, as for PyPI."""
+    source, out = folder / "treehammer", folder / "dist"
+    run("git", "clone", "--quiet", REPOSITORY, source)
+    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", out, source)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def install_lowest(python: Path, *extras: str, more: tuple[str | Path, ...] = ()) -> None:
+    """Install the lowest declared versions of base and extras into an environment.
+
+    Only wheels for this Python are taken: building Arrow from its sources would take hours.
+    """
+    declared = configparser.ConfigParser(interpolation=None)
+    declared.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    requirements = declared["options.extras_require"]
+    sections = (declared["options"]["install_requires"], *(requirements[name] for name in extras))
+    lines = [line for text in sections for line in text.splitlines() if "treehammer[" not in line]
+    # uv would keep the versions of an earlier result.
+    bounds, lowest = (
+        python.with_name(f"{name}-{len(extras)}.txt") for name in ("bounds", "lowest")
+    )
+    bounds.write_text("\n".join(lines), encoding="utf-8")
+    wheels = ("--only-binary", ":all:", "--python", python)
+    run(*UV, "pip", "compile", "--resolution", "lowest-direct", *wheels, bounds, "-o", lowest)
+    run(*UV, "pip", "install", *wheels, "-r", lowest, *more)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of an environment with the wheel and the lowest base requirements."""
+    folder = tmp_path_factory.mktemp("package")
+    wheel, path = build_wheel(folder), folder / "env" / "bin" / "python"
+    run(*UV, "venv", "--python", sys.executable, folder / "env")
+    install_lowest(path)
+    run(*UV, "pip", "install", "--no-deps", "--python", path, wheel)
+    return path
+
+
+@pytest.mark.root
+def test_installed_package_is_whole(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates, migrations, worker, kit and datasets must all be in the package for this to work."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    installed = run(*UV, "pip", "freeze", "--python", python)
+    for package in ("htcondor", "rucio-clients", "starlette", "uproot", "psycopg"):
+        assert package not in installed
+    run(*UV, "pip", "check", "--python", python)
+
+    def treehammer(*words: str) -> str:
+        program = python.with_name("treehammer")
+        return run(program, "--data-dir", "data", *words, folder=tmp_path)
+
+    assert "ttree-read" in treehammer("tests", "list")
+    assert treehammer("tests", "check", "ttree-read")
+    datasets = json.loads(treehammer("datasets", "list", "--json"))
+    assert "reference-small" in {row["name"] for row in datasets}
+    # The demo's test, of one release and variant.
+    few = ("-P", "root=6.40.00", "-P", "branches=0.02", "-P", "cache_mb=30", "-S", "rounds=1")
+    treehammer("submit", start_commands.DEMO_TEST, *few, "-S", "repeats=1", "--wait")
+    assert "access_rate_hz" in treehammer("summary")
+    treehammer("export", "results.root")
+    treehammer("export", "results.csv")
+    treehammer("report", "-o", "report.html")
+    assert (tmp_path / "results.root").stat().st_size > 5000
+    assert (tmp_path / "results.csv").read_text(encoding="utf-8").count("\n") > 2
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    code = "from importlib.resources import files; print(files('treehammer') / 'web/deployment')"
+    deployment = Path(run(python, "-c", code).strip())
+    assert (deployment / "nginx.conf").exists()
+    assert (deployment / "Caddyfile").exists()
+    code = "from treehammer import start_commands as demo; print(demo.find_demo_test())"
+    assert run(python, "-c", code).split() == [start_commands.DEMO_TEST]
+
+
+def test_lowest_declared_versions_work(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_lowest(python, *TESTED_EXTRAS, more=RUNNERS)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
+    monkeypatch.setenv("TREEHAMMER_SERVE_READ_ACCESS", "public")
+    served = ServiceProcess(tmp_path, python=python)
+    (tmp_path / "data").mkdir()
+    with Store.open(served.database) as store:
+        store.add([full_measurement(index) for index in range(3)])
+
+    command = (python, "-m", "treehammer", "--data-dir", tmp_path / "data", "--database")
+    assert "ttree-read" in run(*command, served.database, "tests", "list")
+    exported = tmp_path / "all.parquet"
+    run(*command, served.database, "export", exported)
+    imported = f"sqlite:///{tmp_path / 'imported.db'}"
+    run(*command, imported, "import", exported)
+    assert read_whole_rows(imported) == read_whole_rows(served.database)
+
+    # Old versions use features that are deprecated by now.
+    quiet = ("-W", "ignore::DeprecationWarning", "-p", "no:cacheprovider")
+    selected = [REPOSITORY / test for test in VERSION_DEPENDENT_TESTS]
+    run(python, "-m", "pytest", "--rootdir", REPOSITORY, *quiet, *selected)
+
+    served.start()
+    try:
+        context = ssl.create_default_context(cafile=served.authority.ca)
+        with urllib.request.urlopen(f"{served.url}/", context=context) as page:
+            assert "Treehammer" in page.read().decode()
+    finally:
+        served.end_process()
