@@ -27,6 +27,8 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 
+#: A label of axes with their values.
+_AXIS_VALUES = re.compile(r"\w+=\S+(?: \w+=\S+)*")
 #: A share of the branches or events in the label of a variant.
 _FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
 #: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
@@ -251,6 +253,8 @@ def describe_scope(row: VerdictRow) -> str:
 
 def describe_variant(label: str) -> str:
     """Describe the kind of read of a label: ``branches=4% cache_mb=30`` is ``4 % of the branches, cache_mb=30``."""
+    if not _AXIS_VALUES.fullmatch(label):
+        return label
     return _FRACTION.sub(_describe_fraction, label.replace(" ", ", "))
 
 

@@ -16,6 +16,7 @@ from treehammer.analysis.comparison.verdict_text import (
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.web.figures.chart_parts import (
+    LEGEND_PARAMETERS,
     MARKS,
     NOMINAL,
     QUANTITATIVE,
@@ -141,6 +142,7 @@ class ForestPlot:
         ]
         chart: Specification = {
             "data": MARKS,
+            "params": [*LEGEND_PARAMETERS],
             "facet": {
                 "column": encode_field(
                     "metric", NOMINAL, sort=[*map(title_metric, metrics)], title=None
