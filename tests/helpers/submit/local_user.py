@@ -151,9 +151,9 @@ class LocalUser:
 
     def read_measurements(self, *more: str) -> list[dict[str, object]]:
         """Read the most used columns of all measurements, and more if named."""
-        some = ("measurement_id", "job_id", "failure_class", "slot", "started_us", "ended_us")
+        common = ("measurement_id", "job_id", "failure_class", "slot", "started_us", "ended_us")
         with Store.open(self.settings.database) as store:
-            return [dict(row) for row in store.measurements(Selection(), (*some, *more))]
+            return [dict(row) for row in store.measurements(Selection(), (*common, *more))]
 
     def last_campaign_id(self) -> str:
         with Store.open(self.settings.database) as store:

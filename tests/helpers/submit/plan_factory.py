@@ -74,7 +74,7 @@ def make_pinned_test(folder: Path, text: str = READING_TEST) -> PinnedTest:
 
 
 def make_manifest(entries: int = 1000, clusters: int = 10) -> Manifest:
-    some = Distribution(1, 1.0, 1.0, 1.0, 1.0, 1.0)
+    constant = Distribution(1, 1.0, 1.0, 1.0, 1.0, 1.0)
     layout: dict[str, Any] = {
         "tree": "events",
         "format": "TTree",
@@ -84,14 +84,14 @@ def make_manifest(entries: int = 1000, clusters: int = 10) -> Manifest:
         "zipped_bytes": 100_000_000,
         "top2_share": 0.4,
         "clusters": clusters,
-        "cluster_zipped_bytes": some,
-        "basket_zipped_bytes": some,
-        "branch_ratio": some,
+        "cluster_zipped_bytes": constant,
+        "basket_zipped_bytes": constant,
+        "branch_ratio": constant,
     }
-    known = dict(layout.items())
+    values = dict(layout.items())
     for name in TreeLayout.__dataclass_fields__:
-        known.setdefault(name, 0)
-    file = ManifestFile("tiny.root", 100_000_000, "0" * 8, "0" * 64, TreeLayout(**known))
+        values.setdefault(name, 0)
+    file = ManifestFile("tiny.root", 100_000_000, "0" * 8, "0" * 64, TreeLayout(**values))
     return Manifest("tiny", (file,), {})
 
 
@@ -186,8 +186,8 @@ class FakeBatch:
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         attempts = self.statuses[batch_id].attempts if batch_id in self.statuses else ()
-        found = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
-        return {number: path for number, path in found.items() if path.exists()}
+        folders = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
+        return {number: path for number, path in folders.items() if path.exists()}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         chosen = list(batch_ids)

@@ -42,18 +42,18 @@ def local_user(tmp_path: Path) -> Iterator[LocalUser]:
 @pytest.fixture
 def service_process(tmp_path: Path) -> Iterator[ServiceProcess]:
     """A running results service with a separate database."""
-    made = ServiceProcess(tmp_path / "served")
-    made.start()
-    yield made
-    made.end_process()
+    service = ServiceProcess(tmp_path / "served")
+    service.start()
+    yield service
+    service.end_process()
 
 
 @pytest.fixture
 def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
     """A user of the testbed's pool, whose campaigns are cancelled at the end."""
-    made = GridUser(tmp_path, pool)
-    yield made
-    with Store.open(made.settings.database) as store:
-        tracker = campaign_polling.make_tracker(store, made.settings)
+    user = GridUser(tmp_path, pool)
+    yield user
+    with Store.open(user.settings.database) as store:
+        tracker = campaign_polling.make_tracker(store, user.settings)
         for campaign in store.campaigns():
             tracker.cancel(campaign)

@@ -184,9 +184,9 @@ def test_transient_failures_are_retried_and_ended_jobs_not_repeated(
     assert not any(a.failure_class for a in (ended, repeated))
     # In the grid universe, the remote pool retries the job.
     assert [(a.number, a.exit_code) for a in _attempts(user, "FAR")][-1] == (2, 0)
-    helped = _attempts(user, good)
-    assert [(a.number, a.exit_code) for a in helped] == [(1, 75), (2, 0)]
-    assert [a.failure_class for a in helped] == ["upload", ""]
+    retried = _attempts(user, good)
+    assert [(a.number, a.exit_code) for a in retried] == [(1, 75), (2, 0)]
+    assert [a.failure_class for a in retried] == ["upload", ""]
     assert [(a.number, a.exit_code) for a in _attempts(user, bad)] == [(n, 75) for n in (1, 2, 3)]
 
 
@@ -222,14 +222,14 @@ def test_limits_end_jobs_with_their_reasons(user: GridUser, tmp_path: Path) -> N
 def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
     secrets = ("PROXY-5ecret", "TOKEN-5ecret")
     end = time.time() + 3600
-    shown = write_proxy(tmp_path / "p", end, secret=secrets[0])
-    bearer = write_token(tmp_path / "t", end, secret=secrets[1])
-    size = shown.stat().st_size + bearer.stat().st_size
+    proxy = write_proxy(tmp_path / "p", end, secret=secrets[0])
+    token = write_token(tmp_path / "t", end, secret=secrets[1])
+    size = proxy.stat().st_size + token.stat().st_size
     user.set_payload(
         f'test $(cat "$X509_USER_PROXY" "$BEARER_TOKEN_FILE" | wc -c) = {size} || exit 4\n'
         'test $(stat -c %a "$X509_USER_PROXY" "$BEARER_TOKEN_FILE" | sort -u) = 600 || exit 5\nenv'
     )
-    options = ("--proxy", str(shown), "--token-file", str(bearer))
+    options = ("--proxy", str(proxy), "--token-file", str(token))
     sites = f"{user.grid.box.sites[0]},FAR"
     campaign = user.submit_campaign("--sites", sites, "-S", "repeats=1", *options, "--wait")
     assert not [row for row in user.read_measurements() if row["failure_class"]]

@@ -173,8 +173,8 @@ def test_local_jobs_start_together_and_in_levels(local_user: LocalUser) -> None:
         assert row["start_offset_s"] == pytest.approx((row["load_started_us"] - own_us) / 1e6)
         assert row["start_state"] == ("late" if row["start_offset_s"] > 0.25 else "together")
         assert row["start_wait_s"] < 300
-    said = local_user.invoke_command("status", "last").output
-    assert "4 of 4 jobs started together, spread" in said
+    output = local_user.invoke_command("status", "last").output
+    assert "4 of 4 jobs started together, spread" in output
     refused = local_user.invoke_command("resume", "last")
     assert "its jobs start together" in str(refused.exception)
 
@@ -350,8 +350,8 @@ def sum_operations(store: Store) -> dict[tuple[str, str], tuple[int, int, Latenc
     """Return done, failed and latencies by side and operation, also of steps that are left out."""
     sums: dict[tuple[str, str], tuple[int, int, LatencyHistogram]] = {}
     with store.snapshot() as snapshot:
-        for found in snapshot.operations(Selection(), ("site",)):
-            row: dict[str, Any] = dict(found)
+        for operation in snapshot.operations(Selection(), ("site",)):
+            row: dict[str, Any] = dict(operation)
             assert row["site"] == {"client": "NEAR", "server": "DISK1"}[str(row["side"])]
             key = (str(row["side"]), str(row["operation"]))
             done, failed, latency = sums.get(key, (0, 0, LatencyHistogram()))

@@ -122,9 +122,9 @@ def test_jobs_survive_killed_submitter(spool: SpoolHarness) -> None:
     (spool.folder / "text").write_text(spool.describe_job("a", 0.5).text)
     ended = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False)
     assert ended.returncode == -signal.SIGKILL
-    found = spool.make_batch().find(["a", "unknown"])
-    assert set(found) == {"a"}
-    assert spool.wait_until_final([found["a"]]) == [JobState.DONE]
+    batch_ids = spool.make_batch().find(["a", "unknown"])
+    assert set(batch_ids) == {"a"}
+    assert spool.wait_until_final([batch_ids["a"]]) == [JobState.DONE]
 
 
 def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
@@ -280,8 +280,8 @@ GOOD = (
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with mounted_small_disk(tmp_path / "disk", SIZE_MB) as made:
-        yield made
+    with mounted_small_disk(tmp_path / "disk", SIZE_MB) as small_disk:
+        yield small_disk
 
 
 @pytest.fixture

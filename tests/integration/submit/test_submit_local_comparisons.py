@@ -220,17 +220,17 @@ def test_slower_commit_is_found(local_user: LocalUser, tmp_path: Path) -> None:
     commits = make_library(tmp_path / "library", 16, changed=10, broken=9)
     test = make_test(tmp_path / "measured")
     where = ("--repository", str(tmp_path / "library"), "--build", "sh build.sh")
-    code, found = search(local_user, commits[0][:12], "main", str(test), *where)
-    assert (code, found["outcome"]) == (0, "step")
-    (step,) = found["steps"]
+    code, result = search(local_user, commits[0][:12], "main", str(test), *where)
+    assert (code, result["outcome"]) == (0, "step")
+    (step,) = result["steps"]
     assert step["builds"][-1] == commits[10]
     assert set(step["builds"]) <= {commits[9], commits[10]}, "the broken one may stand beside it"
     assert step["low"] < 0.262 < step["high"]
     assert step["certainty"] >= 0.95
-    assert found["jobs"] <= 10
+    assert result["jobs"] <= 10
     with Store.open(local_user.settings.database) as store:
-        known = {row.id for row in store.campaigns()}
-    assert {probe["campaign"] for probe in found["probes"] if probe["campaign"]} == known
+        campaigns = {row.id for row in store.campaigns()}
+    assert {probe["campaign"] for probe in result["probes"] if probe["campaign"]} == campaigns
 
 
 def test_killed_search_of_an_exact_counter_is_resumed(
@@ -249,12 +249,12 @@ def test_killed_search_of_an_exact_counter_is_resumed(
         local_user.invoke_command("bisect", commits[0], "main", str(test), *where, *metric)
     pending = load_state(local_user.settings, "last").pending
     assert pending is not None
-    code, found = search(local_user, "--resume")
-    assert (code, found["outcome"], found["certainty"]) == (0, "step", 1.0)
-    assert found["steps"][0]["builds"] == [commits[3]]
-    assert found["steps"][0]["before"] == commits[2]
-    assert found["probes"][0]["campaign"] == pending.campaign, "its campaign was not repeated"
-    assert found["jobs"] <= 4
+    code, result = search(local_user, "--resume")
+    assert (code, result["outcome"], result["certainty"]) == (0, "step", 1.0)
+    assert result["steps"][0]["builds"] == [commits[3]]
+    assert result["steps"][0]["before"] == commits[2]
+    assert result["probes"][0]["campaign"] == pending.campaign, "its campaign was not repeated"
+    assert result["jobs"] <= 4
 
 
 A, B = "6.38.00", "6.40.00"

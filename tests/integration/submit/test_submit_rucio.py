@@ -52,8 +52,8 @@ def shell_test(folder: Path, dataset: str) -> str:
 
 def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
     with rucio_users.rucio_client(hammer.grid, "hammer") as client:
-        found = rucio_users.list_pfns(client, {"scope": "hctest", "name": did}, site)
-    (pfn,) = found.values()
+        pfns = rucio_users.list_pfns(client, {"scope": "hctest", "name": did}, site)
+    (pfn,) = pfns.values()
     return replica_files.path_behind_url(hammer.grid.box, site, pfn)
 
 
@@ -122,9 +122,9 @@ def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: P
 def plausible(hammer: RucioUser) -> dict[str, list[bool]]:
     """Return site -> plausibility of its measurements, in the order of their start."""
     columns = ("site", "started_us", "plausible")
-    found: dict[str, list[bool]] = {}
+    by_site: dict[str, list[bool]] = {}
     with Store.open(hammer.settings.database) as store:
         rows = sorted(store.measurements(Selection(), columns), key=lambda r: r["started_us"] or 0)
     for row in rows:
-        found.setdefault(str(row["site"]), []).append(bool(row["plausible"]))
-    return found
+        by_site.setdefault(str(row["site"]), []).append(bool(row["plausible"]))
+    return by_site

@@ -89,8 +89,8 @@ class SixSitesUser(GridUser):
             scitoken_file=issuer.write_token(self.folder / "scitoken"),
             spool=True,
         )
-        known = sites_file.read_sites_file(grid.sites_file)
-        sites: dict[str, Site] = dict(known.sites)
+        content = sites_file.read_sites_file(grid.sites_file)
+        sites: dict[str, Site] = dict(content.sites)
         behind = sites.pop(SECOND_SITE)
         sites[REMOTE] = behind.replace(name=REMOTE, batch="htcondor@remote", grid_resource="")
         templates = self.folder / "templates"
@@ -103,7 +103,7 @@ class SixSitesUser(GridUser):
         # XRootD's client cannot initialize TLS in ARC's root folder.
         sites[ARC_SITE] = sites[ARC_SITE].replace(doors=sites[PLAIN[1]].doors)
         path = self.folder / "six.toml"
-        sites_file.write_sites_file(sites.values(), [*known.pools.values(), remote], path)
+        sites_file.write_sites_file(sites.values(), [*content.pools.values(), remote], path)
         self.settings = replace(self.settings, sites_file=path)
 
     def run_in_shell(self, *arguments: str) -> str:

@@ -113,7 +113,7 @@ def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: P
 
 
 @pytest.fixture
-def known(grid: Grid) -> sites_file.SitesFileContent:
+def content(grid: Grid) -> sites_file.SitesFileContent:
     return sites_file.read_sites_file(grid.sites_file)
 
 
@@ -151,10 +151,10 @@ def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
 
 
 def test_cache_with_files_passes(
-    known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
+    content: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
     """With cached files, the cache server cannot list its own folders."""
-    site = next(s for s in known.sites.values() if s.find_door("cache") and not s.grid_resource)
+    site = next(s for s in content.sites.values() if s.find_door("cache") and not s.grid_resource)
     cache = site.find_door("cache")
     assert cache is not None
     folder = storage_folder(grid.box, site.name) / DATASET_FOLDER.lstrip("/") / "cached"
@@ -167,14 +167,14 @@ def test_cache_with_files_passes(
 
 
 def test_missing_dataset_is_reported(
-    known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
+    content: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
     path = ProbeTarget("no-such-set/f.root", 3)
     settings = dataclasses.replace(make_settings(tmp_path), sites_file=grid.sites_file)
 
     def doors_report_it() -> bool:
-        found = probe_sites(list(known.sites.values()), path, settings)
-        doors = [trial for trial in found if trial.check.startswith("door")]
+        results = probe_sites(list(content.sites.values()), path, settings)
+        doors = [trial for trial in results if trial.check.startswith("door")]
         assert doors
         assert {trial.result for trial in doors} == {PROBE_FAILED}
         return all("Place the dataset there" in trial.remedy for trial in doors)
@@ -203,11 +203,11 @@ def test_fault_of_a_pool_is_found(
     pool_changes: dict[str, Any],
     check: str,
     message: str,
-    known: sites_file.SitesFileContent,
+    content: sites_file.SitesFileContent,
     tmp_path: Path,
 ) -> None:
     """A wrong value of the site or of its pool."""
-    site, pool = _first(known)
+    site, pool = _first(content)
     results = probe(
         tmp_path, site.replace(**site_changes), dataclasses.replace(pool, **pool_changes)
     )
@@ -219,8 +219,8 @@ def test_fault_of_a_pool_is_found(
         assert results["collector"].result == PROBE_OK
 
 
-def test_unusable_tokens_are_reported(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
-    site, pool = _first(known)
+def test_unusable_tokens_are_reported(content: sites_file.SitesFileContent, tmp_path: Path) -> None:
+    site, pool = _first(content)
     now = int(time.time())
     cases: dict[str, dict[str, int] | None] = {
         "no token in": None,
@@ -245,19 +245,19 @@ def test_unusable_tokens_are_reported(known: sites_file.SitesFileContent, tmp_pa
     printed = {words: process.communicate()[0] for words, process in checking.items()}
     for words, output in printed.items():
         assert checking[words].returncode == ExitCode.REGRESSION
-        found = {row["check"]: row for row in json.loads(output)}
-        tokens_row = next(row for check, row in found.items() if check.startswith("token"))
+        results = {row["check"]: row for row in json.loads(output)}
+        tokens_row = next(row for check, row in results.items() if check.startswith("token"))
         assert words in tokens_row["finding"]
-        assert found["collector"]["result"] == PROBE_FAILED
-        assert "denies access" in found["collector"]["finding"]
-        assert "token_dir" in found["collector"]["remedy"]
+        assert results["collector"]["result"] == PROBE_FAILED
+        assert "denies access" in results["collector"]["finding"]
+        assert "token_dir" in results["collector"]["remedy"]
 
 
-def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
+def _first(content: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
     """Return a site without reachable doors, and its pool."""
-    site = next(iter(known.sites.values()))
+    site = next(iter(content.sites.values()))
     door = site.doors[0].replace(protocol="file", prefix="/nowhere")
-    pool = known.pools[site.pool]
+    pool = content.pools[site.pool]
     return site.replace(doors=(door,)), pool
 
 
@@ -284,13 +284,13 @@ def settings(
 ) -> Settings:
     """Settings of a user with ``tiny`` in the folder catalogue and at every site."""
     folder = tmp_path_factory.mktemp("access")
-    found = config.load_settings(
+    defaults = config.load_settings(
         {"cache_dir": folder / "cache", "data_dir": folder / "data"}, environ={}, folder=folder
     )
-    found.datasets_dir.parent.mkdir()
-    found.datasets_dir.symlink_to(tiny_catalogue.root)
+    defaults.datasets_dir.parent.mkdir()
+    defaults.datasets_dir.symlink_to(tiny_catalogue.root)
     site_list.place_dataset("tiny", tiny_catalogue, grid.box)
-    return replace(found, sites_file=grid.sites_file)
+    return replace(defaults, sites_file=grid.sites_file)
 
 
 def types(settings: Settings, verb: str, *arguments: str) -> str:
@@ -314,33 +314,37 @@ def measured(settings: Settings, *changes: str) -> dict[tuple[str, str], Mapping
 
 
 def test_all_access_modes_are_measured(settings: Settings) -> None:
-    found = measured(settings, "-P", "root=6.40.00", "-P", "door=root,http")
-    lacking = {place for place, row in found.items() if row["failure_kind"] == "not-supported"}
+    measured_rows = measured(settings, "-P", "root=6.40.00", "-P", "door=root,http")
+    unsupported = {
+        place for place, row in measured_rows.items() if row["failure_kind"] == "not-supported"
+    }
     # The wheel of ROOT 6.40 does not support http, but reads staged copies.
-    assert lacking == {("http", "direct"), ("http", "checksum")}
-    good = {place: row for place, row in found.items() if place not in lacking}
-    assert len(good) == 4
-    assert {row["failure_message"] or row["implausible_reasons"] for row in good.values()} == {None}
-    sums = {row["value_checksum"] for (_, way), row in good.items() if way == "checksum"}
+    assert unsupported == {("http", "direct"), ("http", "checksum")}
+    supported = {place: row for place, row in measured_rows.items() if place not in unsupported}
+    assert len(supported) == 4
+    assert {row["failure_message"] or row["implausible_reasons"] for row in supported.values()} == {
+        None
+    }
+    sums = {row["value_checksum"] for (_, way), row in supported.items() if way == "checksum"}
     assert len(sums) == 1
-    events = {row["events_read"] for (_, way), row in good.items() if way != "checksum"}
+    events = {row["events_read"] for (_, way), row in supported.items() if way != "checksum"}
     assert len(events) == 1
     for door in ("root", "http"):
-        staged = found[door, "staged"]
+        staged = measured_rows[door, "staged"]
         assert staged["stagein_bytes"] == staged["file_size_bytes"]
         assert staged["stagein_wall_s"] > 0.02, "the site is distant"
         assert staged["access_rate_hz"] < staged["event_rate_hz"]
         assert staged["access_rate_hz"] < staged["events_read"] / staged["stagein_wall_s"]
         assert staged["file_class"] == "TFile"
-    direct = found["root", "direct"]
+    direct = measured_rows["root", "direct"]
     assert direct["stagein_wall_s"] is None
     assert direct["file_class"] == "TNetXNGFile"
     assert "(2 of them not supported)" in types(settings, "status", "last")
-    shown = types(
+    printed = types(
         settings, "summary", "--by", "door,access", "--baseline", "access=direct", "--json"
     )
     rows = {
-        (row["door"], row["access"]): row for row in json.loads(shown.partition("\n]")[0] + "]")
+        (row["door"], row["access"]): row for row in json.loads(printed.partition("\n]")[0] + "]")
     }
     assert rows["http", "direct"]["not_supported"] == 1
     assert rows["root", "staged"]["access_rate_hz_ratio"] > 0
@@ -351,9 +355,9 @@ def test_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
     before = replica.read_bytes()
     replica_files.corrupt_file(replica)
     try:
-        found = measured(settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root")
+        rows = measured(settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root")
     finally:
         replica.write_bytes(before)
-    staged = found["root", "staged"]
+    staged = rows["root", "staged"]
     assert (staged["failure_class"], staged["failure_kind"]) == ("stage-in", "checksum")
     assert staged["access_rate_hz"] is None

@@ -134,9 +134,9 @@ class SimulatedGrid:
 
 @pytest.fixture
 def simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGrid]:
-    made = SimulatedGrid(tmp_path, monkeypatch)
-    yield made
-    made.close()
+    grid = SimulatedGrid(tmp_path, monkeypatch)
+    yield grid
+    grid.close()
 
 
 HOURLY = """

@@ -69,13 +69,13 @@ class Scene:
 
     def __init__(self, folder: Path, store: Store, action: str = "remove", plan: str = "") -> None:
         self.settings = replace(make_settings(folder), excluded_jobs=action)
-        made = make_grid_plan(
+        grid_plan = make_grid_plan(
             folder / "test", TEST, make_grid_site(), make_grid_site(name="SITE_B")
         )
-        row = made.make_campaign_row()
+        row = grid_plan.make_campaign_row()
         self.campaign: CampaignRow = replace(row, plan=plan or row.plan)
         self.store = store
-        store.add_campaign(self.campaign, made.make_job_rows())
+        store.add_campaign(self.campaign, grid_plan.make_job_rows())
         jobs = {job.id: f"1.{job.id}" for job in store.jobs(self.campaign.id)}
         self.batch = FakeBatch(folder, jobs, "htcondor@pool")
         guard = ExclusionGuard(self.settings)

@@ -377,8 +377,8 @@ def definition() -> TestDefinition:
 
 def make_listed_manifest(**origin: Any) -> Manifest:
     manifest = make_manifest()
-    known = {"other_trees": ["Runs"], "branches": ["x", "odd", "y"], "unreadable_branches": {}}
-    return replace(manifest, origin={**manifest.origin, **known, **origin})
+    names = {"other_trees": ["Runs"], "branches": ["x", "odd", "y"], "unreadable_branches": {}}
+    return replace(manifest, origin={**manifest.origin, **names, **origin})
 
 
 def with_branches(definition: TestDefinition, tree: str, *branches: str | float) -> TestDefinition:
@@ -389,8 +389,8 @@ def with_branches(definition: TestDefinition, tree: str, *branches: str | float)
 
 def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> None:
     manifest = make_listed_manifest(unreadable_branches={"odd": "no"})
-    wanted = ("x,y", "!odd", "readable", "@list", 0.5)
-    check_contents(with_branches(definition, manifest.tree, *wanted), [manifest])
+    selections = ("x,y", "!odd", "readable", "@list", 0.5)
+    check_contents(with_branches(definition, manifest.tree, *selections), [manifest])
     # The branches of another tree, and those of a manifest without names, are not known.
     check_contents(with_branches(definition, "Runs", "z"), [manifest])
     check_contents(with_branches(definition, "any", "z"), [make_manifest()])

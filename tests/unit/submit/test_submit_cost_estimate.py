@@ -204,7 +204,7 @@ def _lines(plan: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "most, pace, said",
+    "ceilings, pace, message",
     [
         (Ceilings(jobs=4), Pace(), "at most 4 jobs in one campaign (ceilings.jobs); 5 are"),
         (Ceilings(bytes_per_day=10**9), Pace(), "at most 1 GB a day (ceilings.bytes_per_day); 5 GB are planned: spread them, --spread 120h"),
@@ -214,13 +214,13 @@ def _lines(plan: Plan) -> list[str]:
     ],
 )  # fmt: skip
 def test_plan_above_ceiling_is_refused(
-    tmp_path: Path, most: Ceilings, pace: Pace, said: str
+    tmp_path: Path, ceilings: Ceilings, pace: Pace, message: str
 ) -> None:
-    plan = _plan(tmp_path, most, pace)
+    plan = _plan(tmp_path, ceilings, pace)
     assert cost_estimate.estimate_site_costs(plan, {})[0].read_bytes == GB * 1e9
     (line,) = _lines(plan)
     assert "SITE_A" in line
-    assert said in line
+    assert message in line
     with pytest.raises(ConfigError, match="above the ceiling of a site"):
         cost_estimate.review_plan(plan, {}, 1).refuse_broken_rules("")
 

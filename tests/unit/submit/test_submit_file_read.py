@@ -340,12 +340,12 @@ def test_folder_and_the_space_of_its_disk(
 
 
 def test_database_and_its_revision(settings: Settings) -> None:
-    (none,) = installation_checks.check_revision(settings)
-    assert none.state is NOT_CONFIGURED
+    (missing,) = installation_checks.check_revision(settings)
+    assert missing.state is NOT_CONFIGURED
     assert list(installation_checks.check_integrity(settings)) == []
     Store.open(settings.database).close()
-    (made,) = installation_checks.check_revision(settings)
-    assert (made.state, "0 campaigns" in made.finding) == (OK, True)
+    (created,) = installation_checks.check_revision(settings)
+    assert (created.state, "0 campaigns" in created.finding) == (OK, True)
     (whole,) = installation_checks.check_integrity(settings)
     assert whole.state is OK
     with sqlite3.connect(settings.database.removeprefix("sqlite:///")) as connection:
@@ -441,9 +441,9 @@ def test_command_prints_states_and_exits_with_1(
             check_commands.doctor, arguments, obj=settings, standalone_mode=False
         )
 
-    shown = run()
-    assert shown.return_value == ExitCode.REGRESSION
-    assert "full. Make room." in shown.stdout
+    printed = run()
+    assert printed.return_value == ExitCode.REGRESSION
+    assert "full. Make room." in printed.stdout
     rows = json.loads(run("--json").stdout)
     assert rows[0] == {"part": "disk", "state": "failed", "finding": "full", "remedy": "Make room."}
 

@@ -161,12 +161,12 @@ def test_jobs_of_a_door_share_description_and_files(tmp_path: Path) -> None:
         tmp_path / "test", text, make_grid_site("root", "other"), make_grid_site(name="SITE_B")
     )
     (tmp_path / "out").mkdir()
-    found = list(render_jobs(plan, tmp_path / "out", environ={"SECRET": "s3cret"}))
-    assert len({item.text for item in found}) == 3, "two doors of one site, one of the other"
-    assert len(found) == len(plan.jobs)
-    assert len({item.inputs["job.json"] for item in found}) == len(found)
-    assert len({item.inputs["worker.pyz"] for item in found}) == 1
-    assert not any("s3cret" in item.text for item in found)
+    descriptions = list(render_jobs(plan, tmp_path / "out", environ={"SECRET": "s3cret"}))
+    assert len({item.text for item in descriptions}) == 3, "two doors of one site, one of the other"
+    assert len(descriptions) == len(plan.jobs)
+    assert len({item.inputs["job.json"] for item in descriptions}) == len(descriptions)
+    assert len({item.inputs["worker.pyz"] for item in descriptions}) == 1
+    assert not any("s3cret" in item.text for item in descriptions)
 
 
 def test_hostile_campaign_name_stays_a_value(tmp_path: Path) -> None:
@@ -251,8 +251,8 @@ def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
 
 def test_mixed_plan_renders_local_and_grid_jobs(tmp_path: Path) -> None:
     text = SHELL_TEST.replace("[matrix]", '[matrix]\nroot = ["none"]')
-    here, there = make_local_plan(tmp_path / "a", text).sites[0], make_grid_site()
-    plan = make_grid_plan(tmp_path / "b", text, here, there)
+    local, grid = make_local_plan(tmp_path / "a", text).sites[0], make_grid_site()
+    plan = make_grid_plan(tmp_path / "b", text, local, grid)
     (tmp_path / "out").mkdir()
     kinds = {item.text.splitlines()[2] for item in render_jobs(plan, tmp_path / "out", environ={})}
     assert kinds == {"[job]", "universe = vanilla"}
@@ -301,8 +301,8 @@ def test_classad_string_round_trips(text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_submit_value_is_one_line(text: str) -> None:
     expanded = _expanded(load_condor(), "batch_name", job_templates.quote_submit_value(text))
-    shown = "".join(c if c.isprintable() else " " for c in text).strip()
-    assert expanded == (shown + "." if shown.endswith("\\") else shown)
+    printable = "".join(c if c.isprintable() else " " for c in text).strip()
+    assert expanded == (printable + "." if printable.endswith("\\") else printable)
 
 
 def test_environment_quotes_spaces_and_dollars() -> None:

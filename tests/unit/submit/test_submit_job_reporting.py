@@ -85,10 +85,10 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
-    made = Service()
-    monkeypatch.setattr(ServiceEndpoint, "send", made.send)
+    fake = Service()
+    monkeypatch.setattr(ServiceEndpoint, "send", fake.send)
     monkeypatch.setenv("TREEHAMMER_SERVICE_TOKEN", f"th1.{'0' * 12}.{'a' * 43}")
-    return made
+    return fake
 
 
 @pytest.fixture
@@ -98,10 +98,10 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as made:
-        made.add_campaign(CAMPAIGN, JOBS)
-        made.set_attempts([FIRST])
-        yield made
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
+        opened.add_campaign(CAMPAIGN, JOBS)
+        opened.set_attempts([FIRST])
+        yield opened
 
 
 @pytest.fixture
@@ -256,10 +256,12 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def described(plan: Plan, known: Settings, folder: Path) -> list[JobDescription]:
+def described(plan: Plan, settings: Settings, folder: Path) -> list[JobDescription]:
     folder.mkdir()
     return list(
-        render_jobs(plan, folder, environ={}, service=reporting_for_submission(known, plan.options))
+        render_jobs(
+            plan, folder, environ={}, service=reporting_for_submission(settings, plan.options)
+        )
     )
 
 
@@ -285,13 +287,13 @@ def test_job_tokens_are_separate_and_private(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("open_umask")
 def test_tokens_stay_private_in_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalBatch, "_ensure_runner", lambda _batch: None)
-    known = make_service_settings(tmp_path)
+    settings = make_service_settings(tmp_path)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
-    jobs = described(plan, known, tmp_path / "out")
+    jobs = described(plan, settings, tmp_path / "out")
     spool = tmp_path / "spool"
     LocalBatch(spool).submit(plan.campaign_id, jobs)
     grid = make_grid_plan(tmp_path / "grid", READING_TEST)
-    described_grid = described(grid, known, tmp_path / "grid-out")
+    described_grid = described(grid, settings, tmp_path / "grid-out")
     root = tmp_path / "pool"
     (root / ".incoming").mkdir(parents=True)
     text = described_grid[0].text
@@ -319,12 +321,12 @@ def _transferred(submission: Submission) -> list[str]:
 
 def test_preview_has_token_placeholders(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "authority")
-    known = make_service_settings(tmp_path, service_ca_file=authority.ca)
+    settings = make_service_settings(tmp_path, service_ca_file=authority.ca)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     (tmp_path / "out").mkdir()
-    shown = reporting_for_preview(known, plan.options)
-    jobs = list(render_jobs(plan, tmp_path / "out", environ={}, service=shown))
-    assert job_rendering.write_preview(plan, jobs, known, tmp_path / "rendered") == len(jobs)
+    reporting = reporting_for_preview(settings, plan.options)
+    jobs = list(render_jobs(plan, tmp_path / "out", environ={}, service=reporting))
+    assert job_rendering.write_preview(plan, jobs, settings, tmp_path / "rendered") == len(jobs)
     inputs = tmp_path / "rendered" / "1" / "inputs"
     assert (inputs / TOKEN_FILE).read_text() == TOKEN_PLACEHOLDER
     assert json.loads((inputs / SERVICE_FILE).read_text())["url"] == URL
@@ -345,9 +347,9 @@ def test_jobs_without_service_have_no_service_files(tmp_path: Path) -> None:
 
 
 def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
-    known = make_service_settings(tmp_path, key=None)
+    settings = make_service_settings(tmp_path, key=None)
     with pytest.raises(ConfigError, match="no key for https") as error:
-        submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), known)
+        submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), settings)
     assert "--no-service" in str(error.value)
     assert not (tmp_path / "data").exists()
     with pytest.raises(ConfigError, match="not a key of a results service"):
@@ -356,10 +358,12 @@ def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
 
 def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, KEY.text)
-    found = reporting_for_submission(make_service_settings(tmp_path, key=None), SubmissionOptions())
-    assert found is not None
-    assert found.key == KEY
-    assert KEY.secret not in repr(found)
+    reporting = reporting_for_submission(
+        make_service_settings(tmp_path, key=None), SubmissionOptions()
+    )
+    assert reporting is not None
+    assert reporting.key == KEY
+    assert KEY.secret not in repr(reporting)
 
 
 def test_invalid_ca_file_is_refused(tmp_path: Path) -> None:
@@ -373,20 +377,20 @@ def test_invalid_ca_file_is_refused(tmp_path: Path) -> None:
 
 def test_unavailable_service_warns_and_rejected_key_fails(tmp_path: Path) -> None:
     stub = IngestStub(tmp_path / "service")
-    known = make_service_settings(tmp_path, url=stub.url, service_ca_file=stub.ca)
+    settings = make_service_settings(tmp_path, url=stub.url, service_ca_file=stub.ca)
     try:
-        assert check_service(known, SubmissionOptions()) == []
+        assert check_service(settings, SubmissionOptions()) == []
         stub.script = lambda _: StubReply(422, {"error": "no measurements"})
-        assert check_service(known, SubmissionOptions()) == [], "the key is accepted"
+        assert check_service(settings, SubmissionOptions()) == [], "the key is accepted"
         stub.script = lambda _: StubReply(401, {"error": "key 0123456789ab was revoked"})
         with pytest.raises(ConfigError, match="was revoked") as refused:
-            check_service(known, SubmissionOptions())
+            check_service(settings, SubmissionOptions())
         assert KEY.secret not in str(refused.value)
         stub.script = lambda _: StubReply(503)
-        assert "503" in check_service(known, SubmissionOptions())[0]
+        assert "503" in check_service(settings, SubmissionOptions())[0]
     finally:
         stub.stop()
-    (line,) = check_service(known, SubmissionOptions(service_timeout_s=7))
+    (line,) = check_service(settings, SubmissionOptions(service_timeout_s=7))
     assert "Connection refused" in line
     assert "each spends up to 7 s" in line
 
@@ -402,26 +406,26 @@ def test_tokens_outlive_their_jobs(tmp_path: Path) -> None:
     for place, span in enumerate(spans):
         assert span >= 3600 + 60 + (place // 2 + 1) * each + TOKEN_GRACE_S
     assert spans == sorted(spans)
-    here = make_local_plan(tmp_path / "test", SHELL_TEST)
-    narrow, wide = TokenDeadlines(here, 1), TokenDeadlines(here, 2)
-    first, second = list(here.jobs)[:2]
+    local = make_local_plan(tmp_path / "test", SHELL_TEST)
+    narrow, wide = TokenDeadlines(local, 1), TokenDeadlines(local, 2)
+    first, second = list(local.jobs)[:2]
     assert narrow.next_deadline_s(first) >= 2 * first.wall_limit_s + TOKEN_GRACE_S
     assert narrow.next_deadline_s(second) >= 4 * first.wall_limit_s + TOKEN_GRACE_S
     assert wide.next_deadline_s(first) == wide.next_deadline_s(second), "both start at once"
 
 
 def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
-    known = make_service_settings(tmp_path)
+    settings = make_service_settings(tmp_path)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
-    job = described(plan, known, tmp_path / "out")[0]
+    job = described(plan, settings, tmp_path / "out")[0]
     (tmp_path / "new").mkdir()
     walls_s = {job.job_id: 60.0}
-    service = reporting_for_submission(known, SubmissionOptions(service_timeout_s=5))
+    service = reporting_for_submission(settings, SubmissionOptions(service_timeout_s=5))
     renewal = TokenRenewal(service, tmp_path / "new", plan.campaign_id, walls_s)
-    found = renewal(job.job_id, job.inputs)
-    assert found.keys() == job.inputs.keys()
-    assert json.loads(found[SERVICE_FILE].read_text())["wait_s"] == 5
-    assert granted(found[TOKEN_FILE].read_text().strip()).job_id == job.job_id
+    inputs = renewal(job.job_id, job.inputs)
+    assert inputs.keys() == job.inputs.keys()
+    assert json.loads(inputs[SERVICE_FILE].read_text())["wait_s"] == 5
+    assert granted(inputs[TOKEN_FILE].read_text().strip()).job_id == job.job_id
     # Jobs that did not report before still do not; nor do any without a configured service.
     alone = {"job.json": job.inputs["job.json"]}
     assert renewal(job.job_id, alone) == alone

@@ -196,7 +196,7 @@ def plan_two_datasets(folder: Path, placement: RucioPlacement = NO_RUCIO_PLACEME
 def test_datasets_have_their_jobs_files_and_series(tmp_path: Path) -> None:
     plan = plan_two_datasets(tmp_path)
     assert len(plan.jobs) == len([*plan.jobs]) == 9
-    found: dict[str, set[object]] = {"tiny": set(), "other": set()}
+    series_by_dataset: dict[str, set[object]] = {"tiny": set(), "other": set()}
     for job in plan.jobs:
         of_job = {str(execution.identity["dataset"]) for execution in job.spec.executions}
         assert len(of_job) == 1 or job.kind == "checksum"
@@ -204,13 +204,13 @@ def test_datasets_have_their_jobs_files_and_series(tmp_path: Path) -> None:
             name = str(execution.identity["dataset"])
             assert f"/{name}/" in execution.files[0].url
             assert execution.identity["content_hash"] == execution.identity["dataset_hash"]
-            found[name].add(execution.identity["series"])
-    assert not found["tiny"] & found["other"]
+            series_by_dataset[name].add(execution.identity["series"])
+    assert not series_by_dataset["tiny"] & series_by_dataset["other"]
     alone = make_local_plan(tmp_path / "alone")
     series = {
         execution.identity["series"] for job in alone.jobs for execution in job.spec.executions
     }
-    assert found["tiny"] == series
+    assert series_by_dataset["tiny"] == series
     checksum = [
         execution for execution in plan.jobs[-1].spec.executions if execution.kind == "checksum"
     ]

@@ -77,9 +77,9 @@ def manifest(tmp_path: Path, storage: Path) -> Manifest:
 
 @pytest.fixture
 def settings(tmp_path: Path, storage: Path, manifest: Manifest) -> Iterator[config.Settings]:
-    here = tmp_path / "cache" / "datasets" / "made"
-    here.mkdir(parents=True)
-    (here / "manifest.json").write_text(manifest.to_json())
+    folder = tmp_path / "cache" / "datasets" / "made"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(manifest.to_json())
     with serve_http(folder=storage) as port:
         (tmp_path / "sites.toml").write_text(SITES.format(folder=storage, port=port))
         flags = {name: tmp_path / name[:-4] for name in ("cache_dir", "data_dir")}
@@ -162,10 +162,10 @@ def test_rse_expression_needs_rucio(settings: config.Settings) -> None:
 
 
 def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest) -> None:
-    wanted = at(settings, manifest, "NEAR", "file")
-    assert record_findings(manifest, check_replicas(manifest, wanted), settings) == 0
+    expected = at(settings, manifest, "NEAR", "file")
+    assert record_findings(manifest, check_replicas(manifest, expected), settings) == 0
     assert not (settings.data_dir / "results.db").exists()
-    checks = check_replicas(manifest, wanted, full=True)
+    checks = check_replicas(manifest, expected, full=True)
     bad = replace(checks[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
     assert record_findings(manifest, [bad, checks[1]], settings) == 0
     with Store.open(settings.database) as store:

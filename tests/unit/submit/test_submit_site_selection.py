@@ -335,15 +335,15 @@ def test_remote_jobs_avoid_paths_by_default(tmp_path: Path) -> None:
 
 
 def _typed(*arguments: str, **env: str) -> SubmissionOptions:
-    found: list[SubmissionOptions] = []
+    parsed: list[SubmissionOptions] = []
 
     @click.command()
     @submission_click_options
     def command(options: Any) -> None:
-        found.append(options)
+        parsed.append(options)
 
     CliRunner().invoke(command, arguments, env=env, standalone_mode=False, catch_exceptions=False)
-    return found[0]
+    return parsed[0]
 
 
 def test_options_are_parsed(tmp_path: Path) -> None:
@@ -359,17 +359,17 @@ def test_options_are_parsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (("--in-flight", "0"), "--in-flight 0: must be at least 1"),
         (("--ramp", "3/10m"), "--in-flight N"),
         (("--spread", "soon"), "--spread: 'soon' is not a duration"),
     ],
 )
-def test_invalid_option_is_refused(arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_option_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _typed(*arguments)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_durations_and_ramps_are_parsed() -> None:
@@ -401,8 +401,8 @@ def test_delay_expression_evaluates_in_htcondor(
     import classad2
 
     delay = classad2.ExprTree(pace.delay_expression(6, in_flight))
-    found = [delay.eval(classad2.ClassAd({"ProcId": number})) for number in range(6)]
-    assert found == expected
+    delays = [delay.eval(classad2.ClassAd({"ProcId": number})) for number in range(6)]
+    assert delays == expected
 
 
 NOW = float(int(time.time()))
@@ -423,15 +423,17 @@ def test_credentials_valid_until_end_are_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "left, said", [(-1, "expired at 20"), (50, "expires at .* expected to end at")]
+    "left, message", [(-1, "expired at 20"), (50, "expires at .* expected to end at")]
 )
 @pytest.mark.parametrize("make", [write_proxy, write_token])
-def test_expiring_credential_is_refused(tmp_path: Path, make: object, left: int, said: str) -> None:
+def test_expiring_credential_is_refused(
+    tmp_path: Path, make: object, left: int, message: str
+) -> None:
     assert callable(make)
     path = make(tmp_path / "c", NOW + left)
-    shown = JobCredentials(path) if make is write_proxy else JobCredentials(token=path)
-    with pytest.raises(ConfigError, match=said) as caught:
-        shown.check_validity(NOW, NOW + 100)
+    credentials = JobCredentials(path) if make is write_proxy else JobCredentials(token=path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        credentials.check_validity(NOW, NOW + 100)
     assert str(path) in str(caught.value)
     assert ("--proxy" in str(caught.value)) is (make is write_proxy)
     assert SECRET not in str(caught.value)
@@ -447,20 +449,20 @@ def test_unreadable_credential_is_refused(tmp_path: Path) -> None:
 
 
 def test_site_commands_name_credentials() -> None:
-    found = site_credentials({"X509UserProxy": "/my/proxy", "scitokens_file": "/my/token"})
-    assert found == JobCredentials(Path("/my/proxy"), Path("/my/token"))
+    credentials = site_credentials({"X509UserProxy": "/my/proxy", "scitokens_file": "/my/token"})
+    assert credentials == JobCredentials(Path("/my/proxy"), Path("/my/token"))
     assert site_credentials({"accounting_group": "x"}) == JobCredentials()
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "message"),
     [(-1, "its VOMS attributes expired at"), (50, "its VOMS attributes expire at")],
 )
 def test_voms_attributes_that_end_first_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, message: str
 ) -> None:
     proxy = ProxyDetails("/CN=me", NOW + 200, ("/vo",), NOW + left)
     monkeypatch.setattr(submission_options, "read_proxy", lambda path: proxy)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         JobCredentials(tmp_path / "p").check_validity(NOW, NOW + 100)
     JobCredentials(tmp_path / "p").check_validity(NOW - 100, NOW - 50)

@@ -122,8 +122,8 @@ def test_local_batch_system_does_not_load_htcondor() -> None:
         "site_registry.open_batch_system('local', config.load_settings({}, environ={})); "
         "print([name for name in sys.modules if name in ('htcondor2', 'classad2')])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.fixture
@@ -258,8 +258,8 @@ def test_other_release_of_site_software_is_refused() -> None:
 
 
 def test_identity_has_requested_release(tmp_path: Path) -> None:
-    made = make_grid_plan(tmp_path, READING_TEST, make_site(), make_grid_site())
-    for job in made.jobs:
+    plan = make_grid_plan(tmp_path, READING_TEST, make_site(), make_grid_site())
+    for job in plan.jobs:
         for execution in job.spec.executions:
             provider = "wheel" if job.site.name == "local" else "cvmfs"
             assert execution.software.provider == provider
@@ -323,9 +323,9 @@ def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:
     assert (gone["result"], gone["check"]) == ("failed", "door gone")
     assert gone["finding"].startswith("there is no ")
     assert "Correct the prefix" in gone["remedy"]
-    shown = run_sites(command_settings, "check", "label:mine")
-    assert "Correct the prefix" in " ".join(shown.stdout.split())
-    assert "1 of 2 checks failed" in shown.stderr
+    printed = run_sites(command_settings, "check", "label:mine")
+    assert "Correct the prefix" in " ".join(printed.stdout.split())
+    assert "1 of 2 checks failed" in printed.stderr
     assert command_settings.sites_file
     (command_settings.sites_file.parent / "gone").mkdir()
     assert run_sites(command_settings, "check", "DESK").return_value == ExitCode.DONE
@@ -377,9 +377,9 @@ def test_states_are_evaluated_and_shown(folder: Path) -> None:
         ("SITE_A", "jobs"): "ok",
         ("SITE_A", "storage"): "ok",
     }
-    shown = run_state_command(folder, "status", "--site", "SITE_B", "--history").output
-    assert "unknown" in shown
-    assert "by rules" in shown
+    printed = run_state_command(folder, "status", "--site", "SITE_B", "--history").output
+    assert "unknown" in printed
+    assert "by rules" in printed
     [row, *_] = json.loads(run_state_command(folder, "status", "--site", "SITE_B", "--json").stdout)
     assert row["evidence"]["failures"] == {"open": 12} or row["cause"] == "exclusion"
     assert row["evidence"]["measurements"]
@@ -477,9 +477,9 @@ def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
 
 
 def test_rules_are_listed_and_checked(folder: Path) -> None:
-    shown = run_state_command(folder, "rules")
-    assert "exclusion" in shown.stdout
-    assert "Central event" in shown.stderr
+    printed = run_state_command(folder, "rules")
+    assert "exclusion" in printed.stdout
+    assert "Central event" in printed.stderr
     wrong = folder / "rules.toml"
     wrong.write_text('[rules.mine]\nkind = "shares"\n')
     assert "known: share, operations, tests" in str(
