@@ -9,9 +9,9 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 from command_forker import run_command
-from repository_code import find_command
+from repository_code import invoke_command
 from spool_harness import SpoolHarness
 
 from treehammer import config
@@ -93,13 +93,7 @@ class LocalUser:
         path.chmod(0o755)
 
     def invoke_command(self, verb: str, *arguments: str) -> Result:
-        return CliRunner().invoke(
-            find_command(verb),
-            arguments,
-            obj=self.settings,
-            standalone_mode=False,
-            catch_exceptions=True,
-        )
+        return invoke_command(verb, self.settings, *arguments, standalone_mode=False)
 
     def submit_test(self, *options: str) -> str:
         """Submit the user's test, and return the output."""

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
 from local_servers import serve_http
 from local_user import LocalUser
 from polling import wait_until
-from repository_code import find_command
+from repository_code import call_command
 from service_process import ServiceProcess
 from spool_harness import SpoolHarness
 from storage_alone import TracedStorage, run_storage
@@ -440,22 +439,16 @@ def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
             "watch.server": "disk1",
         }
         try:
-            done = CliRunner().invoke(
-                find_command("submit"),
-                [
-                    *("open-rate", "--sites", "NEAR", "--watch-at", "DISK1", "--wait"),
-                    *("--watch", "log-parse", "--watch", "server-watch"),
-                    *("-P", "clients=5", "-P", "rate_hz=10"),
-                    *(word for key, value in options.items() for word in ("-S", f"{key}={value}")),
-                ],
-                obj=settings,
-                standalone_mode=False,
+            done = call_command(
+                *("submit", settings, "open-rate", "--sites", "NEAR", "--watch-at", "DISK1"),
+                *("--wait", "--watch", "log-parse", "--watch", "server-watch"),
+                *("-P", "clients=5", "-P", "rate_hz=10"),
+                *(word for key, value in options.items() for word in ("-S", f"{key}={value}")),
             )
         finally:
             bench = SpoolHarness(tmp_path / "bench", spool=settings.spool_dir)
             bench.kill_runner()
             bench.end_processes()
-    assert done.exception is None, done.output
     assert "2 of 2 jobs started together" in done.output
     with Store.open(settings.database) as store:
         operations = sum_operations(store)

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 import pytest
 import replica_files
-from click.testing import CliRunner, Result
+from click.testing import Result
 from grid_campaigns import GridUser
 from grid_fixtures import Grid
 from plan_factory import make_settings
 from polling import wait_until
-from repository_code import find_command
+from repository_code import REPOSITORY, call_command
 
 from treehammer import config
 from treehammer.config import Settings
@@ -36,7 +36,6 @@ from treehammer.errors import ExitCode
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import (
@@ -125,15 +124,13 @@ def probe(folder: Path, site: Site, pool: HTCondorPool) -> Mapping[str, SiteProb
     return {trial.check: trial for trial in probe_sites([site], ProbeTarget(), settings)}
 
 
-def run(grid: Grid, folder: Path, *arguments: str) -> Result:
+def check_sites(grid: Grid, folder: Path, *arguments: str) -> Result:
     settings = dataclasses.replace(make_settings(folder), sites_file=grid.sites_file)
-    return CliRunner().invoke(
-        verbs, ["check", *arguments], obj=settings, standalone_mode=False, catch_exceptions=False
-    )
+    return call_command("sites", settings, "check", *arguments, "--json")
 
 
 def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
-    done = run(grid, tmp_path, "--json")
+    done = check_sites(grid, tmp_path)
     rows = json.loads(done.stdout)
     assert [row for row in rows if row["result"] != PROBE_OK] == []
     assert done.return_value == ExitCode.DONE
@@ -161,7 +158,7 @@ def test_cache_with_files_passes(
     grid.box.make_folder(folder)
     grid.box.write_file(folder / "one.bin", "x" * 2000)
     assert doors.read_file(cache.file_url("cached", "one.bin"), 2000).size == 2000
-    rows = json.loads(run(grid, tmp_path, site.name, "--json").stdout)
+    rows = json.loads(check_sites(grid, tmp_path, site.name).stdout)
     (row,) = [row for row in rows if row["check"] == "door cache"]
     assert row["result"] == PROBE_OK, row
 
@@ -273,7 +270,6 @@ def _encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-ROOT = Path(__file__).parents[3]
 #: Site with doors of both protocols.
 DISTANT = "SITE_C"
 
@@ -293,18 +289,12 @@ def settings(
     return replace(defaults, sites_file=grid.sites_file)
 
 
-def types(settings: Settings, verb: str, *arguments: str) -> str:
-    result = CliRunner().invoke(
-        find_command(verb), arguments, obj=settings, standalone_mode=False, catch_exceptions=False
-    )
-    return result.output
-
-
 def measured(settings: Settings, *changes: str) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Run the test at the distant site; return (door, access mode or 'checksum') -> row."""
     options = ("--sites", DISTANT, "-S", "dataset=tiny", "-S", "repeats=1", "--in-flight", "2")
     smaller = ("-P", "branches=1.0", "-P", "cache_mb=30", *changes)
-    types(settings, "submit", str(ROOT / "hctests/access-modes"), *options, *smaller, "--wait")
+    test = str(REPOSITORY / "hctests/access-modes")
+    call_command("submit", settings, test, *options, *smaller, "--wait")
     with Store.open(settings.database) as store:
         rows = store.measurements(Selection((store.campaign("last").id,)))
         return {
@@ -339,10 +329,10 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     direct = measured_rows["root", "direct"]
     assert direct["stagein_wall_s"] is None
     assert direct["file_class"] == "TNetXNGFile"
-    assert "(2 of them not supported)" in types(settings, "status", "last")
-    printed = types(
-        settings, "summary", "--by", "door,access", "--baseline", "access=direct", "--json"
-    )
+    assert "(2 of them not supported)" in call_command("status", settings, "last").output
+    printed = call_command(
+        "summary", settings, "--by", "door,access", "--baseline", "access=direct", "--json"
+    ).output
     rows = {
         (row["door"], row["access"]): row for row in json.loads(printed.partition("\n]")[0] + "]")
     }

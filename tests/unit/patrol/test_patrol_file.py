@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from repository_code import call_command
 from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer import config, patrol
@@ -237,13 +238,7 @@ def check_file(text: str, folder: Path) -> list[str]:
     (folder / "patrol.toml").write_text(text)
     settings = config.load_settings({"data_dir": folder / "data"}, environ={}, folder=folder)
     with pytest.raises(ConfigError) as raised:
-        CliRunner().invoke(
-            cli.patrol,
-            ["check", str(folder / "patrol.toml")],
-            obj=settings,
-            catch_exceptions=False,
-            standalone_mode=False,
-        )
+        call_command("patrol", settings, "check", str(folder / "patrol.toml"))
     return str(raised.value).splitlines()
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from local_user import LocalUser
 from measured_tests import make_library, run_git
 from plan_factory import make_local_plan, make_pinned_test, make_settings
+from repository_code import invoke_command
 
 from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
 from treehammer.collectors.record.outcome import ExecutionError
@@ -25,7 +25,6 @@ from treehammer.hctests.pinned_tests import open_repository
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request
 from treehammer.submit.campaigns.job_rendering import copy_payload
-from treehammer.submit.cli import tool_commands
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER
 from treehammer.submit.tools import instruction_counts
 from treehammer.submit.tools.bisection_state import (
@@ -188,7 +187,7 @@ def test_a_site_may_read_the_storage_of_another(
 
     monkeypatch.setattr("treehammer.submit.tools.bisection_run.BisectionRun", begin)
     arguments = ["path:/a", "path:/b", str(tmp_path), "--over", "path:/a,path:/b", *options]
-    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=make_settings(tmp_path))
+    result = invoke_command("bisect", make_settings(tmp_path), *arguments)
     assert isinstance(result.exception, SearchStarted), result.output
     assert (begun[0].question.sites, begun[0].question.from_sites) == (sites, from_sites)
 
@@ -199,7 +198,7 @@ def test_several_series_are_refused_before_anything_is_submitted(tmp_path: Path)
     for build in builds:
         Path(build.removeprefix("build:")).mkdir()
     arguments = [*builds, str(tmp_path), "--over", ",".join(builds), "--exact"]
-    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=make_settings(tmp_path))
+    result = invoke_command("bisect", make_settings(tmp_path), *arguments)
     message = str(result.exception)
     assert "2 series of each build: size=small; size=large" in message, result.output
     assert not (tmp_path / "data" / "spool").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from plan_factory import (
     make_grid_plan,
     make_grid_site,
@@ -18,6 +18,7 @@ from plan_factory import (
     make_settings,
     make_site,
 )
+from repository_code import call_command
 
 from treehammer.collectors.worker.load_start import PATIENCE_S
 from treehammer.config import load_settings
@@ -29,7 +30,6 @@ from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
-from treehammer.submit.cli.check_commands import tests as commands
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
@@ -486,8 +486,7 @@ def check(folder: Path, dataset: str, tree: str, branches: str, *options: str) -
     text = TEST_OF_TREE.format(dataset=dataset, tree=tree, branches=branches)
     (folder / "test.toml").write_text(text)
     settings = load_settings({"cache_dir": folder / "cache"}, environ={}, folder=folder)
-    arguments = ["check", str(folder), *options]
-    return CliRunner().invoke(commands, arguments, obj=settings, standalone_mode=False)
+    return call_command("tests", settings, "check", str(folder), *options)
 
 
 def test_names_of_a_shipped_dataset_are_known_before_it_is_made(folder: Path) -> None:

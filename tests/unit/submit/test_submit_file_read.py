@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from local_user import LocalUser
 from plan_factory import make_manifest, make_settings
+from repository_code import call_command
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
@@ -28,7 +28,6 @@ from treehammer.datasets import DEFAULT_ROOT, production
 from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, ExitCode
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli import check_commands
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.tools import access_checks, file_read, installation_checks, read_session
 from treehammer.submit.tools.file_read import (
@@ -436,15 +435,10 @@ def test_command_prints_states_and_exits_with_1(
     )
     monkeypatch.setattr(access_checks, "list_access_checks", lambda _settings: [])
 
-    def run(*arguments: str) -> Any:
-        return CliRunner().invoke(
-            check_commands.doctor, arguments, obj=settings, standalone_mode=False
-        )
-
-    printed = run()
+    printed = call_command("doctor", settings)
     assert printed.return_value == ExitCode.REGRESSION
     assert "full. Make room." in printed.stdout
-    rows = json.loads(run("--json").stdout)
+    rows = json.loads(call_command("doctor", settings, "--json").stdout)
     assert rows[0] == {"part": "disk", "state": "failed", "finding": "full", "remedy": "Make room."}
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from credential_factory import SECRET, write_proxy, write_token
 from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_grid_site
-from repository_code import find_command
+from repository_code import invoke_command
 
 from treehammer.collectors.worker.probes.credential_checks import ProxyDetails
 from treehammer.config import load_settings
@@ -64,8 +64,7 @@ class Desk:
         Store.open(self.settings.database).close()
 
     def run(self, command: str, *arguments: str) -> Result:
-        runner = CliRunner()
-        return runner.invoke(find_command(command), arguments, obj=self.settings)
+        return invoke_command(command, self.settings, *arguments)
 
     def announce_downtime(self, site: str) -> None:
         now = round(time.time())

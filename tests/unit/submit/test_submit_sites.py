@@ -11,12 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_recent_runs
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_settings, make_site
-from repository_code import find_command
+from repository_code import call_command, invoke_command
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software.providers import parse_software_request
@@ -32,8 +30,6 @@ from treehammer.errors import (
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
-from treehammer.submit.cli.campaign_commands import cancel, collect, purge, status
-from treehammer.submit.cli.sites_commands import sites
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 
 FILE = """
@@ -141,12 +137,10 @@ def campaign(settings: Settings) -> Settings:
     return settings
 
 
-@pytest.mark.parametrize("verb", [status, collect, cancel])
-def test_jobs_of_unknown_pool_are_unchanged(campaign: Settings, verb: click.Command) -> None:
+@pytest.mark.parametrize("verb", ["status", "collect", "cancel"])
+def test_jobs_of_unknown_pool_are_unchanged(campaign: Settings, verb: str) -> None:
     with pytest.raises(ConfigError, match="unknown pool 'gone'") as caught:
-        CliRunner().invoke(
-            verb, ["campaign"], obj=campaign, standalone_mode=False, catch_exceptions=False
-        )
+        call_command(verb, campaign, "campaign")
     assert caught.value.exit_code == ExitCode.USAGE
     with Store.open(campaign.database) as store:
         assert [(job.id, job.state) for job in store.jobs("campaign")] == [
@@ -180,26 +174,26 @@ def imported(tmp_path: Path) -> Settings:
 @pytest.mark.parametrize(
     ("verb", "code", "says"),
     [
-        (status, ExitCode.DONE, "name of campaign"),
-        (collect, ExitCode.DONE, "0 new measurements, 0 known"),
-        (cancel, ExitCode.NOTHING, "all jobs have ended already"),
-        (purge, ExitCode.NOTHING, "nothing to remove"),
+        ("status", ExitCode.DONE, "name of campaign"),
+        ("collect", ExitCode.DONE, "0 new measurements, 0 known"),
+        ("cancel", ExitCode.NOTHING, "all jobs have ended already"),
+        ("purge", ExitCode.NOTHING, "nothing to remove"),
     ],
 )
 def test_imported_campaign_needs_no_sites_file(
-    imported: Settings, verb: click.Command, code: ExitCode, says: str
+    imported: Settings, verb: str, code: ExitCode, says: str
 ) -> None:
-    done = CliRunner().invoke(verb, ["campaign"], obj=imported)
+    done = invoke_command(verb, imported, "campaign")
     error = done.exception if isinstance(done.exception, TreehammerError) else None
     assert (error.exit_code if error else done.exit_code) == code, done.exception
     assert says in f"{done.output}{error or ''}"
     # A user who submitted it from here learns which sites file is missing.
     remark = "no sites file defines pool 'theirs': the output of its jobs is not read"
-    assert (remark in done.stderr) == (verb is not cancel)
+    assert (remark in done.stderr) == (verb != "cancel")
 
 
 def test_status_lists_campaigns_beside_one_of_unknown_pool(campaign: Settings) -> None:
-    done = CliRunner().invoke(status, ["--json"], obj=campaign, catch_exceptions=False)
+    done = invoke_command("status", campaign, "--json", catch_exceptions=False)
     assert done.exit_code == 0
     assert {row["id"] for row in json.loads(done.stdout)} == {"campaign", "other"}
     assert "campaign may have changed since the last status" in done.stderr
@@ -287,14 +281,8 @@ def command_settings(tmp_path: Path) -> Settings:
     return dataclasses.replace(make_settings(tmp_path), sites_file=tmp_path / "sites.toml")
 
 
-def run_sites(command_settings: Settings, *arguments: str) -> Result:
-    return CliRunner().invoke(
-        sites, arguments, obj=command_settings, standalone_mode=False, catch_exceptions=False
-    )
-
-
 def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> None:
-    rows = json.loads(run_sites(command_settings, "list", "--json").stdout)
+    rows = json.loads(call_command("sites", command_settings, "list", "--json").stdout)
     assert [(row["site"], row["door_name"]) for row in rows] == [
         ("local", "file"),
         ("DESK", "file"),
@@ -308,43 +296,45 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
             key: json.loads(row[key]) if row[key] else None
             for key in ("labels", "ceilings", "door_load", "door_settings", "door_token_pools")
         }
-        for row in csv.DictReader(io.StringIO(run_sites(command_settings, "list", "--csv").stdout))
+        for row in csv.DictReader(
+            io.StringIO(call_command("sites", command_settings, "list", "--csv").stdout)
+        )
     ]
-    words = " ".join(run_sites(command_settings, "list").stdout.split())
+    words = " ".join(call_command("sites", command_settings, "list").stdout.split())
     for word in ("near, mine", "1,000 jobs", "50 in", "10.0 TB", "100 MB/s"):
         assert word in words
 
 
 def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:
-    done = run_sites(command_settings, "check", "--json")
+    done = call_command("sites", command_settings, "check", "--json")
     assert done.return_value == ExitCode.REGRESSION
     good, gone = json.loads(done.stdout)
     assert (good["result"], good["finding"]) == ("ok", "read 1024 bytes of f.root")
     assert (gone["result"], gone["check"]) == ("failed", "door gone")
     assert gone["finding"].startswith("there is no ")
     assert "Correct the prefix" in gone["remedy"]
-    printed = run_sites(command_settings, "check", "label:mine")
+    printed = call_command("sites", command_settings, "check", "label:mine")
     assert "Correct the prefix" in " ".join(printed.stdout.split())
     assert "1 of 2 checks failed" in printed.stderr
     assert command_settings.sites_file
     (command_settings.sites_file.parent / "gone").mkdir()
-    assert run_sites(command_settings, "check", "DESK").return_value == ExitCode.DONE
+    assert call_command("sites", command_settings, "check", "DESK").return_value == ExitCode.DONE
 
 
 def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
-        run_sites(command_settings, "check", "DESC")
+        call_command("sites", command_settings, "check", "DESC")
     with pytest.raises(NothingToDoError, match="no site given"):
-        run_sites(command_settings, "check", ",")
+        call_command("sites", command_settings, "check", ",")
     with pytest.raises(DatasetError, match="nothing"):
-        run_sites(command_settings, "check", "--dataset", "nothing")
+        call_command("sites", command_settings, "check", "--dataset", "nothing")
 
 
 def test_invalid_sites_file_exits_with_2(command_settings: Settings) -> None:
     assert command_settings.sites_file
     command_settings.sites_file.write_text("[sites.A]\nlabel = 3\n", encoding="utf-8")
     with pytest.raises(SitesError, match=r"sites\.toml: 2 mistakes(?s:.*)unknown key") as caught:
-        run_sites(command_settings, "list")
+        call_command("sites", command_settings, "list")
     assert caught.value.exit_code == ExitCode.USAGE
 
 
@@ -356,19 +346,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_state_command(folder: Path, *arguments: str) -> Result:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    return CliRunner().invoke(find_command("sites"), arguments, obj=settings)
-
-
 def list_states(folder: Path, *arguments: str) -> dict[tuple[str, str], str]:
-    rows = json.loads(run_state_command(folder, "status", "--json", *arguments).stdout)
+    rows = json.loads(invoke_command("sites", folder, "status", "--json", *arguments).stdout)
     return {(row["site"], row["of"]): row["state"] for row in rows}
 
 
 def test_states_are_evaluated_and_shown(folder: Path) -> None:
-    assert "sites evaluate" in str(run_state_command(folder, "status").exception)
-    evaluated = run_state_command(folder, "evaluate")
+    assert "sites evaluate" in str(invoke_command("sites", folder, "status").exception)
+    evaluated = invoke_command("sites", folder, "evaluate")
     assert evaluated.exit_code == 0
     assert "critical" in evaluated.stdout
     assert list_states(folder) == {
@@ -377,29 +362,33 @@ def test_states_are_evaluated_and_shown(folder: Path) -> None:
         ("SITE_A", "jobs"): "ok",
         ("SITE_A", "storage"): "ok",
     }
-    printed = run_state_command(folder, "status", "--site", "SITE_B", "--history").output
+    printed = invoke_command("sites", folder, "status", "--site", "SITE_B", "--history").output
     assert "unknown" in printed
     assert "by rules" in printed
-    [row, *_] = json.loads(run_state_command(folder, "status", "--site", "SITE_B", "--json").stdout)
+    [row, *_] = json.loads(
+        invoke_command("sites", folder, "status", "--site", "SITE_B", "--json").stdout
+    )
     assert row["evidence"]["failures"] == {"open": 12} or row["cause"] == "exclusion"
     assert row["evidence"]["measurements"]
 
 
 def test_an_override_is_shown_at_once(folder: Path) -> None:
-    done = run_state_command(
-        folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d"
+    done = invoke_command(
+        "sites", folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d"
     )
     assert done.exit_code == 0, done.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "warning"
-    ended = run_state_command(folder, "end-override", "SITE_A", "--by", "ada")
+    ended = invoke_command("sites", folder, "end-override", "SITE_A", "--by", "ada")
     assert "follows the rules" in ended.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "ok"
-    assert "no override" in str(run_state_command(folder, "end-override", "SITE_A").exception)
-    typo = run_state_command(folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d")
+    assert "no override" in str(invoke_command("sites", folder, "end-override", "SITE_A").exception)
+    typo = invoke_command(
+        "sites", folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d"
+    )
     assert "unknown site 'SITE_AA'" in str(typo.exception)
     assert "Did you mean 'SITE_A'?" in str(typo.exception)
-    past = run_state_command(
-        folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01"
+    past = invoke_command(
+        "sites", folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01"
     )
     assert "in the past" in str(past.exception)
 
@@ -413,15 +402,17 @@ def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
             [{"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}]
         )
     )
-    imported = run_state_command(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
+    imported = invoke_command(
+        "sites", folder, "downtimes", "import", str(file), "--map", "B=SITE_B"
+    )
     assert imported.output == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
-    [row] = json.loads(run_state_command(folder, "downtimes", "list", "--json").stdout)
+    [row] = json.loads(invoke_command("sites", folder, "downtimes", "list", "--json").stdout)
     assert (row["site"], row["of"], row["severity"]) == ("SITE_B", "storage", "outage")
-    run_state_command(folder, "evaluate")
+    invoke_command("sites", folder, "evaluate")
     assert list_states(folder, "--site", "SITE_B")["SITE_B", "storage"] == "downtime"
     file.write_text("[]")
-    assert "1 withdrawn" in run_state_command(folder, "downtimes", "import", str(file)).output
-    assert json.loads(run_state_command(folder, "downtimes", "list", "--json").stdout) == []
+    assert "1 withdrawn" in invoke_command("sites", folder, "downtimes", "import", str(file)).output
+    assert json.loads(invoke_command("sites", folder, "downtimes", "list", "--json").stdout) == []
 
 
 def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None:
@@ -443,16 +434,14 @@ def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None
         {"data_dir": tmp_path, "sites_file": tmp_path / "sites.toml"}, environ={}, folder=tmp_path
     )
     words = ["downtimes", "import", str(file)]
-    imported = CliRunner().invoke(find_command("sites"), words, obj=settings)
+    imported = invoke_command("sites", settings, *words)
     assert imported.stdout == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
     assert imported.stderr == "refused: entry 2: unknown site 'T2_YY'.\n"
     file.write_text(f"<results>{entries[1]}</results>")
-    refused = CliRunner().invoke(find_command("sites"), words, obj=settings)
+    refused = invoke_command("sites", settings, *words)
     assert "--map NAME=SITE" in str(refused.exception)
     assert "Known: SITE_A, local." in str(refused.exception)
-    listed = CliRunner().invoke(
-        find_command("sites"), ["downtimes", "list", "--json"], obj=settings
-    )
+    listed = invoke_command("sites", settings, "downtimes", "list", "--json")
     [row] = json.loads(listed.stdout)
     assert (row["site"], row["of"], row["severity"]) == ("SITE_A", "storage", "outage")
 
@@ -460,7 +449,7 @@ def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None
 def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
     file = folder / "downtimes.json"
     file.write_text('[{"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"}]')
-    run_state_command(folder, "evaluate")
+    invoke_command("sites", folder, "evaluate")
     for arguments in (
         ["downtimes", "import", str(file)],
         ["downtimes", "import", str(file), "--site", "SITE_AA"],
@@ -468,20 +457,21 @@ def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
         ["status", "--site", "SITE_AA"],
         ["end-override", "SITE_AA"],
     ):
-        refused = run_state_command(folder, *arguments)
+        refused = invoke_command("sites", folder, *arguments)
         assert isinstance(refused.exception, ConfigError), arguments
         assert "Did you mean 'SITE_A'?" in str(refused.exception)
     assert (
-        json.loads(run_state_command(folder, "downtimes", "list", "--json", "--all").stdout) == []
+        json.loads(invoke_command("sites", folder, "downtimes", "list", "--json", "--all").stdout)
+        == []
     )
 
 
 def test_rules_are_listed_and_checked(folder: Path) -> None:
-    printed = run_state_command(folder, "rules")
+    printed = invoke_command("sites", folder, "rules")
     assert "exclusion" in printed.stdout
     assert "Central event" in printed.stderr
     wrong = folder / "rules.toml"
     wrong.write_text('[rules.mine]\nkind = "shares"\n')
     assert "known: share, operations, tests" in str(
-        run_state_command(folder, "rules", str(wrong)).exception
+        invoke_command("sites", folder, "rules", str(wrong)).exception
     )
