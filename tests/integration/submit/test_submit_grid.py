@@ -22,7 +22,7 @@ from grid_campaigns import GridUser
 from service_process import ServiceProcess
 
 from treehammer.collectors.job_spec import TOKEN_FILE
-from treehammer.errors import ConfigError, ExitCode
+from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import INPUT_ARCHIVE
@@ -250,12 +250,6 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
         for path in map(Path, holders):
             with suppress(FileNotFoundError):  # HTCondor removes the files of ended jobs
                 assert not path.stat().st_mode & 0o077, path
-
-    late = write_proxy(tmp_path / "late", time.time() - 1)
-    refused = user.invoke_command("submit", str(user.test), "--sites", sites, "--proxy", str(late))
-    assert isinstance(refused.exception, ConfigError)
-    assert "expired at" in str(refused.exception)
-    assert user.last_campaign_id() == campaign
 
 
 def test_commits_are_compared_in_turns(user: GridUser) -> None:
