@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -157,13 +158,15 @@ def encode_series(
 
 def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Specification | None:
     """Return the legend of series below a chart; None for a single series without a name."""
+    named = [number for number, line in enumerate(series) if not line.is_quiet]
     if len(series) == 1 and not series[0].name:
         return None
-    entry = 40 + max(len(line.name) for line in series) * _LETTER_WIDTH
+    entry = 40 + max(len(series[number].name) for number in named) * _LETTER_WIDTH
     return {
         "title": None,
         "orient": "bottom",
-        "columns": max(1, min(len(series), int(width / entry))),
+        "columns": max(1, min(len(named), int(width / entry))),
+        **({"values": named} if len(named) < len(series) else {}),
         "labelExpr": f"{names}[datum.value]",
         "symbolLimit": 0,
         "symbolOpacity": 1,
@@ -172,15 +175,36 @@ def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Sp
 
 def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
     """Return the axis of values: fitted to the data, from zero, or logarithmic."""
+    ends = _value_domain(layout)
     scale = {
         "type": "log" if layout.scale == LOG else "linear",
-        "domain": list(_value_domain(layout)),
+        "domain": list(ends),
         "nice": False,
         **without_zero(layout.scale == LOG),
     }
-    return encode_field(
-        field, QUANTITATIVE, title=layout.y_title, axis={"gridColor": _ZERO_STANDS_OUT}, scale=scale
-    )
+    axis = {"gridColor": _ZERO_STANDS_OUT}
+    if layout.scale == LOG:
+        axis |= log_ticks(*ends)
+    elif layout.whole:
+        axis |= WHOLE_TICKS
+    return encode_field(field, QUANTITATIVE, title=layout.y_title, axis=axis, scale=scale)
+
+
+#: Ticks of an axis of counts.
+WHOLE_TICKS: Specification = {"tickMinStep": 1, "format": ",d"}
+#: Decades of a logarithmic axis up to which 2 and 5, and 5 alone, have ticks beside 1.
+_MAX_FINE_DECADES, _MAX_HALF_DECADES = 3, 5
+
+
+def log_ticks(low: float, high: float) -> Specification:
+    """Return the ticks of a logarithmic axis: 1, 2, 5 and 10, fewer over many decades."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    decades = last - first
+    steps: tuple[int, ...] = (1, 2, 5) if decades <= _MAX_FINE_DECADES else (1, 5)
+    steps = steps if decades <= _MAX_HALF_DECADES else (1,)
+    # 10 ** -3 * 5 would be 0.005000000000000001.
+    values = [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
+    return {"values": [value for value in values if low <= value <= high], "format": "~g"}
 
 
 #: Colors of grid lines.
@@ -223,7 +247,7 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
         field: number of a mark's place.
         upright: it is the vertical axis.
     """
-    if layout.dates:
+    if layout.dates and not upright:
         axis: Specification = {
             "grid": False,
             "labelOverlap": True,
@@ -290,8 +314,8 @@ def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"p": panel, "x": mark.place, "s": mark.series}
             if mark.count is not None:
                 row["n"] = mark.count
-            numbers = (mark.y, mark.low, mark.high, *mark.box)
-            for key, number in zip("ylhabcde", numbers, strict=False):
+            numbers = (mark.y, mark.low, mark.high, mark.middle, *mark.box)
+            for key, number in zip("ylhmabcde", numbers, strict=False):
                 if number is not None:
                     row[key] = float(format(number, _NUMBER_FORMAT))
             if layout.dates:

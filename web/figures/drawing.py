@@ -6,11 +6,16 @@ as JSON from stdin and writes the file to stdout.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+import struct
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +32,115 @@ FIGURE_FORMATS = {
 DRAWN_FORMATS = ("svg", "png", "pdf")
 TREE_NAME = "figure"
 _IDS = re.compile(r"(?<=[\"#])(?:clip|gradient_)\d+(?=[\")])")
-#: Pixels of a PNG per pixel of the drawing.
-_PNG_SCALE = 2
+#: Pixels of a PNG per pixel of the drawing, and of one on paper per inch.
+_PNG_SCALE, _PAPER_DPI = 2, 600
+_POINTS_PER_INCH = 72
+_MM_PER_POINT = 25.4 / _POINTS_PER_INCH
+#: Widths of a paper's columns in mm.
+PAPER_WIDTHS_MM = {"single": 86.0, "double": 178.0}
+#: Pixels of a drawing per mm on paper: its letters of 11 pixels have 8 points there.
+PIXELS_PER_MM = 11 / 8 / _MM_PER_POINT
+_SVG_SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
+_PDF_TRAILER = re.compile(
+    rb"/Size (\d+)\s+/Root (\d+) 0 R.*?startxref\s+(\d+)\s+%%EOF\s*$", re.DOTALL
+)
+#: Signature and first chunk of a PNG file.
+_PNG_HEADER_BYTES = 33
+#: Field of a file's metadata -> Dublin Core's term.
+_DUBLIN_CORE = {"Title": "title", "Subject": "source", "Creator": "creator", "CreationDate": "date"}
 
 
-def draw_chart(specification: Mapping[str, Any], form: str) -> bytes:
-    """Draw a chart in Vega-Lite as PNG, SVG or PDF, without a browser."""
+def draw_chart(
+    specification: Mapping[str, Any],
+    form: str,
+    *,
+    width_mm: float = 0.0,
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """Draw a chart in Vega-Lite as PNG, SVG or PDF, without a browser.
+
+    Args:
+        specification: the chart.
+        form: one of :data:`DRAWN_FORMATS`.
+        width_mm: width on paper; 0 for that of the chart.
+        metadata: ``Title``, ``Subject`` and ``Creator`` of the file; the time is added.
+    """
     import vl_convert
 
-    chart = dict(specification)
     # Specifications hold their data; nothing is read from files or other hosts.
     limits: dict[str, Any] = {"allowed_base_urls": []}
+    svg = _renumber_ids(vl_convert.vegalite_to_svg(dict(specification), **limits))
+    size = _SVG_SIZE.search(svg)
+    if size is None:
+        raise ValueError("the drawing has no size")
+    width, height = map(float, size.groups())
+    # Points of a pixel: one, unless the file has the width of a paper's column.
+    scale = width_mm / _MM_PER_POINT / width if width_mm else 1.0
+    texts = {**metadata, "CreationDate": _format_now()} if metadata else {}
     if form == "png":
-        return bytes(vl_convert.vegalite_to_png(chart, scale=_PNG_SCALE, **limits))
+        options = {"scale": scale, "ppi": _PAPER_DPI} if width_mm else {"scale": _PNG_SCALE}
+        return _add_png_texts(bytes(vl_convert.svg_to_png(svg, **options)), texts)
     if form == "pdf":
-        return bytes(vl_convert.vegalite_to_pdf(chart, **limits))
-    return _renumber_ids(vl_convert.vegalite_to_svg(chart, **limits)).encode()
+        points = f'width="{scale * width:.3f}" height="{scale * height:.3f}"'
+        return _add_pdf_info(bytes(vl_convert.svg_to_pdf(svg.replace(size[0], points, 1))), texts)
+    if width_mm:
+        height_mm = width_mm * height / width
+        svg = svg.replace(size[0], f'width="{width_mm:g}mm" height="{height_mm:.2f}mm"', 1)
+    return _add_svg_metadata(svg, texts).encode()
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _add_png_texts(png: bytes, texts: Mapping[str, str]) -> bytes:
+    """Add texts as iTXt chunks behind the header of a PNG file."""
+    chunks = b""
+    for name, text in texts.items():
+        data = b"iTXt" + name.encode() + b"\0\0\0\0\0" + text.encode()
+        chunks += struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    return png[:_PNG_HEADER_BYTES] + chunks + png[_PNG_HEADER_BYTES:]
+
+
+def _add_pdf_info(pdf: bytes, texts: Mapping[str, str]) -> bytes:
+    """Append the document information to a PDF file, as an incremental update."""
+    trailer = _PDF_TRAILER.search(pdf)
+    if not texts or trailer is None:
+        return pdf
+    count, root, table = map(int, trailer.groups())
+    start = len(pdf) + 1
+    entries = {**texts, "CreationDate": _format_pdf_time(texts["CreationDate"])}
+    info = " ".join(f"/{name} {_encode_pdf_text(text)}" for name, text in entries.items())
+    update = f"\n{count} 0 obj\n<< {info} >>\nendobj\n"
+    position = len(pdf) + len(update)
+    update += (
+        f"xref\n{count} 1\n{start:010d} 00000 n\r\ntrailer\n<< /Size {count + 1} /Root {root} 0 R "
+    )
+    update += f"/Info {count} 0 R /Prev {table} >>\nstartxref\n{position}\n%%EOF\n"
+    return pdf + update.encode("ascii")
+
+
+def _encode_pdf_text(text: str) -> str:
+    encoded = codecs.BOM_UTF16_BE + text.encode("utf-16-be")
+    return f"<{encoded.hex()}>"
+
+
+def _format_pdf_time(time: str) -> str:
+    return f"D:{re.sub('[^0-9]', '', time)[:14]}Z"
+
+
+def _add_svg_metadata(svg: str, texts: Mapping[str, str]) -> str:
+    """Add a title and Dublin Core's terms to an SVG file."""
+    if not texts:
+        return svg
+    terms = "".join(
+        f"<dc:{term}>{escape(texts[name])}</dc:{term}>"
+        for name, term in _DUBLIN_CORE.items()
+        if name in texts
+    )
+    metadata = f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/">{terms}</metadata>'
+    end = svg.index(">") + 1
+    return f"{svg[:end]}<title>{escape(texts['Title'])}</title>{metadata}{svg[end:]}"
 
 
 def _renumber_ids(svg: str) -> str:
@@ -99,7 +197,12 @@ def draw_file(form: str, request: Mapping[str, Any]) -> bytes:
     """Draw a file of one of :data:`FIGURE_FORMATS`."""
     if form == "root":
         return write_tree(request["columns"], request["rows"], request["title"])
-    return draw_chart(request["chart"], form)
+    return draw_chart(
+        request["chart"],
+        form,
+        width_mm=request.get("width_mm", 0.0),
+        metadata=request.get("metadata"),
+    )
 
 
 def main() -> None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from datetime import date
-from typing import Annotated, Any, Self
+from functools import cache
+from itertools import combinations
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, TIMED
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, LONG_TEXT_METRICS
+from treehammer.collectors.record.metric_catalogue import (
+    CATALOGUE,
+    LONG_TEXT_METRICS,
+    METRICS_BY_NAME,
+)
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.query_model import (
@@ -18,11 +24,12 @@ from treehammer.sql.read.query_model import (
     Condition,
     FigureQuery,
     Selection,
+    is_variant_axis,
     parse_alternatives,
 )
 from treehammer.sql.write.store import Store
 from treehammer.web.display_formats import day_from_number, day_number, days_until
-from treehammer.web.labels import VARIANT_COLUMN
+from treehammer.web.labels import VARIANT_COLUMN, head_column, title_column
 from treehammer.web.page_query import (
     ALTERNATIVES,
     CAMPAIGNS,
@@ -34,14 +41,16 @@ from treehammer.web.page_query import (
     TextOrBlank,
 )
 
+#: Parameter of the width of a file on paper.
+SIZE = "size"
 #: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
 HEATMAP, SORTED, RELATIVE = "heatmap", "sorted", "relative"
 VIEWS = {
+    RELATIVE: "per cent against the same work",
     MEANS: "means",
     HEATMAP: "means as heat map",
     SORTED: "means, sorted",
-    RELATIVE: "per cent against the same work",
     DISTRIBUTION: "distributions",
     LATENCY: "read latency",
 }
@@ -88,6 +97,50 @@ DIMENSIONS = (
 )
 
 
+#: Column -> columns with one value for each of its values.
+_IMPLIED: Mapping[str, Collection[str]] = {
+    "job_id": ("campaign_id", "site"),
+    "host": ("site",),
+    "door": ("door_protocol", "storage_site"),
+    "variant": ("variant_label",),
+    "day": ("week", "month"),
+}
+_JOB = "job_id"
+#: Columns that define the work, of which each value is compared with itself.
+_WORK_COLUMNS = ("test_name", VARIANT_COLUMN, "variant_label", "dataset", "dataset_hash")
+#: Entry of the form for no column.
+NO_COLUMN = "none"
+
+
+@cache
+def _names_by_title() -> Mapping[str, str]:
+    """Map titles of metrics and columns, as forms send them, to their names."""
+    names = [*(metric.name for metric in METRICS), *DIMENSIONS]
+    return {title_column(name).lower(): name for name in reversed(names)}
+
+
+def title_choice(name: str) -> str:
+    """Return the title of a metric or column in the form; its name if another one has the same."""
+    title = head_column(name)
+    return title if _names_by_title().get(title.lower()) == name else name
+
+
+def _read_column(value: object) -> object:
+    """Accept the title of a metric or column as well as its name."""
+    text = str(value).strip()
+    if text.lower() == NO_COLUMN:
+        return ""
+    return _names_by_title().get(text.lower(), value)
+
+
+ColumnName = Annotated[Text, BeforeValidator(_read_column)]
+ColumnOrBlank = Annotated[TextOrBlank, BeforeValidator(_read_column)]
+
+
+#: Parameters of the figure, apart from those that select executions.
+_FIGURE_FIELDS = {"metric", "by", "color", "panels", "view", "bars", "scale"}
+
+
 class ExploreQuery(PageQuery):
     """Parameters of one figure.
 
@@ -99,15 +152,22 @@ class ExploreQuery(PageQuery):
         separated_columns: further columns shown by color and marker.
     """
 
-    other_parameters = ()
+    other_parameters: ClassVar[Collection[str] | None] = (SIZE,)
     filter_columns = FILTER_COLUMNS
+    #: View of an address that names no parameter of the figure.
+    opening_view: ClassVar[str] = RELATIVE
 
-    metric: Text = Field("eff_job", description="A numeric metric of the catalogue, or extra_NAME.")
-    by: Text = Field("site", description="Column on the horizontal axis.")
-    color: TextOrBlank = Field("axis_root", description="Second grouping column; empty for none.")
-    panels: TextOrBlank = Field("", description="Third grouping column; empty for none.")
+    metric: ColumnName = Field(
+        "eff_job", description="A numeric metric of the catalogue, or extra_NAME."
+    )
+    by: ColumnName = Field("site", description="Column on the horizontal axis.")
+    color: ColumnOrBlank = Field("axis_root", description="Second grouping column; empty for none.")
+    panels: ColumnOrBlank = Field("", description="Third grouping column; empty for none.")
     view: Annotated[str, OneOf(tuple(VIEWS))] = Field(
-        MEANS, title="Show", description="Means, distributions, or histograms of read latency."
+        MEANS,
+        title="Show",
+        description="Means, distributions, or histograms of read latency; by default means, and "
+        "differences from the same work if no parameter of the figure is given.",
     )
     bars: Annotated[str, OneOf(tuple(BARS))] = Field(
         RMS, title="Error bars", description="Kind of error bars."
@@ -162,17 +222,49 @@ class ExploreQuery(PageQuery):
         )
         if by_kind and "kind" not in self.model_fields_set:
             changes["kind"] = ""
+        if not _FIGURE_FIELDS & self.model_fields_set and self.view != self.opening_view:
+            changes["view"] = self.opening_view
         if self.view == RELATIVE and self.scale == "log":
             # Differences are negative, too.
             changes["scale"] = "linear"
         return self.model_copy(update=changes)
 
+    def require_sense(self) -> None:
+        """Check, before anything is read, that the figure can show something.
+
+        Raises:
+            ConfigError: its columns or its metric would leave a figure that is empty or says nothing.
+        """
+        is_mean = self.view not in (LATENCY, DISTRIBUTION)
+        if is_mean and self.metric in {metric.name for metric in METRICS} & {*self.group_columns}:
+            raise ConfigError(
+                f"each group has a single {title_column(self.metric)}: its mean says nothing",
+                hint="Choose another metric, or another column.",
+            )
+        if self.view == RELATIVE and {*self.group_columns} <= {*_WORK_COLUMNS}:
+            titles = " and ".join(map(title_column, self.group_columns))
+            raise ConfigError(
+                f"by {titles}, the same work would be compared with itself",
+                hint="Choose a site, day, release or door, or show means.",
+            )
+        for pair in combinations(self.group_columns, 2):
+            for detailed, implied in (pair, pair[::-1]):
+                is_empty = self.view == HEATMAP or (implied in TIME_UNITS and implied == self.by)
+                is_empty |= detailed == _JOB and self.panels in pair
+                if is_empty and _is_implied(implied, detailed):
+                    raise ConfigError(
+                        f"each {title_column(detailed)} has one {title_column(implied)}: nearly all "
+                        "cells of this figure would be empty",
+                        hint=f"Leave out {title_column(implied)} or {title_column(detailed)}.",
+                    )
+
     def resolve_valid(self, store: Store) -> Self:
         """Resolve what is valid, for the form of an address with mistakes."""
-        columns = ("", *DIMENSIONS)
+        axes = [name for name in (self.by, self.color, self.panels) if is_variant_axis(name)]
+        columns = ("", *DIMENSIONS, *axes)
         choices: Mapping[str, Collection[str]] = {
             "metric": [metric.name for metric in METRICS],
-            "by": DIMENSIONS,
+            "by": columns[1:],
             "color": columns,
             "panels": columns,
         }
@@ -238,12 +330,22 @@ class ExploreQuery(PageQuery):
         }
 
     @property
+    def listed_columns(self) -> tuple[str, ...]:
+        """Columns whose values the form suggests: the usual ones, and those that define groups."""
+        of_groups = [
+            name
+            for name in self.group_columns
+            if name in FILTER_COLUMNS and METRICS_BY_NAME[name].type == "text"
+        ]
+        return tuple(dict.fromkeys((*FILTERS, *of_groups)))
+
+    @property
     def typed_conditions(self) -> list[str]:
         """Conditions that are not choices in a list of the form."""
         return [
             text
             for condition in self.conditions
-            if condition.column not in FILTERS or condition.operator != "="
+            if condition.column not in self.listed_columns or condition.operator != "="
             for text in condition.texts
         ] + [*self.unreadable_conditions]
 
@@ -264,6 +366,13 @@ class ExploreQuery(PageQuery):
                 return ""
             words += _where_option(texts[0])
         return shlex.join(words)
+
+
+def _is_implied(implied: str, detailed: str) -> bool:
+    """Return whether each value of a column has one value of another one."""
+    if detailed == VARIANT_COLUMN and is_variant_axis(implied):
+        return True
+    return implied in _IMPLIED.get(detailed, ())
 
 
 def _where_option(text: str) -> list[str]:

@@ -88,9 +88,10 @@ def describe_groups(query: ExploreQuery) -> str:
     """Explain how each group is drawn."""
     if query.view == LATENCY:
         return (
-            "Steps show the share of a group's reads in each latency bin. Each bin is twice as wide "
-            "as the previous one and labeled by its lower edge. Reads are binned while they are "
-            "measured, so the distribution within a bin is unknown."
+            "The dot is the median of a group's reads, the tick their 95 % quantile, and the line ends at "
+            "their 99 % quantile; the slowest places come first. Reads are binned while they are "
+            "measured, and each bin is twice as wide as the previous one: quantiles are accurate to a "
+            "factor of two."
         )
     parts = [
         _GROUP_CAPTIONS[query.view if query.view in _GROUP_CAPTIONS else query.bars],
@@ -129,8 +130,31 @@ def describe_bars(query: ExploreQuery) -> str:
     return _BAR_CAPTIONS[query.view if query.view in _BAR_CAPTIONS else query.bars]
 
 
+#: Cells of a heat map that may be empty, and the share above which even more of them may be.
+_MAX_CELLS, _LEAST_FILLED = 2000, 0.2
+
+
+def explain_scattered(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
+    """Explain why a heat map would consist of empty cells; '' if it would not."""
+    if query.view != HEATMAP:
+        return ""
+    columns = [name for name in query.group_columns if name != query.by]
+    places = {point.key[query.by] for point in points}
+    rows = {tuple(point.key[name] for name in columns) for point in points}
+    cells = len(places) * len(rows)
+    if cells <= _MAX_CELLS or len(points) >= _LEAST_FILLED * cells:
+        return ""
+    titles = " and ".join(map(title_column, query.group_columns))
+    return (
+        f"{len(points):,} of {cells:,} cells would have a value: {titles} are tied to each other. "
+        "Leave out one of them, or filter for fewer values."
+    )
+
+
 def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
     """Explain why a figure with groups has nothing to draw."""
+    if reason := explain_scattered(query, points):
+        return reason
     good = sum(point.good for point in points)
     if not good:
         return "Nothing to draw: no selected execution is good."
@@ -154,8 +178,8 @@ def describe_left_out(
 
 
 _GROUP_CAPTIONS = {
-    HEATMAP: "Each cell is the mean over the executions of a group; cells without good executions "
-    "are empty.",
+    HEATMAP: "Each cell is the mean over the executions of a group, colored by its difference from the "
+    "median of its row, unless means are zero or negative; cells without good executions are empty.",
     RELATIVE: "Each kind of work (test, variant, ROOT release, dataset, protocol) is compared with the "
     "median over all sites of its means in these days, and counts once. Points and works are fitted "
     "together, so another mix of work is no change; points that share no work are not connected. "
@@ -173,7 +197,7 @@ _BAR_CAPTIONS = {
     HEATMAP: "means of executions",
     RELATIVE: "differences from the median of the same work at all sites",
     DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
-    LATENCY: "share of the reads of a group in each bin of latency",
+    LATENCY: "median, 95 % and 99 % quantiles of the reads of a group",
     RMS: "means, error bars: RMS of executions",
     INTERVAL: "means over jobs, error bars: 95 % interval of the mean",
     NO_BARS: "means of executions",

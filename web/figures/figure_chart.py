@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 from treehammer.web.figures.chart_parts import (
@@ -11,6 +12,7 @@ from treehammer.web.figures.chart_parts import (
     FADE_SERIES,
     GROUP_WIDTH,
     MARKS,
+    NOMINAL,
     PANEL_WIDTH,
     QUANTITATIVE,
     Specification,
@@ -35,25 +37,45 @@ from treehammer.web.figures.figure_layout import (
     BOXES,
     DASHES,
     DOTS,
+    GRID_COLOR,
     HEAT_MAP,
     LOG,
     POINTS,
+    QUANTILES,
     STEPS,
+    THEME,
+    UPRIGHT,
     FigureLayout,
 )
 
 #: Maximum panels in a row of a file.
 _PANELS_PER_ROW = 3
 _HEIGHT, _PANEL_HEIGHT = 380, 210
-#: Height of a row of a heat map or of sorted dots; less in heat maps that would exceed a screen.
-_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _HEAT_MAP_HEIGHT = 18, 10, 760
+#: Height of a plot on paper as a share of its width, and its least one.
+_PAPER_ASPECT, _LEAST_HEIGHT = 0.62, 150
+#: Most pixels of the height of a plot on paper: 230 mm.
+MAX_PAPER_HEIGHT = 890
+#: Least width of a panel on paper; room for the axis beside the panels, and between them.
+_LEAST_PANEL_WIDTH, _AXIS_WIDTH, _PANEL_GAP = 200, 64, 20
+#: Height of a row of a heat map or of sorted dots; less in heat maps that would exceed a screen, but
+#: no less than a label needs.
+_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _HEAT_MAP_HEIGHT = 18, 14, 760
+#: Colors of cells that are worse and better than their row, and of those beside a metric without either.
+_WORSE_COLOR, _BETTER_COLOR = "#b8431a", "#14639b"
+#: Share of the cells whose difference from their row's median is within the scale of colors.
+_COLORED_SHARE = 0.99
 #: Series up to which sorted dots lie below each other and have error bars.
 _MAX_DODGED = 6
 
 
 @dataclass(frozen=True)
 class FigureChart:
-    """Chart of a layout on a page, which can be had as a file."""
+    """Chart of a layout on a page, which can be had as a file.
+
+    Attributes:
+        layout: of the figure.
+        links: start of the addresses of marks, and the part that each panel, place and series adds.
+    """
 
     layout: FigureLayout
     links: Mapping[str, Any] | None = None
@@ -64,15 +86,26 @@ class FigureChart:
         return chart_figure(self.layout, self.links)
 
 
-def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -> Specification:
+def chart_figure(
+    layout: FigureLayout, links: Mapping[str, Any] | None = None, *, paper_width: float = 0.0
+) -> Specification:
     """Build the chart of a layout.
 
     Args:
         layout: of the figure.
         links: start of the addresses of marks, and the part that each panel, place and series adds.
+        paper_width: pixels of a column of a paper, whose own caption replaces title and notes; 0 for
+            the width that the figure needs.
     """
     width, height = _chart_size(layout)
-    columns = min(len(layout.panels), _PANELS_PER_ROW if layout.kind != DOTS else 2)
+    columns = min(len(layout.panels), 2 if layout.kind in UPRIGHT else _PANELS_PER_ROW)
+    if paper_width:
+        columns = min(columns, max(1, int(paper_width / _LEAST_PANEL_WIDTH)))
+        axis_width = _AXIS_WIDTH if layout.has_panels else 0
+        width = (paper_width - axis_width) / columns - (axis_width and _PANEL_GAP)
+        is_low = layout.kind in (HEAT_MAP, *UPRIGHT)
+        most = MAX_PAPER_HEIGHT if is_low else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
+        height = min(height, most)
     full_width = width * columns
     layers, zoom = add_zoom(_LAYERS[layout.kind](layout, full_width))
     chart: Specification = {"layer": layers, "width": width, "height": height}
@@ -83,30 +116,48 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
     chart.update(data=MARKS, params=[*make_lists(layout), zoom])
     notes = (layout.bars, layout.shared and f"all variants: {layout.shared}", layout.selection)
     subtitle = wrap_lines([*filter(None, notes), layout.aggregated, layout.left_out], full_width)
-    if layout.title:
+    if paper_width and not layout.has_panels:
+        chart["autosize"] = {"type": "fit-x", "contains": "padding"}
+    if layout.title and not paper_width:
         chart["title"] = {"text": layout.title, "subtitle": subtitle}
     meta = {
-        # Rows of a heat map have labels.
-        "series": [] if layout.kind == HEAT_MAP else [asdict(series) for series in layout.series],
+        "series": _list_legend(layout),
+        # Narrow columns of a heat map have labels that cannot be read.
+        **({"places": len(layout.places)} if layout.kind == HEAT_MAP else {}),
         "legend": layout.groups[2],
         "panels": len(layout.panels),
         "links": links,
     }
-    return complete_specification(chart, list_rows(layout), meta)
+    specification = complete_specification(chart, list_rows(layout), meta)
+    if paper_width and layout.kind == HEAT_MAP:
+        letters = min(11.0, height / len(layout.series) - 1)
+        specification["config"] = {**THEME, "axisY": {"labelFontSize": letters}}
+    return specification
+
+
+def _list_legend(layout: FigureLayout) -> list[dict[str, Any]]:
+    """List the series with the marks that are drawn; rows of a heat map have labels instead."""
+    if layout.kind == HEAT_MAP:
+        return []
+    lines = layout.series
+    if layout.kind == STEPS:
+        lines = tuple(replace(line, marker="line") for line in lines)
+    return [asdict(line) for line in lines]
 
 
 def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     """Return the size of a panel in a file, in pixels."""
     places, series = len(layout.places), len(layout.series)
     dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
-    rows = {HEAT_MAP: series, DOTS: places * dodged}.get(layout.kind, 0)
+    rows = float(series) if layout.kind == HEAT_MAP else 0.0
+    rows = places * dodged if layout.kind in UPRIGHT else rows
     row_height = float(_ROW_HEIGHT)
     if layout.kind == HEAT_MAP:
         row_height = min(max(_HEAT_MAP_HEIGHT / series, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
     height = row_height * rows if rows else float(_PANEL_HEIGHT if layout.has_panels else _HEIGHT)
     if layout.has_panels:
         return PANEL_WIDTH, max(height, 60)
-    points = places * (1 if layout.dates or layout.kind in (HEAT_MAP, DOTS) else series)
+    points = places * (1 if layout.dates or layout.kind in (HEAT_MAP, *UPRIGHT) else series)
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
 
@@ -126,15 +177,31 @@ def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
     }
     values = {**base, "y": encode_values(layout)}
     bars = {**base, "y": encode_values(layout, "l"), "y2": {"field": "h"}}
-    layers = [make_layer("rule", bars, [*transform, DROP_MISSING_BARS], strokeWidth=1.2)]
-    if layout.dates and layout.joined:
-        layers.append(make_layer("line", values, transform, strokeWidth=1.2))
     points = {
         **values,
         "shape": encode_marker(layout.series, width),
         "tooltip": list_mean_tooltips(layout),
     }
-    return [*layers, make_layer("point", points, transform, filled=True, opacity=1)]
+    quiet = [number for number, line in enumerate(layout.series) if line.is_quiet]
+    named = [*transform, {"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else transform
+    layers = [make_layer("rule", bars, [*named, DROP_MISSING_BARS], strokeWidth=1.2)]
+    if quiet:
+        others = [*transform, {"filter": f"indexof({quiet}, datum.s) >= 0"}]
+        if layout.joined:
+            layers.append(make_layer("line", values, others, strokeWidth=0.8))
+        layers.append(make_layer("point", points, others, filled=True, opacity=1, size=10))
+    if layout.dates and layout.joined:
+        width_of_line = 2 if quiet else 1.2
+        layers.append(make_layer("line", values, named, strokeWidth=width_of_line))
+    layers.append(make_layer("point", points, named, filled=True, opacity=1))
+    if quiet:
+        label = {**values, "text": encode_field("name", NOMINAL)}
+        last = {"window": [{"op": "last_value", "field": "x", "as": "last"}], "groupby": ["p", "s"]}
+        last |= {"frame": [None, None], "sort": [{"field": "x"}]}
+        ends = [*named, last, {"filter": "datum.x == datum.last"}]
+        style = {"align": "right", "dy": -9, "fontWeight": "bold"}
+        layers.append(make_layer("text", label, ends, **style))
+    return layers
 
 
 def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
@@ -190,17 +257,9 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         "labelExpr": "series[round(datum.value)]",
         "ticks": False,
         "grid": False,
-        "labelOverlap": "greedy",
-        "labelFontSize": 11 if count <= _HEAT_MAP_HEIGHT // _ROW_HEIGHT else 9,
+        "labelOverlap": False,
     }
     scale = {"domain": [count - 0.5, -0.5], "nice": False, "zero": False}
-    color = encode_field(
-        "y",
-        QUANTITATIVE,
-        title=layout.y_title,
-        scale={"scheme": "cividis", "type": "log" if layout.scale == LOG else "linear"},
-        legend={"orient": "top", "gradientLength": 160, "format": ".3~g", "tickCount": 4},
-    )
     edges = calculate_fields(
         x0="datum.x - 0.47", x1="datum.x + 0.47", y0="datum.s - 0.45", y1="datum.s + 0.45"
     )
@@ -209,11 +268,81 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         "x2": {"field": "x1"},
         "y": encode_field("y0", QUANTITATIVE, title=None, axis=rows, scale=scale),
         "y2": {"field": "y1"},
-        "color": color,
         "opacity": FADE_SERIES,
         "tooltip": list_mean_tooltips(layout),
     }
-    return [make_layer("rect", encoding, [*add_common_fields(), *edges], clip=True)]
+    medians = _find_row_medians(layout)
+    legend: Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
+    transform = [*add_common_fields(), *edges]
+    if not medians:
+        plain_colors = {"scheme": "cividis", "type": "log" if layout.scale == LOG else "linear"}
+        legend["format"] = ".3~g"
+        encoding["color"] = encode_field(
+            "y", QUANTITATIVE, title=layout.y_title, scale=plain_colors, legend=legend
+        )
+        return [make_layer("rect", encoding, transform, clip=True)]
+    reach = _find_color_reach(layout, medians)
+    ends = [_WORSE_COLOR, GRID_COLOR, _BETTER_COLOR]
+    colors: Specification = {
+        "type": "linear",
+        "domain": [-reach, 0, reach],
+        "range": ends[::-1] if layout.better == "lower" else ends,
+        "clamp": True,
+        "interpolate": "rgb",
+    }
+    legend["format"] = "+.2~g"
+    title = f"{layout.y_title}: difference from the row's median, %"
+    encoding["color"] = encode_field(
+        "d", QUANTITATIVE, title=title, scale=colors, legend={**legend, "titleLimit": 0}
+    )
+    difference = encode_field("d", QUANTITATIVE, title="% from the row's median", format="+.2~f")
+    encoding["tooltip"] = [*list_mean_tooltips(layout), difference]
+    differences = calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
+    return [make_layer("rect", encoding, [*transform, *differences], clip=True)]
+
+
+def _find_row_medians(layout: FigureLayout) -> list[float]:
+    """Return the median of each row; none if differences from one cannot be told as shares."""
+    rows: list[list[float]] = [[] for _ in layout.series]
+    for mark in layout.marks:
+        rows[mark.series].append(mark.y)
+    if len(layout.places) == 1 or any(value <= 0 for row in rows for value in row):
+        return []
+    return [float(format(median(row), ".7g")) if row else 1.0 for row in rows]
+
+
+def _find_color_reach(layout: FigureLayout, medians: Sequence[float]) -> float:
+    """Return the difference in per cent at the ends of the scale of colors."""
+    differences = sorted(abs(100 * (mark.y / medians[mark.series] - 1)) for mark in layout.marks)
+    reach = differences[int(_COLORED_SHARE * (len(differences) - 1))]
+    return float(f"{max(reach, 1.0):.2g}")
+
+
+def _layer_quantiles(layout: FigureLayout, width: float) -> list[Specification]:
+    """Draw the median as a dot, the 95 % quantile as a tick, and a line up to the 99 % quantile."""
+    transform = _calculate_position(layout)
+    base = {
+        "y": encode_places(
+            layout, "at" if len(layout.series) <= _MAX_DODGED else "x", upright=True
+        ),
+        "color": encode_color(layout.series, width),
+        "opacity": FADE_SERIES,
+    }
+    quantiles = (("y", "50 % below"), ("m", "95 % below"), ("h", "99 % below"))
+    tooltip = list_tooltips(layout, *quantiles, ("n", layout.counted))
+    lines = {**base, "x": encode_values(layout, "l"), "x2": {"field": "h"}, "tooltip": tooltip}
+    ticks = {**base, "x": encode_values(layout, "m"), "tooltip": tooltip}
+    dots = {
+        **base,
+        "x": encode_values(layout),
+        "shape": encode_marker(layout.series, width),
+        "tooltip": tooltip,
+    }
+    return [
+        make_layer("rule", lines, transform, strokeWidth=1.5),
+        make_layer("tick", ticks, transform, thickness=2, size=9, orient="vertical"),
+        make_layer("point", dots, transform, filled=True),
+    ]
 
 
 def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
@@ -242,4 +371,5 @@ _LAYERS: Mapping[str, Callable[[FigureLayout, float], list[Specification]]] = {
     STEPS: _layer_steps,
     HEAT_MAP: _layer_heat,
     DOTS: _layer_dots,
+    QUANTILES: _layer_quantiles,
 }

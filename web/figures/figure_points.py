@@ -99,9 +99,10 @@ class FigurePoint(NamedTuple):
     implausible: int = 0
     not_supported: int = 0
 
-    def latency_quantile_s(self, share: float) -> float | None:
-        """Return the quantile of read latency in seconds, None without reads."""
-        return FigureGroup({}, {}, {}, self.reads).latency_quantile_s(share)
+    def latency_quantiles_s(self, shares: Iterable[float]) -> list[float]:
+        """Return quantiles of the read latency in seconds; 0 without reads."""
+        group = FigureGroup({}, {}, {}, self.reads)
+        return [group.latency_quantile_s(share) or 0.0 for share in shares]
 
 
 @dataclass(frozen=True)

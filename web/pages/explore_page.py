@@ -1,43 +1,35 @@
-"""Explore: any metric by any dimension, as figure, tables and files."""
+"""Explore: any metric by any dimension, and study S0's figure: as chart, tables and files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 import anyio
 from pydantic import Field
 from starlette.responses import Response
 
-from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError
 from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
-from treehammer.sql.core.schema import ROLLUP_METRICS
-from treehammer.sql.read import campaign_queries, overview_queries
-from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
-from treehammer.sql.write.store import Store
+from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
+from treehammer.version import __version__
 from treehammer.web.addresses import link_to, link_to_same_page, wants_html
 from treehammer.web.core.responses import RequestRefusedError
-from treehammer.web.figures.drawing import FIGURE_FORMATS
+from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
 from treehammer.web.figures.explore_query import (
-    BARS,
-    DIMENSIONS,
     DISTRIBUTION,
-    FILTERS,
     HEATMAP,
     LATENCY,
     MEAN_VIEWS,
     MEANS,
-    METRICS,
     RELATIVE,
-    SCALES,
+    SIZE,
     SORTED,
-    VIEWS,
+    ColumnOrBlank,
     ExploreQuery,
 )
 from treehammer.web.figures.figure_captions import (
@@ -46,12 +38,13 @@ from treehammer.web.figures.figure_captions import (
     describe_metric,
     describe_selection,
     explain_empty_figure,
+    explain_scattered,
     figure_heading,
 )
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
-from treehammer.web.labels import VARIANT_COLUMN, label_variants
+from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.page import (
     PageContent,
     PageOperation,
@@ -60,13 +53,13 @@ from treehammer.web.page import (
     QueryPool,
     page,
 )
-from treehammer.web.page_query import TextOrBlank
 from treehammer.web.page_service import (
     MAX_DRAWING_PROCESSES,
     FigureFiles,
     error_sentence,
     make_figure_response,
 )
+from treehammer.web.pages.explore_form import list_form_values
 from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
 from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
 from treehammer.web.sections import (
@@ -86,16 +79,11 @@ from treehammer.web.sections import (
     quiet,
 )
 
-Item = TypeVar("Item")
-
-#: Values listed in a filter; others can be typed.
-MAX_FILTER_CHOICES = 300
-#: Newest campaigns listed in the form.
-MAX_CAMPAIGN_CHOICES = 100
-
 S0_TITLE = "CPU efficiency by site (study S0)"
 #: Sites and series up to which S0's figure shows points by default.
 MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
+#: Columns that split the groups of S0's figure if several of their values are selected.
+_S0_SEPARATED = ("test_name", "dataset")
 
 _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
@@ -121,13 +109,11 @@ _EXPLORE_ABOUT = (
 class S0Query(ExploreQuery):
     """Parameters of the figure of study S0: CPU efficiency by site, with the RMS of repeated executions."""
 
-    color: TextOrBlank = Field(
+    opening_view = MEANS
+
+    color: ColumnOrBlank = Field(
         VARIANT_COLUMN, description="Second grouping column; empty for none."
     )
-
-
-#: Columns that split the groups of S0's figure if several of their values are selected.
-_S0_SEPARATED = ("test_name", "dataset")
 
 
 def _title_figure(query: ExploreQuery) -> str:
@@ -145,17 +131,38 @@ class _ExploreResult:
     Attributes:
         query: parameters of the figure.
         points: groups of the figure.
-        title: title of the figure.
         error: why the parameters were refused, '' otherwise.
     """
 
     query: ExploreQuery
     points: FigurePoints
-    title: str
     error: str = ""
+
+    @property
+    def title(self) -> str:
+        """Title of the figure."""
+        return _title_figure(self.query)
+
+    @property
+    def route(self) -> str:
+        """Name of the route of the figure's page."""
+        return "s0" if isinstance(self.query, S0Query) else "explore"
+
+    @property
+    def newest_first(self) -> _ExploreResult:
+        """The same with the newest groups first, if they are days, weeks or months."""
+        times = [name for name in (self.query.by, self.query.panels) if name in TIME_UNITS]
+        if not times:
+            return self
+        points = sorted(
+            self.points.points, key=lambda point: point.key[times[0]] or 0, reverse=True
+        )
+        return replace(self, points=replace(self.points, points=tuple(points)))
 
     def lay_out(self) -> FigureLayout | None:
         """Lay out the figure; None if there is nothing to draw."""
+        if explain_scattered(self.query, self.points.points):
+            return None
         lay_out = lay_out_latencies if self.query.view == LATENCY else lay_out_spreads
         return lay_out(self.query, self.points, self.title)
 
@@ -167,6 +174,17 @@ class _ExploreResult:
         """Build the table of the figure's groups."""
         table = latency_table if self.query.view == LATENCY else spread_table
         return table(self.query, self.points, links)
+
+    def link_permanently(self) -> str:
+        """Return the address with all parameters."""
+        return self._link(self.route)
+
+    def link_file(self, form: str) -> str:
+        """Return the address of the figure as a file."""
+        return self._link(f"{self.route}-file", form=form)
+
+    def _link(self, route: str, **parts: Any) -> str:
+        return f"{link_to(route, **parts)}?{urlencode(self.query.list_parameters())}"
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -192,74 +210,17 @@ class _ExploreResult:
         }
 
 
-def _make_files(_: PageResources) -> FigureFiles:
-    return FigureFiles()
-
-
-def _make_pool(_: PageResources) -> QueryPool:
-    # Drawing takes seconds; waiting requests must not block other pages.
-    return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
-
-
-def _share_pool(resources: PageResources) -> QueryPool:
-    """Return the pool of both figures' files."""
-    return resources.share(_make_pool)
-
-
-@page(
-    "/explore",
-    "explore",
-    ExploreQuery,
-    menu="Explore",
-    position=20,
-    api=PageOperation(
-        "exploreMeasurements", "A metric grouped by columns", _EXPLORE_TABLES, _EXPLORE_ABOUT
-    ),
-)
-def explore_page(request: PageRequest[ExploreQuery]) -> PageContent:
-    """Show any metric by any dimension."""
-    return _show_figure("explore", request)
-
-
-@page(
-    "/figures/s0",
-    "s0",
-    S0Query,
-    position=21,
-    api=PageOperation(
-        "getFigureS0",
-        "CPU efficiency by site and variant, as in study S0",
-        _EXPLORE_TABLES,
-        _EXPLORE_ABOUT,
-    ),
-)
-def s0_page(request: PageRequest[S0Query]) -> PageContent:
-    """Show CPU efficiency by site, as in study S0."""
-    return _show_figure("s0", request)
-
-
-@page("/explore/figure.{form}", "explore-file", ExploreQuery, position=22, make_pool=_share_pool)
-def explore_file(request: PageRequest[ExploreQuery]) -> Response:
-    """Draw a figure of Explore, or write its table, as a file."""
-    return _send_file("explore", request)
-
-
-@page("/figures/s0/figure.{form}", "s0-file", S0Query, position=22, make_pool=_share_pool)
-def s0_file(request: PageRequest[S0Query]) -> Response:
-    """Draw the figure of study S0, or write its table, as a file."""
-    return _send_file("s0", request)
-
-
-def _run_query(request: PageRequest[Any]) -> _ExploreResult:
-    """Parse the URL and load the points.
+def _run_query(request: PageRequest[Any], *, is_drawn: bool) -> _ExploreResult:
+    """Parse the address and load the points, for a figure or for tables alone.
 
     Raises:
         ConfigError: a program sent invalid parameters; for browsers the result has an error.
     """
     store, model = request.store, request.model
-    query: ExploreQuery | None = None
     try:
-        query = request.query.resolve(store)
+        query = model.parse(request.raw).resolve(store)
+        if is_drawn:
+            query.require_sense()
         points = load_points(store, query)
         if separated := _list_separable(query, points):
             query = query.model_copy(update={"separated_columns": separated})
@@ -267,13 +228,12 @@ def _run_query(request: PageRequest[Any]) -> _ExploreResult:
     except ConfigError as error:
         if not wants_html(request.raw):
             raise
-        query = query or model.parse_valid(request.raw).resolve_valid(store)
-        none = FigurePoints((), "")
-        return _ExploreResult(query, none, _title_figure(query), error_sentence(error))
-    is_default = model is S0Query and "view" not in query.model_fields_set
+        query = model.parse_valid(request.raw).resolve_valid(store)
+        return _ExploreResult(query, FigurePoints((), ""), error_sentence(error))
+    is_default = isinstance(query, S0Query) and "view" not in query.model_fields_set
     if is_default and _is_crowded(query, points):
         query = query.model_copy(update={"view": HEATMAP})
-    return _ExploreResult(query, points, _title_figure(query))
+    return _ExploreResult(query, points)
 
 
 def _list_separable(query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
@@ -295,198 +255,180 @@ def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
     return len(series) > MAX_POINT_SERIES
 
 
-def _show_figure(name: str, request: PageRequest[Any]) -> PageContent:
+def _show_figure(request: PageRequest[Any]) -> PageContent:
     """Build the page of a figure."""
-    result = _run_query(request)
-    query, data = result.query, result.points
-    links = RowLinks(query)
-    whole = result.build_table(links)
-    quantiles = quantile_table(query, data, links)
-    if not request.is_html:
-        return PageContent(result.title, (), (whole, quantiles), result.about)
-    figure = result.lay_out()
-    is_newest_shown = query.group_columns[0] in TIME_UNITS
-    tables = [
-        replace(table, max_rows=MAX_SHOWN_ROWS, newest=is_newest_shown)
-        for table in (quantiles, whole)
-        if table.rows
-    ]
-    empty_text = result.explain_empty() if data.points and not figure else ""
-    form = _form_values(request.store, query)
-    sections = (
-        _introduce(result, form["campaigns"]),
-        Links(list(_preset_links(query, name)), "Figures"),
-        Special("explore_form.html.j2", query=query, **form),
-        _warn_of_mix(result),
-        quiet(data.variants.note),
-        *(_draw_figure(result, figure, links, name) if figure else ()),
-        headline(empty_text),
-        *(
-            (*_offer_files(result, name, has_figure=figure is not None), *tables)
-            if tables
-            else _explain_nothing(result, empty_text)
-        ),
+    result = _run_query(request, is_drawn=request.is_html)
+    links = RowLinks(result.query)
+    tables = (
+        result.build_table(links),
+        quantile_table(result.query, result.points, links),
     )
-    return PageContent(result.title, sections, (), status=400 if result.error else 200)
+    if not request.is_html:
+        return PageContent(result.title, tables=tables, about=result.about)
+    form = list_form_values(request.store, result.query, result.points, link_to(result.route))
+    shown = (
+        result.newest_first.build_table(links),
+        quantile_table(result.query, result.newest_first.points, links),
+    )
+    sections = [
+        _describe_subject(result, form["campaigns"]),
+        Links(list(_link_presets(result)), "Figures"),
+        Special("explore_form.html.j2", **form),
+        *_show_result(result, links, shown),
+    ]
+    status = 400 if result.error else 200
+    return PageContent(result.title, sections, (), status=status)
 
 
-def _introduce(result: _ExploreResult, campaigns: Iterable[tuple[str, str]]) -> Paragraph:
-    """Say what the metric means, and which campaigns are selected."""
-    about = result.about
-    named = [
+@page(
+    "/explore",
+    "explore",
+    ExploreQuery,
+    menu="Explore",
+    position=20,
+    api=PageOperation(
+        "exploreMeasurements", "A metric grouped by columns", _EXPLORE_TABLES, _EXPLORE_ABOUT
+    ),
+)
+def explore_page(request: PageRequest[ExploreQuery]) -> PageContent:
+    """Show any metric by any dimension."""
+    return _show_figure(request)
+
+
+@page(
+    "/figures/s0",
+    "s0",
+    S0Query,
+    position=21,
+    api=PageOperation(
+        "getFigureS0",
+        "CPU efficiency by site and variant, as in study S0",
+        _EXPLORE_TABLES,
+        _EXPLORE_ABOUT,
+    ),
+)
+def s0_page(request: PageRequest[S0Query]) -> PageContent:
+    """Show CPU efficiency by site, as in study S0."""
+    return _show_figure(request)
+
+
+def _describe_subject(result: _ExploreResult, campaigns: Sequence[tuple[str, str]]) -> Section:
+    """Describe the metric and link the selected campaigns."""
+    if result.error:
+        return quiet("")
+    selected = [
         Link(name, link_to("campaign", campaign_id=id_))
         for id_, name in campaigns
         if id_ in result.query.campaigns
     ]
-    parts: list[Inline] = [Styled(about["meaning"], tooltip=about["metric"])]
-    for place, link in enumerate(named):
-        parts += [" Campaign " if place == 0 else " and " if link is named[-1] else ", ", link]
-    return Paragraph(*parts, *(["."] if named else []), look="quiet under")
+    parts: list[Inline] = [Styled(describe_metric(result.query), tooltip=result.about["metric"])]
+    for number, link in enumerate(selected):
+        last = number == len(selected) - 1
+        parts += [" Campaign " if not number else " and " if last else ", ", link]
+    return Paragraph(*parts, "." if selected else "", look="quiet under")
 
 
-def _warn_of_mix(result: _ExploreResult) -> Paragraph | None:
-    """Warn of means over different work."""
-    aggregated = result.about["aggregated"]
-    if not aggregated:
-        return None
-    relative = _link_to_relative(result.query)
-    alternative = (", or ", Link("compare with the same work", relative)) if relative else ()
-    return Paragraph(
-        Strong(aggregated),
-        " Differences may come from the mix: filter for one value, or separate them by color or panels",
-        *alternative,
-        ".",
-        look="aggregated",
-    )
-
-
-def _draw_figure(
-    result: _ExploreResult, figure: FigureLayout, links: RowLinks, name: str
+def _show_result(
+    result: _ExploreResult, links: RowLinks, tables: Sequence[DataTable]
 ) -> Iterator[Section]:
-    caption = f"{figure.caption} Source: {result.about['source']}."
-    chart = FigureChart(figure, links.mark_links(figure.keys))
-    file = _link_to_figure(f"{name}-file", result.query, form="svg")
-    yield Figure("figure", chart, caption, title=figure.title, remark=figure.left_out, file=file)
+    """Show the figure and its tables, or explain why there are none."""
+    figure = None if result.error else result.lay_out()
+    if result.points.points:
+        yield _note_aggregation(result)
+        yield quiet(result.points.variants.note)
+    if figure:
+        yield headline(figure.outliers)
+        source = f"{figure.caption} Source: {result.about['source']}."
+        chart = FigureChart(figure, links.mark_links(figure.keys))
+        yield Figure(
+            "figure",
+            chart,
+            source,
+            title=figure.title,
+            remark=figure.left_out,
+            file=result.link_file("svg"),
+        )
+    elif result.points.points:
+        yield headline(result.explain_empty())
+    shown = [table for table in reversed(tables) if table.rows]
+    if shown:
+        yield from _offer_files(result, has_figure=figure is not None)
+        for table in shown:
+            yield replace(table, max_rows=MAX_SHOWN_ROWS)
+    elif result.error:
+        yield Paragraph(end_sentence(result.error), look="headline", role="alert")
+    elif result.points.points:
+        yield quiet(f"Selection: {result.about['selection']}")
+    else:
+        yield from _explain_no_points(result)
 
 
-def _offer_files(result: _ExploreResult, name: str, *, has_figure: bool) -> Iterator[Section]:
-    """Offer figure and tables as files, the permanent link, and the command that exports the rows."""
-    query = result.query
-
-    def file(form: str) -> str:
-        return _link_to_figure(f"{name}-file", query, form=form)
-
-    pictures = [
-        part
-        for form in FIGURE_FORMATS
-        if form != "root" and has_figure
-        for part in (Link(form.upper(), file(form), is_file=True), ", ")
+def _note_aggregation(result: _ExploreResult) -> Paragraph:
+    """Warn of means over a mix of work."""
+    query, note = result.query, result.about["aggregated"]
+    if not note:
+        return Paragraph("")
+    advice: list[Inline] = [
+        " Differences may come from the mix: filter for one value, or separate them by color or panels"
     ]
+    if query.view in MEAN_VIEWS and query.by in TIME_UNITS:
+        advice += [", or ", Link("compare with the same work", link_to_same_page(view=RELATIVE))]
+    return Paragraph(Strong(note), *advice, ".", look="aggregated")
+
+
+def _offer_files(result: _ExploreResult, *, has_figure: bool) -> Iterator[Section]:
+    """Link the figure's files, the permanent address and the command that exports the measurements."""
+    drawn = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
+    names = {**{form: form.upper() for form in drawn}, "root": "TTree"}
+    files = [Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
+    of_paper = [
+        Link(
+            f"{size} column",
+            f"{result.link_file('pdf')}&{SIZE}={size}",
+            label=f"PDF as wide as a {size} column of a paper ({width_mm:g} mm)",
+            is_file=True,
+        )
+        for size, width_mm in PAPER_WIDTHS_MM.items()
+        if has_figure
+    ]
+    tables = [Link(form.upper(), link_to_same_page(format=form)) for form in ("csv", "json")]
+    separated = [part for link in (*files, *tables) for part in (", ", link)][1:]
+    separated[-2] = " or "
     yield quiet(f"Selection: {result.about['selection']}")
     yield Paragraph(
         "Download: ",
-        *pictures,
-        Link("TTree", file("root"), is_file=True),
-        ", ",
-        Link("CSV", link_to_same_page(format="csv")),
-        " or ",
-        Link("JSON", link_to_same_page(format="json")),
+        *separated,
         " · ",
-        Link("Permanent link", _link_to_figure(name, query)),
+        Link("Permanent link", result.link_permanently()),
         " ",
         Styled("(includes all parameters and days)", "quiet"),
         look="files",
     )
-    if query.export_command:
-        yield Folded("Export these measurements", Command(query.export_command))
+    if of_paper:
+        parts = [part for link in of_paper for part in (" or ", link)][1:]
+        formats = f"; PNG and SVG with {SIZE}={' or '.join(PAPER_WIDTHS_MM)}."
+        yield quiet("PDF for a paper: ", *parts, formats)
+    if command := result.query.export_command:
+        yield Folded("Export these measurements", Command(command))
 
 
-def _explain_nothing(result: _ExploreResult, empty_text: str) -> Iterator[Section]:
-    """Explain why there are no measurements."""
+def _explain_no_points(result: _ExploreResult) -> Iterator[Section]:
+    """Explain that no measurements match, or that the database is empty."""
     query = result.query
-    if result.error:
-        yield Paragraph(end_sentence(result.error), look="headline", role="alert")
-    elif empty_text:
-        yield quiet(f"Selection: {result.about['selection']}")
-    elif query.conditions or query.campaigns or query.first or query.last:
-        first = f" from {query.first}" if query.first else ""
-        last = f" to {query.last}" if query.last else ""
-        days = f",{first}{last}" if first or last else ""
-        address = f"{link_to('explore')}?from=&to="
-        link = Link("Show all days without filters", address)
-        yield Paragraph(f"No measurements match the selection{days}. ", link, ".")
-    else:
+    if not (query.conditions or query.campaigns or query.first or query.last):
         yield Paragraph(
             "No measurements yet. The demo runs a campaign on this machine with its own database and "
             "prints the command that opens it:"
         )
         yield Command("treehammer demo")
-
-
-def _link_to_relative(query: ExploreQuery) -> str:
-    """Link to the comparison with the same work; '' unless the figure shows means over time."""
-    if query.view not in MEAN_VIEWS or query.by not in TIME_UNITS:
-        return ""
-    return link_to_same_page(view=RELATIVE)
-
-
-def _send_file(name: str, request: PageRequest[Any]) -> Response:
-    """Draw a figure, or write its table, as a file."""
-    form = request.raw.path_params["form"]
-    if form not in FIGURE_FORMATS:
-        raise RequestRefusedError(
-            404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
-        )
-    result = _run_query(request)
-    if result.error:
-        raise RequestRefusedError(400, result.error)
-    drawing: dict[str, Any]
-    if form == "root":
-        whole = result.build_table(RowLinks(result.query))
-        drawing = {
-            "columns": _column_types(result.query, whole),
-            "rows": whole.plain_rows(),
-            "title": _tree_title(result),
-        }
-    else:
-        figure = result.lay_out()
-        if figure is None:
-            raise RequestRefusedError(404, result.explain_empty())
-        drawing = {"chart": chart_figure(figure)}
-    content = request.resources.share(_make_files).draw_file(form, drawing)
-    return make_figure_response(name, form, content)
-
-
-def _tree_title(result: _ExploreResult) -> str:
-    """Return the title of a TTree with the figure's description."""
-    about = result.about
-    parts = (result.title, about["bars"], about["selection"], about["aggregated"])
-    return ". ".join(text.rstrip(".") for text in parts if text)
-
-
-def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
-    """Return the columns with their types in a TTree."""
-    counts = (
-        "good",
-        "failed",
-        "implausible",
-        "not_supported",
-        "number",
-        "jobs",
-        "reads",
-        *TIME_UNITS,
+        return
+    days = [f"from {query.first}"] if query.first else []
+    days += [f"to {query.last}"] if query.last else []
+    yield Paragraph(
+        f"No measurements match the selection{', ' if days else ''}{' '.join(days)}. ",
+        Link("Show all days without filters", f"{link_to(result.route)}?from=&to="),
+        ".",
     )
-    types = []
-    for column in whole.columns:
-        kind = "int" if column.key in counts else "text" if column.key == "aggregates" else "float"
-        if column.key in query.group_columns and column.key in METRICS_BY_NAME:
-            kind = METRICS_BY_NAME[column.key].type
-        types.append({"name": column.key, "type": kind})
-    return types
-
-
-def _link_to_figure(name: str, query: ExploreQuery, **parts: Any) -> str:
-    return f"{link_to(name, **parts)}?{urlencode(query.list_parameters())}"
 
 
 #: Looks of S0's figure, by their titles.
@@ -518,69 +460,113 @@ _PRESETS: Mapping[str, Mapping[str, str]] = {
 _SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _preset_links(query: ExploreQuery, current_route: str) -> Iterator[Link]:
+def _link_presets(result: _ExploreResult) -> Iterator[Link]:
     """Yield links to other figures of the same selection."""
-    values = query.list_parameters()
+    values = result.query.list_parameters()
     selecting = [(name, value) for name, value in values if name in _SELECTING]
 
     def preset(title: str, route: str, parameters: Mapping[str, str]) -> Link:
         encoded = urlencode([*parameters.items(), *selecting])
         return Link(title, f"{link_to(route)}?{encoded}")
 
-    for title, parameters in (_S0_LOOKS if current_route == "s0" else {S0_TITLE: {}}).items():
+    for title, parameters in (_S0_LOOKS if result.route == "s0" else {S0_TITLE: {}}).items():
         yield preset(title, "s0", parameters)
     for title, parameters in _PRESETS.items():
-        yield preset(title, "explore", {"metric": query.metric, **parameters})
+        yield preset(title, "explore", {"metric": result.query.metric, **parameters})
 
 
-def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
-    """Return the choices offered by the form."""
-    rollup_metrics, other_metrics = _partition(METRICS, lambda m: m.name in ROLLUP_METRICS)
-    rollup_columns, other_columns = _partition(DIMENSIONS, lambda name: name in ROLLUP_GROUPINGS)
-    listed = {metric.name for metric in METRICS}
-    axes = [name for name in query.group_columns if is_variant_axis(name)]
-    stored = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
-    return {
-        "metrics": (("aggregated by day", rollup_metrics), ("read individually", other_metrics)),
-        "own_metric": query.metric if query.metric not in listed else "",
-        "dimensions": (
-            ("aggregated by day", [*rollup_columns, *axes]),
-            ("read individually", other_columns),
-        ),
-        "window": query.list_inputs(first=None, last=None),
-        "looks": query.list_inputs(
-            view=VIEWS,
-            bars=BARS,
-            scale=SCALES,
-            kind={"": "all kinds", **{kind: kind for kind in EXECUTION_KINDS}},
-        ),
-        "filters": [(name, *_filter_choices(query, name, stored[name])) for name in FILTERS],
-        "campaigns": campaign_queries.list_campaign_choices(
-            store, MAX_CAMPAIGN_CHOICES, query.campaigns
-        ),
-        "filtered": bool(query.conditions or query.unreadable_conditions or query.campaigns),
-    }
+def _share_files(_resources: PageResources) -> FigureFiles:
+    return FigureFiles()
 
 
-def _partition(
-    items: Iterable[Item], matches: Callable[[Item], bool]
-) -> tuple[list[Item], list[Item]]:
-    """Split items into those that match and all others."""
-    groups: dict[bool, list[Item]] = {True: [], False: []}
-    for item in items:
-        groups[matches(item)].append(item)
-    return groups[True], groups[False]
+def _share_drawing_pool(_resources: PageResources) -> QueryPool:
+    # Drawing takes seconds; waiting requests must not block other pages.
+    return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
 
 
-def _filter_choices(
-    query: ExploreQuery, name: str, stored: Sequence[str]
-) -> tuple[list[tuple[str, str, bool]], int]:
-    """List values of a column with label and whether chosen, and the limit if the list is truncated."""
-    chosen = query.chosen_values(name)
-    values = {*stored[:MAX_FILTER_CHOICES], *chosen} - {""}
-    limit = MAX_FILTER_CHOICES if len(stored) > MAX_FILTER_CHOICES else 0
-    if name == VARIANT_COLUMN:
-        names = label_variants(values).names
-        return [(value, label, value in chosen) for value, label in names.items()], limit
-    ordered = sorted(values, key=natural_sort_key)
-    return [(value, value, value in chosen) for value in ordered], limit
+def _send_file(request: PageRequest[Any]) -> Response:
+    """Draw a figure, or write its table, as a file."""
+    form = request.raw.path_params["form"]
+    if form not in FIGURE_FORMATS:
+        raise RequestRefusedError(
+            404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
+        )
+    result = _run_query(request, is_drawn=form != "root")
+    if result.error:
+        raise RequestRefusedError(400, result.error)
+    drawing: dict[str, Any]
+    if form == "root":
+        whole = result.build_table(RowLinks(result.query))
+        drawing = {
+            "columns": _list_column_types(result.query, whole),
+            "rows": whole.plain_rows(),
+            "title": _title_tree(result),
+        }
+    else:
+        figure = result.lay_out()
+        if figure is None:
+            raise RequestRefusedError(404, result.explain_empty())
+        size = request.raw.query_params.get(SIZE, "")
+        if size and size not in PAPER_WIDTHS_MM:
+            raise RequestRefusedError(
+                400, f"{SIZE} must be one of {', '.join(PAPER_WIDTHS_MM)}, not {size[:20]!r}"
+            )
+        width_mm = PAPER_WIDTHS_MM.get(size, 0.0)
+        drawing = {
+            "chart": chart_figure(figure, paper_width=width_mm * PIXELS_PER_MM),
+            "width_mm": width_mm,
+            "metadata": {
+                "Title": result.title,
+                "Subject": result.link_permanently(),
+                "Creator": f"Treehammer {__version__}",
+            },
+        }
+    files = request.resources.share(_share_files)
+    return make_figure_response(result.route, form, files.draw_file(form, drawing))
+
+
+def _share_pool(resources: PageResources) -> QueryPool:
+    return resources.share(_share_drawing_pool)
+
+
+@page("/explore/figure.{form}", "explore-file", ExploreQuery, position=22, make_pool=_share_pool)
+def explore_file(request: PageRequest[ExploreQuery]) -> Response:
+    """Draw a figure of Explore, or write its table, as a file."""
+    return _send_file(request)
+
+
+@page("/figures/s0/figure.{form}", "s0-file", S0Query, position=22, make_pool=_share_pool)
+def s0_file(request: PageRequest[S0Query]) -> Response:
+    """Draw the figure of study S0, or write its table, as a file."""
+    return _send_file(request)
+
+
+def _title_tree(result: _ExploreResult) -> str:
+    """Return the title of a TTree with the figure's description."""
+    about = result.about
+    parts = (result.title, about["bars"], about["selection"], about["aggregated"])
+    return ". ".join(text.rstrip(".") for text in parts if text)
+
+
+#: Columns of whole numbers.
+_COUNTS = (
+    "good",
+    "failed",
+    "implausible",
+    "not_supported",
+    "number",
+    "jobs",
+    "reads",
+    *TIME_UNITS,
+)
+
+
+def _list_column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
+    """Return the columns with their types in a TTree."""
+    types = []
+    for column in whole.columns:
+        kind = "int" if column.key in _COUNTS else "text" if column.key == "aggregates" else "float"
+        if column.key in query.group_columns and column.key in METRICS_BY_NAME:
+            kind = METRICS_BY_NAME[column.key].type
+        types.append({"name": column.key, "type": kind})
+    return types

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product, starmap, zip_longest
+from itertools import zip_longest
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
-from treehammer.sql.read.query_model import Scalar
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share
 from treehammer.web.columns import column
-from treehammer.web.display_formats import (
-    format_seconds,
-)
+from treehammer.web.display_formats import fit_unit, format_seconds
 from treehammer.web.figures.explore_query import ExploreQuery
 from treehammer.web.figures.figure_captions import describe_figure, figure_heading
 from treehammer.web.figures.figure_chart import FigureChart
@@ -23,18 +20,18 @@ from treehammer.web.figures.figure_layout import (
     LINEAR,
     LOG,
     MAX_PANELS,
+    MAX_PLACES,
+    QUANTILES,
     STEPS,
     FigureLayout,
     FigureMark,
     FigurePanel,
     GroupNames,
-    MarkFactory,
     MarkPosition,
     lay_out_figure,
     style_series,
 )
-from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
-from treehammer.web.labels import title_column
+from treehammer.web.figures.figure_points import FigurePoints
 from treehammer.web.pages.spread_figure import RowLinks, aggregation_column, group_columns
 from treehammer.web.sections import (
     Figure,
@@ -83,6 +80,7 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
         ),
         panels=(FigurePanel("", tuple(marks)),),
         bars="number of reads in each bin of latency",
+        whole=True,
     )
     return FigureChart(layout)
 
@@ -110,99 +108,61 @@ def _lower_edge_s(bin_: int) -> float:
     return 1e-6 * 2.0**bin_ if bin_ else 0.0
 
 
-class _PanelNames:
-    """Titles of panels, one for each value of the panels' column and each place.
-
-    Args:
-        query: parameters of the figure.
-        data: the figure's points.
-        points: the points with reads.
-    """
-
-    def __init__(
-        self, query: ExploreQuery, data: FigurePoints, points: Sequence[FigurePoint]
-    ) -> None:
-        self._outer = GroupNames(data, points, query.panels)
-        self._inner = GroupNames(data, points, query.by)
-        self._columns = {query.panels, query.by}
-        self._keys = {self[point]: point.key for point in points}
-
-    def __getitem__(self, point: FigurePoint) -> str:
-        return _join_names(self._outer[point], self._inner[point])
-
-    def list_values(self, titles: Iterable[str]) -> list[Mapping[str, Scalar]]:
-        """List the values of the columns that have each title."""
-        rows = (self._keys[title].items() for title in titles)
-        return [{name: value for name, value in row if name in self._columns} for row in rows]
-
-    def select_drawable(self) -> list[str]:
-        """Select as many panels for each value of the panels' column; of times the newest."""
-        each = max(1, MAX_PANELS // len(self._outer.all))
-        inner_names = self._inner.select_drawable(each) if self._inner.are_time else self._inner.all
-        titles = starmap(_join_names, product(self._outer.select_drawable(MAX_PANELS), inner_names))
-        return [title for title in titles if title in self._keys][:MAX_PANELS]
-
-
-def _join_names(outer: str, inner: str) -> str:
-    return " – ".join(filter(None, (outer, inner)))
-
-
 def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
-    """Lay out the histograms, one panel per place; None if there are no reads."""
+    """Lay out quantiles of the read latency, the slowest places first; None if there are no reads."""
     drawn = [point for point in data.points if any(point.reads)]
     if not drawn:
         return None
-    panels = _PanelNames(query, data, drawn)
+    panels, places = (GroupNames(data, drawn, column) for column in (query.panels, query.by))
     color = query.color if query.color != query.by else ""
     names = GroupNames(data, drawn, color, query.separated_columns)
-    panel_titles = panels.select_drawable()
-    edges = _label_bins(drawn)
+    quantiles = [point.latency_quantiles_s(_QUANTILE_SHARES.values()) for point in drawn]
+    unit = fit_unit("s", (values[1] for values in quantiles))
+    panel_titles = panels.select_drawable(MAX_PANELS)
+    place_names = places.select_drawable(MAX_PLACES)
+    if not places.are_time:
+        place_names = _sort_slowest_first(places.label_points(drawn), quantiles)[:MAX_PLACES]
     series = names.build_series()
+    short, x_title = places.axis_names()
     empty = FigureLayout(
-        kind=STEPS,
-        x_title="read latency",
-        y_title="reads (%)",
-        groups=(title_column(query.panels or query.by), "from", title_column(query.color)),
-        counted="",
-        scale=query.scale,
-        places=tuple(edges.values()),
+        kind=QUANTILES,
+        x_title=x_title,
+        y_title=f"read latency in {unit.name}",
+        groups=(panels.title, places.title, names.title),
+        counted="executions",
+        scale=LOG,
+        places=tuple(place_names),
         series=tuple(series),
         panels=tuple(FigurePanel(text, ()) for text in panel_titles),
         keys=(
             panels.list_values(panel_titles),
-            [{}] * len(edges),
+            places.list_values(place_names),
             names.list_values(line.name for line in series),
         ),
         **describe_figure(query, data, title),
     )
-    # Generated lazily: there may be tens of thousands, most of which are not drawn.
-    marks = (
-        mark
-        for point in drawn
-        for mark in _bin_marks(query, point, panels[point], names[point], edges)
-    )
-    return lay_out_figure(empty, marks)
+    labels = (axis_names.label_points(drawn) for axis_names in (panels, places, names))
+    marks = [
+        (
+            MarkPosition(*position),
+            partial(_mark_quantiles, [*map(unit.convert, values)], point.good),
+        )
+        for point, values, *position in zip(drawn, quantiles, *labels, strict=True)
+    ]
+    return lay_out_figure(empty, marks, short)
 
 
-def _label_bins(points: Sequence[FigurePoint]) -> dict[int, str]:
-    """Label the bins from the first to the last one with reads."""
-    filled = [bin_ for point in points for bin_, reads in enumerate(point.reads) if reads > 0]
-    return {bin_: format_edge(bin_) for bin_ in range(min(filled), max(filled) + 1)}
+def _sort_slowest_first(places: Sequence[str], quantiles: Sequence[Sequence[float]]) -> list[str]:
+    """Sort places by the largest of their 95 % quantiles."""
+    slowest: dict[str, float] = {}
+    for place, (_, high, _) in zip(places, quantiles, strict=True):
+        slowest[place] = max(slowest.get(place, 0.0), high)
+    return sorted(slowest, key=lambda place: -slowest[place])
 
 
-def _bin_marks(
-    query: ExploreQuery, point: FigurePoint, panel: str, name: str, edges: Mapping[int, str]
-) -> Iterator[tuple[MarkPosition, MarkFactory]]:
-    """Yield position and factory of the marks of a histogram; ``edges`` label its bins."""
-    total = sum(point.reads)
-    for bin_, text in edges.items():
-        if point.reads[bin_] or query.scale != LOG:
-            share = 100 * point.reads[bin_] / total
-            yield MarkPosition(panel, text, name), partial(_bin_mark, share, point.reads[bin_])
-
-
-def _bin_mark(share: float, reads: int, series: int, place: int) -> FigureMark:
-    return FigureMark(series, place, share, None, None, count=reads)
+def _mark_quantiles(quantiles: Sequence[float], good: int, series: int, place: int) -> FigureMark:
+    middle, high, highest = quantiles
+    return FigureMark(series, place, middle, middle, highest, count=good, middle=high)
 
 
 def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
@@ -236,7 +196,13 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
             **point.key,
             "good": point.good,
             "reads": sum(point.reads),
-            **{key: point.latency_quantile_s(share) for key, share in _QUANTILE_SHARES.items()},
+            **dict(
+                zip(
+                    _QUANTILE_SHARES,
+                    point.latency_quantiles_s(_QUANTILE_SHARES.values()),
+                    strict=True,
+                )
+            ),
             "aggregates": data.aggregation.describe_point(point.key),
         }
         for point in data.points

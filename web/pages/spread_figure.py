@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 from statistics import median
@@ -61,6 +62,7 @@ from treehammer.web.figures.figure_layout import (
     group_value_writers,
     lay_out_figure,
     max_series,
+    name_outliers,
 )
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.figures.work_mix import Aggregation
@@ -73,6 +75,8 @@ _KINDS = {
     SORTED: DOTS,
     DISTRIBUTION: BOXES,
 }
+#: Metrics that count something.
+_WHOLE_METRICS = {metric.name for metric in METRICS_BY_NAME.values() if metric.type == "int"}
 _PER_CENT = DisplayUnit("%", 0.01)
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
@@ -111,6 +115,8 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         series=tuple(series),
         panels=tuple(FigurePanel(name, ()) for name in panel_titles),
         joined=data.are_comparable,
+        better=METRICS_BY_NAME[query.metric].better if query.metric in METRICS_BY_NAME else "",
+        whole=query.view != RELATIVE and query.metric in _WHOLE_METRICS and unit.size == 1,
         keys=(
             panels.list_values(panel_titles),
             places.list_values(place_names),
@@ -123,7 +129,8 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         (MarkPosition(*position), partial(_point_mark, query, point, unit))
         for point, *position in zip(drawn, *labels, strict=True)
     ]
-    return lay_out_figure(empty, marks, short)
+    layout, note = name_outliers(lay_out_figure(empty, marks, short), unit.name)
+    return replace(layout, outliers=note)
 
 
 def _is_drawable(point: FigurePoint, scale: str) -> bool:

@@ -5,6 +5,8 @@ const COLORS = { "#1d2329": "--ink", "#d9dee3": "--line" };
 const SVG = "http://www.w3.org/2000/svg";
 /** Narrower panels lie below each other; space between panels, and for the axis beside them. */
 const PANEL_WIDTH = 300, GAP = 36, AXIS_WIDTH = 64;
+/** Least width of a column of a heat map, and of the labels of its rows. */
+const COLUMN_WIDTH = 14, ROW_LABEL_WIDTH = 220;
 /** Outlines of markers in a box from -1 to 1. */
 const MARKERS = {
   circle: "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0", square: "M-.9-.9h1.8v1.8h-1.8z", "triangle-up": "M0-1L1,.9h-2z",
@@ -66,13 +68,14 @@ class Chart {
     const spec = JSON.parse(text);
     if (!own) spec.config.background = null;
     spec.config.font = own ? spec.config.font : getComputedStyle(document.body).fontFamily;
-    spec.config.axis.labelLimit = Math.max(90, Math.min(320, 0.33 * width));
+    spec.config.axis.labelLimit = Math.max(this.meta.places ? ROW_LABEL_WIDTH : 90, Math.min(320, 0.33 * width));
     if (spec.spec) {
       spec.columns = Math.max(1, Math.min(this.meta.panels, Math.floor((width - AXIS_WIDTH) / PANEL_WIDTH)));
       spec.spec.width = Math.floor((width - AXIS_WIDTH) / spec.columns - GAP);
       spec.config.header.labelLimit = spec.spec.width;
     } else {
-      spec.width = width;
+      // Narrower columns of a heat map would have no room for labels: it scrolls instead.
+      spec.width = Math.max(width, own ? 0 : COLUMN_WIDTH * (this.meta.places ?? 0) + spec.config.axis.labelLimit);
       spec.autosize = { type: "fit-x", contains: "padding" };
     }
     return spec;
@@ -214,10 +217,13 @@ class Chart {
   addLegend() {
     const names = this.meta.series ?? [];
     if (names.length < 2 && !names[0]?.name) return;
-    const longest = Math.max(...names.map((one) => one.name.length));
+    const longest = Math.max(...names.filter((one) => !one.is_quiet).map((one) => one.name.length));
     const list = element("ul", this.figure, { class: longest > 24 ? "series long" : "series", "aria-label": this.meta.legend ?? "Series" });
     this.canvas.after(list);
-    this.entries = names.map((one, number) => {
+    // Quiet series are those without a color of their own.
+    const named = names.flatMap((one, number) => (one.is_quiet ? [] : [number]));
+    this.entries = new Map(named.map((number) => {
+      const one = names[number];
       const entry = element("button", element("li", list), {
         type: "button", "aria-pressed": "true", title: "Click to show this series alone, with Ctrl or Shift to hide it",
       });
@@ -235,8 +241,9 @@ class Chart {
           for (const chart of charts) chart.set("lit", chart.names.indexOf(this.names[lit]));
         });
       }
-      return entry;
-    });
+      return [number, entry];
+    }));
+    if (named.length < names.length) element("li", list, { class: "quiet" }, `${names.length - named.length} others (grey)`);
     this.showChosen();
   }
 

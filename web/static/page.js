@@ -20,6 +20,17 @@ function addCopyButtons(root) {
   }
 }
 
+/** Empty a field with suggestions while it is edited, since browsers suggest only what matches its text. */
+function addChoices(root) {
+  for (const input of root.querySelectorAll("input[data-choice]:not([placeholder])")) {
+    const restore = () => { input.value ||= input.placeholder; };
+    input.placeholder = input.value;
+    input.addEventListener("focus", () => { input.placeholder = input.value; input.value = ""; });
+    input.addEventListener("blur", restore);
+    input.form.addEventListener("submit", restore);
+  }
+}
+
 const GRID_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 /** Make the cells of each matrix one tab stop; arrow keys, Home and End move inside. */
@@ -92,7 +103,7 @@ function addLocalTimes(root) {
 function enhance(root) {
   addCopyButtons(root);
   addArrowKeys(root);
-  addLocalTimes(root);
+  addChoices(root);
 }
 
 enhance(document.body);

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
+from html import unescape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,9 +31,9 @@ from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web import page_service
-from treehammer.web.figures import figure_points
+from treehammer.web.figures import figure_captions, figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.pages import explore_page
+from treehammer.web.pages import explore_form, explore_page
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -174,7 +176,14 @@ def test_read_latencies_are_drawn(filled_service: ServiceThread) -> None:
     query = f"view=latency&by=site&color=axis_root&scale=log&where=site~SITE_*&{ALL}"
     page = filled_service.client.get(f"/explore?{query}", headers=PEOPLE)
     assert "50 % below" in page.text
-    assert "reads (%)" in page.text
+    (chart,) = load_charts(page.text)
+    # All sites below each other, the slowest first, with the quantiles of the table.
+    rows = rows_of(filled_service, f"{query}&table=quantiles")
+    slowest = sorted(rows, key=lambda row: -float(row["p95_s"]))[0]
+    assert list_names(chart, "places")[0] == slowest["site"]
+    assert {*list_names(chart, "places")} == {row["site"] for row in rows}
+    assert all(mark["y"] <= mark["m"] <= mark["h"] for mark in list_marks(chart))
+    assert 'list="metrics"' not in page.text
     assert filled_service.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
 
 
@@ -301,6 +310,73 @@ def test_invalid_parameters_are_refused(
     assert expected in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("by=month&color=day", "Each day has one month: nearly all cells"),
+        ("by=host&color=site&view=heatmap", "Each host has one site"),
+        ("by=site&panels=job_id", "Leave out site or job"),
+        ("by=variant&color=test_name&view=relative", "would be compared with itself"),
+        ("by=cores_online&metric=cores_online", "its mean says nothing"),
+    ],
+)
+def test_nonsense_is_refused_before_any_query(
+    filled_service: ServiceThread,
+    query: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(explore_page, "load_points", None)
+    assert expected in filled_service.read(f"/explore?{query}", 400).text
+
+
+def test_tables_of_any_columns_remain_available(filled_service: ServiceThread) -> None:
+    assert rows_of(filled_service, f"by=host&color=site&view=heatmap&{ALL}")
+
+
+def test_heat_map_of_tied_columns_is_a_sentence(
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure_captions, "_MAX_CELLS", 4)
+    monkeypatch.setattr(figure_captions, "_LEAST_FILLED", 1.1)
+    page = filled_service.read(f"/explore?by=site&color=variant&view=heatmap&{ALL}")
+    assert "cells would have a value: site and variant are tied to each other" in page.text
+    assert page.tables["figure"].cells
+
+
+def test_explore_opens_with_the_same_work_and_s0_with_means(filled_service: ServiceThread) -> None:
+    def view(path: str) -> list[str]:
+        return filled_service.read(path).fields["view"]
+
+    assert view("/explore") == ["relative"]
+    assert view("/explore?site=SITE_A") == ["relative"]
+    assert view("/explore?metric=eff_job") == ["means"]
+    assert view("/figures/s0?site=SITE_A") == ["means"]
+
+
+def test_show_keeps_the_page(filled_service: ServiceThread) -> None:
+    for path in ("/explore", "/figures/s0"):
+        page = filled_service.load_page(path)
+        assert re.findall(r'<form class="explore"[^>]* action="(.*?)"', page) == [path]
+
+
+def test_columns_are_named_by_their_titles(filled_service: ServiceThread) -> None:
+    titles = "metric=CPU+time+per+event&by=ROOT+release&color=none&panels=none"
+    names = "metric=cpu_per_event_s&by=axis_root&color=&panels="
+    assert rows_of(filled_service, f"{titles}&{ALL}") == rows_of(filled_service, f"{names}&{ALL}")
+    page = filled_service.read(f"/explore?by=host&{ALL}")
+    assert (page.fields["by"][0], page.fields["panels"]) == ("Host", ["none"])
+
+
+def test_values_of_the_chosen_column_are_suggested(filled_service: ServiceThread) -> None:
+    hosts = {row["host"] for row in rows_of(filled_service, f"by=host&color=&{ALL}")}
+    page = filled_service.load_page(f"/explore?by=host&color=&{ALL}")
+    options = re.search(r'<datalist id="values-host">(.*?)</datalist>', page, re.DOTALL)
+    assert options
+    listed = {unescape(text) for text in re.findall(r'<option value="(.*?)"', options[1])}
+    assert listed == hosts - {""}
+
+
 def test_too_many_measurements_are_refused(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +386,7 @@ def test_too_many_measurements_are_refused(
     assert "the limit is 10" in refused.json()["error"]
     page = filled_service.read("/explore?by=host", 400)
     assert "the limit is 10" in page.text
-    assert page.fields["metric"] == ["eff_job"]
+    assert page.fields["metric"] == ["CPU efficiency"]
     assert filled_service.client.get("/explore?by=site").status_code == 200
 
 
@@ -363,24 +439,25 @@ def test_pages_respond_while_figures_are_drawn(
         assert [one.result().status_code for one in asked] == [200] * len(paths)
 
 
-def test_truncated_filter_list_has_a_note(
+def test_filter_suggests_the_stored_values(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites() -> list[str]:
-        return [*filled_service.read(f"/explore?{ALL}").list_choices("site")]
+        page = filled_service.load_page(f"/explore?{ALL}")
+        options = re.search(r'<datalist id="values-site">(.*?)</datalist>', page, re.DOTALL)
+        assert options
+        return [unescape(text) for text in re.findall(r'<option value="(.*?)"', options[1])]
 
-    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", len(SITES))
+    monkeypatch.setattr(explore_form, "MAX_FILTER_CHOICES", len(SITES))
     assert {*sites()} == {*SITES}
-    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", 2)
+    monkeypatch.setattr(explore_form, "MAX_FILTER_CHOICES", 2)
     assert {*sites()} == {*sorted(SITES)[:2]}
-    text = filled_service.read(f"/explore?{ALL}").text
-    assert "Site (first 2; type others as a condition)" in text
 
 
 def test_selected_old_campaign_stays_selected(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)
+    monkeypatch.setattr(explore_form, "MAX_CAMPAIGN_CHOICES", 1)
     alone = filled_service.read("/explore?campaign=over")
     assert {*alone.fields["campaign"]} == {"over"}
     assert "Campaign nightly." in alone.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,26 +19,32 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.write.store import Store
 from treehammer.web.cells import IntervalCell, SparkCell
-from treehammer.web.figures.drawing import draw_chart
+from treehammer.web.figures.chart_parts import log_ticks
+from treehammer.web.figures.drawing import PAPER_WIDTHS_MM, PIXELS_PER_MM, draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (
+    HEAT_MAP,
     POINTS,
     FigureLayout,
     FigureMark,
     FigurePanel,
     FigureSeries,
     choose_release_colors,
+    name_outliers,
     style_series,
 )
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
 from treehammer.web.pages.effect_tables import find_axis_reach
+from treehammer.web.pages.latency_figure import chart_histograms
 from treehammer.web.pages.measurement_page import PhaseChart, chart_phases
 
 BLUE = "#0072b2"
 
 
-def draw(marks: Sequence[Sequence[FigureMark]], names: Sequence[str] = ("n",), **more: Any) -> str:
-    """A figure as SVG, with one panel per list of marks."""
+def lay_out(
+    marks: Sequence[Sequence[FigureMark]], names: Sequence[str] = ("n",), **more: Any
+) -> FigureLayout:
+    """A figure with one panel per list of marks."""
     values: dict[str, Any] = {
         "kind": POINTS,
         "title": "<b>",
@@ -56,7 +63,12 @@ def draw(marks: Sequence[Sequence[FigureMark]], names: Sequence[str] = ("n",), *
         **dict.fromkeys(("bars", "shared", "caption", "aggregated"), ""),
         "selection": "all days",
     }
-    chart = chart_figure(FigureLayout(**{**values, **more}))
+    return FigureLayout(**{**values, **more})
+
+
+def draw(*figure: Any, **more: Any) -> str:
+    """A figure as SVG; see :func:`lay_out`."""
+    chart = chart_figure(lay_out(*figure, **more))
     return draw_chart(json.loads(json.dumps(chart)), "svg").decode()
 
 
@@ -117,6 +129,118 @@ def test_each_panel_column_has_labels() -> None:
     drawn = draw([[mark(1.0)]] * 5)
     assert drawn.count(">only<") == 3
     assert drawn.count(">where<") == 3
+
+
+def test_heat_map_colors_differences_from_the_median_of_the_row() -> None:
+    values = ((1.0, 1.0, 2.0), (10.0, 10.0, 5.0))
+    marks = [
+        FigureMark(s, x, y, None, None) for s, row in enumerate(values) for x, y in enumerate(row)
+    ]
+    options: dict[str, Any] = {"kind": HEAT_MAP, "places": ("a", "b", "c")}
+    chart = chart_figure(lay_out([marks], ("first", "second"), better="lower", **options))
+    (layer,) = chart["layer"]
+    scale = layer["encoding"]["color"]["scale"]
+    # More is worse, and equal differences have equal colors in both directions.
+    assert scale["range"] == ["#14639b", "#d9dee3", "#b8431a"]
+    assert scale["domain"][0] == -scale["domain"][2]
+    assert "[1.0, 10.0][datum.s]" in json.dumps(layer["transform"])
+    negative = chart_figure(lay_out([[mark(-1.0), mark(1.0)]], **options))
+    assert negative["layer"][0]["encoding"]["color"]["field"] == "y"
+
+
+def test_outliers_of_a_trend_are_named_and_other_lines_are_grey() -> None:
+    names = [f"SITE-{line:02}" for line in range(12)]
+    marks = [
+        FigureMark(line, day, -9.0 if line == 7 else 0.1 * line, None, None)
+        for line in range(12)
+        for day in range(2)
+    ]
+    trend: dict[str, Any] = {"dates": True, "places": ("2026-03-01", "2026-03-02")}
+    layout, note = name_outliers(lay_out([marks], names, **trend), "%")
+    assert [line.name for line in layout.series if not line.is_quiet] == ["SITE-07"]
+    assert "on average: SITE-07 (−9.4 %)" in note
+    drawn = draw_chart(json.loads(json.dumps(chart_figure(layout))), "svg").decode()
+    assert drawn.count(">SITE-07<") == 2, "in the legend and beside its line"
+    assert ">SITE-01<" not in drawn
+    even, note = name_outliers(lay_out([[m for m in marks if m.series != 7]], names, **trend), "%")
+    assert "No line stands out" in note
+    assert len([line for line in even.series if not line.is_quiet]) == 2
+    few = lay_out([marks], names[:8], **trend)
+    assert name_outliers(few, "%") == (few, "")
+
+
+@pytest.mark.parametrize(
+    ("ends", "ticks"),
+    [
+        ((0.9, 90.0), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]),
+        ((0.002, 30.0), [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0]),
+        ((1.0, 2e7), [10.0**power for power in range(8)]),
+    ],
+)
+def test_logarithmic_axes_have_ticks_at_round_numbers(
+    ends: tuple[float, float], ticks: list[float]
+) -> None:
+    assert log_ticks(*ends)["values"] == ticks
+
+
+def test_axis_of_counts_has_whole_numbers() -> None:
+    drawn = draw([[mark(1.0), mark(2.0)]], whole=True)
+    assert ">1<" in drawn
+    assert ">1.5<" not in drawn
+
+
+def test_legend_of_steps_has_lines() -> None:
+    chart = chart_histograms({"6.38.00": [0, 3], "6.40.00": [1, 2]})
+    assert chart
+    assert {one["marker"] for one in chart.specification["usermeta"]["series"]} == {"line"}
+
+
+#: Metadata of a file, and the width of a single column of a paper.
+METADATA = {
+    "Title": "Efficiency – Größe",
+    "Subject": "/figures/s0?by=site",
+    "Creator": "Treehammer 1",
+}
+COLUMN_MM = PAPER_WIDTHS_MM["single"]
+
+
+def draw_paper(form: str) -> bytes:
+    chart = chart_figure(lay_out([[mark(1.0)]]), paper_width=COLUMN_MM * PIXELS_PER_MM)
+    return draw_chart(chart, form, width_mm=COLUMN_MM, metadata=METADATA)
+
+
+def test_pdf_has_the_width_of_a_column_and_metadata() -> None:
+    pdf = draw_paper("pdf")
+    box = re.search(rb"/MediaBox \[0 0 ([\d.]+)", pdf)
+    assert box
+    assert float(box[1]) == pytest.approx(COLUMN_MM / 25.4 * 72, rel=1e-3)
+    for text in METADATA.values():
+        assert text.encode("utf-16-be").hex().encode() in pdf
+    assert re.search(rb"/CreationDate <feff", pdf)
+    # The last table of objects refers to the information that it adds.
+    position = int(pdf.split(b"startxref")[-1].split()[0])
+    assert pdf[position:].startswith(b"xref\n")
+    offset = int(pdf[position:].split(b"\n")[2].split()[0])
+    assert re.match(rb"\d+ 0 obj\n<< /Title", pdf[offset:])
+
+
+def test_png_has_the_width_of_a_column_and_metadata() -> None:
+    png = draw_paper("png")
+    width = int.from_bytes(png[16:20])
+    dots_per_m = int.from_bytes(png.partition(b"pHYs")[2][:4])
+    assert 1000 * width / dots_per_m == pytest.approx(COLUMN_MM, rel=0.01)
+    for name, text in METADATA.items():
+        data = b"iTXt" + name.encode() + b"\0\0\0\0\0" + text.encode()
+        assert data + zlib.crc32(data).to_bytes(4) in png
+    assert b"iTXtCreationDate" in png
+
+
+def test_svg_has_the_width_of_a_column_and_metadata() -> None:
+    svg = draw_paper("svg").decode()
+    assert f'width="{COLUMN_MM:g}mm"' in svg
+    for text in METADATA.values():
+        assert f">{text}</dc:" in svg
+    assert "<title>Efficiency – Größe</title>" in svg
 
 
 def test_releases_have_the_same_color_in_every_figure() -> None:

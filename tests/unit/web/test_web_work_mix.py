@@ -168,7 +168,8 @@ def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path
     page = filled.load_page(f"/explore?{query}")
     assert page.count(expected) == 2
     table = PageContents.parse(page).tables["figure"]
-    assert "Last 100 of 450 rows" in page
+    assert "First 100 of 450 rows" in page
+    assert table.column("day")[0] == LAST.isoformat(), "the newest comes first"
     assert LAST.isoformat() in table.column("day")
     assert (LAST - timedelta(days=300)).isoformat() not in table.column("day")
     file = tmp_path / "figure.root"
@@ -176,19 +177,6 @@ def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path
     with uproot.open(file) as opened:
         assert opened["figure"].num_entries == DAYS
         assert "site=D; timed executions; n = 450" in opened["figure"].title
-
-
-def test_latency_panels_show_newest_days() -> None:
-    from treehammer.web.figures.explore_query import LATENCY, ExploreQuery
-    from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
-    from treehammer.web.pages import latency_figure
-
-    asked = ExploreQuery(by="day", color="", view=LATENCY)
-    points = tuple(FigurePoint({"day": 20260601 + day}, 1, reads=[1, 2]) for day in range(30))
-    picture = latency_figure.lay_out_latencies(asked, FigurePoints(points, "roll-ups"), "title")
-    assert picture is not None
-    assert [picture.panels[0].title, picture.panels[-1].title] == ["2026-06-07", "2026-06-30"]
-    assert picture.left_out.startswith("The figure shows 48 of 60 marks")
 
 
 def test_unknown_values_of_root_file_are_marked(tmp_path: Path) -> None:
@@ -245,7 +233,7 @@ def test_invalid_condition_keeps_form_values(filled: ServiceThread) -> None:
     page = filled.read(f"/explore?{query}", 400)
     assert "--where" not in page.text
     assert page.fields["where"][0] == "host"
-    assert (page.fields["metric"], page.fields["site"]) == (["cpu_per_event_s"], ["A"])
+    assert (page.fields["metric"], page.fields["site"]) == (["CPU time per event"], ["A", ""])
     # Without days in the URL the default window applies.
     assert page.fields["to"] == [LAST.isoformat()]
     for query, expected in (
