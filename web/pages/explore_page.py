@@ -1,50 +1,52 @@
-"""Explore: any metric by any dimension, and study S0's figure: as chart, tables and files."""
+"""Explore and study S0: any metric by any dimension, as chart, tables and files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 import anyio
-from pydantic import Field
 from starlette.responses import Response
 
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.errors import ConfigError
-from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
-from treehammer.sql.read.query_model import TIME_UNITS
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
+from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.version import __version__
-from treehammer.web.addresses import link_to, link_to_same_page, wants_html
+from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
 from treehammer.web.figures.explore_query import (
+    BARS,
+    DIMENSIONS,
     DISTRIBUTION,
+    FILTERS,
     HEATMAP,
     LATENCY,
     MEAN_VIEWS,
     MEANS,
+    METRICS,
+    NO_COLUMN,
     RELATIVE,
+    SCALES,
     SIZE,
     SORTED,
-    ColumnOrBlank,
+    VIEWS,
     ExploreQuery,
+    title_choice,
 )
 from treehammer.web.figures.figure_captions import (
-    describe_bars,
-    describe_groups,
     describe_metric,
-    describe_selection,
-    explain_empty_figure,
-    explain_scattered,
-    figure_heading,
 )
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
-from treehammer.web.figures.figure_layout import FigureLayout
-from treehammer.web.figures.figure_points import FigurePoints, load_points
-from treehammer.web.labels import VARIANT_COLUMN
+from treehammer.web.figures.figure_points import FigurePoints
+from treehammer.web.labels import VARIANT_COLUMN, label_variants, title_column
 from treehammer.web.page import (
     PageContent,
     PageOperation,
@@ -56,12 +58,11 @@ from treehammer.web.page import (
 from treehammer.web.page_service import (
     MAX_DRAWING_PROCESSES,
     FigureFiles,
-    error_sentence,
     make_figure_response,
 )
-from treehammer.web.pages.explore_form import list_form_values
-from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
-from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
+from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
+from treehammer.web.pages.latency_figure import quantile_table
+from treehammer.web.pages.spread_figure import RowLinks
 from treehammer.web.sections import (
     Command,
     Figure,
@@ -79,11 +80,10 @@ from treehammer.web.sections import (
     quiet,
 )
 
-S0_TITLE = "CPU efficiency by site (study S0)"
-#: Sites and series up to which S0's figure shows points by default.
-MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
-#: Columns that split the groups of S0's figure if several of their values are selected.
-_S0_SEPARATED = ("test_name", "dataset")
+#: Values listed in a filter; others can be typed.
+MAX_FILTER_CHOICES = 300
+#: Newest campaigns listed in the form.
+MAX_CAMPAIGN_CHOICES = 100
 
 _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
@@ -106,158 +106,9 @@ _EXPLORE_ABOUT = (
 )
 
 
-class S0Query(ExploreQuery):
-    """Parameters of the figure of study S0: CPU efficiency by site, with the RMS of repeated executions."""
-
-    opening_view = MEANS
-
-    color: ColumnOrBlank = Field(
-        VARIANT_COLUMN, description="Second grouping column; empty for none."
-    )
-
-
-def _title_figure(query: ExploreQuery) -> str:
-    """Return the title of a figure; S0's own one needs its default columns."""
-    fields, names = S0Query.model_fields, ("metric", "by", "color", "panels")
-    if isinstance(query, S0Query) and all(getattr(query, n) == fields[n].default for n in names):
-        return S0_TITLE
-    return figure_heading(query)
-
-
-@dataclass(frozen=True)
-class _ExploreResult:
-    """Parameters of a figure and its points, or the reason why there are none.
-
-    Attributes:
-        query: parameters of the figure.
-        points: groups of the figure.
-        error: why the parameters were refused, '' otherwise.
-    """
-
-    query: ExploreQuery
-    points: FigurePoints
-    error: str = ""
-
-    @property
-    def title(self) -> str:
-        """Title of the figure."""
-        return _title_figure(self.query)
-
-    @property
-    def route(self) -> str:
-        """Name of the route of the figure's page."""
-        return "s0" if isinstance(self.query, S0Query) else "explore"
-
-    @property
-    def newest_first(self) -> _ExploreResult:
-        """The same with the newest groups first, if they are days, weeks or months."""
-        times = [name for name in (self.query.by, self.query.panels) if name in TIME_UNITS]
-        if not times:
-            return self
-        points = sorted(
-            self.points.points, key=lambda point: point.key[times[0]] or 0, reverse=True
-        )
-        return replace(self, points=replace(self.points, points=tuple(points)))
-
-    def lay_out(self) -> FigureLayout | None:
-        """Lay out the figure; None if there is nothing to draw."""
-        if explain_scattered(self.query, self.points.points):
-            return None
-        lay_out = lay_out_latencies if self.query.view == LATENCY else lay_out_spreads
-        return lay_out(self.query, self.points, self.title)
-
-    def explain_empty(self) -> str:
-        """Explain why there is nothing to draw."""
-        return explain_empty_figure(self.query, self.points.points)
-
-    def build_table(self, links: RowLinks) -> DataTable:
-        """Build the table of the figure's groups."""
-        table = latency_table if self.query.view == LATENCY else spread_table
-        return table(self.query, self.points, links)
-
-    def link_permanently(self) -> str:
-        """Return the address with all parameters."""
-        return self._link(self.route)
-
-    def link_file(self, form: str) -> str:
-        """Return the address of the figure as a file."""
-        return self._link(f"{self.route}-file", form=form)
-
-    def _link(self, route: str, **parts: Any) -> str:
-        return f"{link_to(route, **parts)}?{urlencode(self.query.list_parameters())}"
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """Description of the figure, for JSON."""
-        query = self.query
-        metric = METRICS_BY_NAME.get(query.metric)
-        unit = "1" if query.view == RELATIVE else metric.unit if metric else ""
-        is_latency = query.view == LATENCY
-        return {
-            "metric": HISTOGRAM_COLUMN if is_latency else query.metric,
-            "unit": "reads" if is_latency else unit,
-            "meaning": describe_metric(query),
-            "bars": describe_bars(query),
-            "caption": describe_groups(query),
-            "selection": describe_selection(query, self.points.points),
-            "from": query.first.isoformat() if query.first else None,
-            "to": query.last.isoformat() if query.last else None,
-            "kind": query.kind or None,
-            "groups": list(query.group_columns),
-            "aggregated": self.points.aggregation.describe_figure(query.group_columns),
-            "aggregated_max": self.points.aggregation.largest_counts,
-            "source": self.points.source,
-        }
-
-
-def _run_query(request: PageRequest[Any], *, is_drawn: bool) -> _ExploreResult:
-    """Parse the address and load the points, for a figure or for tables alone.
-
-    Raises:
-        ConfigError: a program sent invalid parameters; for browsers the result has an error.
-    """
-    store, model = request.store, request.model
-    try:
-        query = model.parse(request.raw).resolve(store)
-        if is_drawn:
-            query.require_sense()
-        points = load_points(store, query)
-        if separated := _list_separable(query, points):
-            query = query.model_copy(update={"separated_columns": separated})
-            points = load_points(store, query)
-    except ConfigError as error:
-        if not wants_html(request.raw):
-            raise
-        query = model.parse_valid(request.raw).resolve_valid(store)
-        return _ExploreResult(query, FigurePoints((), ""), error_sentence(error))
-    is_default = isinstance(query, S0Query) and "view" not in query.model_fields_set
-    if is_default and _is_crowded(query, points):
-        query = query.model_copy(update={"view": HEATMAP})
-    return _ExploreResult(query, points)
-
-
-def _list_separable(query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
-    """List the columns that split the groups of these points."""
-    counts = points.aggregation.counts_in_figure
-    return tuple(
-        name
-        for name in (_S0_SEPARATED if isinstance(query, S0Query) else ())
-        if counts.get(name, 0) > 1 and name not in query.group_columns
-    )
-
-
-def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
-    """Return whether single points would be hard to distinguish."""
-    if len({point.key[query.by] for point in points.points}) > MAX_POINT_SITES:
-        return True
-    columns = (*query.separated_columns, query.color)
-    series = {tuple(map(point.key.get, columns)) for point in points.points}
-    return len(series) > MAX_POINT_SERIES
-
-
 def _show_figure(request: PageRequest[Any]) -> PageContent:
     """Build the page of a figure."""
-    result = _run_query(request, is_drawn=request.is_html)
+    result = run_query(request, is_drawn=request.is_html)
     links = RowLinks(result.query)
     tables = (
         result.build_table(links),
@@ -265,7 +116,7 @@ def _show_figure(request: PageRequest[Any]) -> PageContent:
     )
     if not request.is_html:
         return PageContent(result.title, tables=tables, about=result.about)
-    form = list_form_values(request.store, result.query, result.points, link_to(result.route))
+    form = _list_form_values(request.store, result.query, result.points, link_to(result.route))
     shown = (
         result.newest_first.build_table(links),
         quantile_table(result.query, result.newest_first.points, links),
@@ -312,7 +163,7 @@ def s0_page(request: PageRequest[S0Query]) -> PageContent:
     return _show_figure(request)
 
 
-def _describe_subject(result: _ExploreResult, campaigns: Sequence[tuple[str, str]]) -> Section:
+def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]]) -> Section:
     """Describe the metric and link the selected campaigns."""
     if result.error:
         return quiet("")
@@ -329,7 +180,7 @@ def _describe_subject(result: _ExploreResult, campaigns: Sequence[tuple[str, str
 
 
 def _show_result(
-    result: _ExploreResult, links: RowLinks, tables: Sequence[DataTable]
+    result: ExploreResult, links: RowLinks, tables: Sequence[DataTable]
 ) -> Iterator[Section]:
     """Show the figure and its tables, or explain why there are none."""
     figure = None if result.error else result.lay_out()
@@ -363,7 +214,7 @@ def _show_result(
         yield from _explain_no_points(result)
 
 
-def _note_aggregation(result: _ExploreResult) -> Paragraph:
+def _note_aggregation(result: ExploreResult) -> Paragraph:
     """Warn of means over a mix of work."""
     query, note = result.query, result.about["aggregated"]
     if not note:
@@ -376,7 +227,7 @@ def _note_aggregation(result: _ExploreResult) -> Paragraph:
     return Paragraph(Strong(note), *advice, ".", look="aggregated")
 
 
-def _offer_files(result: _ExploreResult, *, has_figure: bool) -> Iterator[Section]:
+def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[Section]:
     """Link the figure's files, the permanent address and the command that exports the measurements."""
     drawn = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
     names = {**{form: form.upper() for form in drawn}, "root": "TTree"}
@@ -412,7 +263,7 @@ def _offer_files(result: _ExploreResult, *, has_figure: bool) -> Iterator[Sectio
         yield Folded("Export these measurements", Command(command))
 
 
-def _explain_no_points(result: _ExploreResult) -> Iterator[Section]:
+def _explain_no_points(result: ExploreResult) -> Iterator[Section]:
     """Explain that no measurements match, or that the database is empty."""
     query = result.query
     if not (query.conditions or query.campaigns or query.first or query.last):
@@ -460,7 +311,7 @@ _PRESETS: Mapping[str, Mapping[str, str]] = {
 _SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _link_presets(result: _ExploreResult) -> Iterator[Link]:
+def _link_presets(result: ExploreResult) -> Iterator[Link]:
     """Yield links to other figures of the same selection."""
     values = result.query.list_parameters()
     selecting = [(name, value) for name, value in values if name in _SELECTING]
@@ -473,6 +324,93 @@ def _link_presets(result: _ExploreResult) -> Iterator[Link]:
         yield preset(title, "s0", parameters)
     for title, parameters in _PRESETS.items():
         yield preset(title, "explore", {"metric": result.query.metric, **parameters})
+    for column in ("door", "door_protocol"):
+        yield preset(f"Best {title_column(column)} for sparse reads", "doors", {"by": column})
+
+
+def _list_form_values(
+    store: Store, query: ExploreQuery, points: FigurePoints, action: str
+) -> Mapping[str, Any]:
+    """Return the choices offered by the form.
+
+    Args:
+        store: the database.
+        query: parameters of the figure.
+        points: groups of the figure.
+        action: address of the figure's page.
+    """
+    axes = [name for name in query.group_columns if is_variant_axis(name)]
+    columns = {
+        title_choice(name): name
+        for name in sorted((*DIMENSIONS, *axes), key=lambda name: name not in ROLLUP_GROUPINGS)
+    }
+    metrics = sorted(METRICS, key=lambda metric: metric.name not in ROLLUP_METRICS)
+    is_latency = query.view == LATENCY
+    looks = {} if is_latency else {"bars": BARS, "scale": SCALES}
+    return {
+        "query": query,
+        "action": action,
+        "metrics": {} if is_latency else {title_choice(item.name): item for item in metrics},
+        "columns": columns,
+        "chosen": {
+            name: title_choice(text) if text else NO_COLUMN
+            for name in ("metric", "by", "color", "panels")
+            for text in [getattr(query, name)]
+        },
+        "window": query.list_inputs(first=None, last=None),
+        "looks": query.list_inputs(
+            view=VIEWS,
+            **looks,
+            kind={"": "all kinds", **{kind: kind for kind in EXECUTION_KINDS}},
+        ),
+        "filters": list(_list_filters(store, query, points)),
+        "campaigns": campaign_queries.list_campaign_choices(
+            store, MAX_CAMPAIGN_CHOICES, query.campaigns
+        ),
+        "filtered": bool(query.conditions or query.unreadable_conditions or query.campaigns),
+    }
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """Values of a column that can be selected.
+
+    Attributes:
+        column: the column.
+        labels: text by value.
+        chosen: values that are required.
+        limit: number of listed values if there are more, else 0.
+    """
+
+    column: str
+    labels: Mapping[str, str]
+    chosen: Collection[str]
+    limit: int = 0
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether values differ from their texts, which a list alone can translate."""
+        return self.column == VARIANT_COLUMN
+
+
+def _list_filters(store: Store, query: ExploreQuery, points: FigurePoints) -> Iterator[_Filter]:
+    """List the values of the usual columns, and of those that the figure groups by."""
+    stored = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
+    for name in query.listed_columns:
+        values_of_column = stored.get(name)
+        if values_of_column is None:
+            values = {point.key.get(name) for point in points.points}
+            values_of_column = [str(value) for value in values if value is not None]
+        chosen = query.chosen_values(name)
+        texts = {*values_of_column[:MAX_FILTER_CHOICES], *chosen} - {""}
+        labels = (
+            label_variants(texts).names
+            if name == VARIANT_COLUMN
+            else {text: text for text in sorted(texts, key=natural_sort_key)}
+        )
+        is_cut = len(values_of_column) > MAX_FILTER_CHOICES
+        if labels:
+            yield _Filter(name, labels, chosen, MAX_FILTER_CHOICES if is_cut else 0)
 
 
 def _share_files(_resources: PageResources) -> FigureFiles:
@@ -491,7 +429,7 @@ def _send_file(request: PageRequest[Any]) -> Response:
         raise RequestRefusedError(
             404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
         )
-    result = _run_query(request, is_drawn=form != "root")
+    result = run_query(request, is_drawn=form != "root")
     if result.error:
         raise RequestRefusedError(400, result.error)
     drawing: dict[str, Any]
@@ -541,7 +479,7 @@ def s0_file(request: PageRequest[S0Query]) -> Response:
     return _send_file(request)
 
 
-def _title_tree(result: _ExploreResult) -> str:
+def _title_tree(result: ExploreResult) -> str:
     """Return the title of a TTree with the figure's description."""
     about = result.about
     parts = (result.title, about["bars"], about["selection"], about["aggregated"])

@@ -33,7 +33,7 @@ from treehammer.sql.write.store import Store
 from treehammer.web import page_service
 from treehammer.web.figures import figure_captions, figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.pages import explore_form, explore_page
+from treehammer.web.pages import explore_page, explore_result
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -326,7 +326,7 @@ def test_nonsense_is_refused_before_any_query(
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(explore_page, "load_points", None)
+    monkeypatch.setattr(explore_result, "load_points", None)
     assert expected in filled_service.read(f"/explore?{query}", 400).text
 
 
@@ -448,16 +448,16 @@ def test_filter_suggests_the_stored_values(
         assert options
         return [unescape(text) for text in re.findall(r'<option value="(.*?)"', options[1])]
 
-    monkeypatch.setattr(explore_form, "MAX_FILTER_CHOICES", len(SITES))
+    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", len(SITES))
     assert {*sites()} == {*SITES}
-    monkeypatch.setattr(explore_form, "MAX_FILTER_CHOICES", 2)
+    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", 2)
     assert {*sites()} == {*sorted(SITES)[:2]}
 
 
 def test_selected_old_campaign_stays_selected(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore_form, "MAX_CAMPAIGN_CHOICES", 1)
+    monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)
     alone = filled_service.read("/explore?campaign=over")
     assert {*alone.fields["campaign"]} == {"over"}
     assert "Campaign nightly." in alone.text
@@ -489,7 +489,7 @@ def test_s0_of_many_sites_or_series_is_a_heat_map(
     assert kinds(few) == {"rule", "point"}
     assert kinds("&view=means") == {"rule", "point"}
     assert kinds("") == {"rect"}
-    monkeypatch.setattr(explore_page, "MAX_POINT_SITES", 1)
+    monkeypatch.setattr(explore_result, "MAX_POINT_SITES", 1)
     assert kinds(few) == {"rect"}
 
 

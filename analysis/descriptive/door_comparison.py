@@ -1,0 +1,158 @@
+"""Comparison of doors, or of their protocols, by the same work at the same sites on the same days."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from treehammer.analysis.statistics.estimates import Estimate, estimate_mean, pool_estimates
+from treehammer.analysis.statistics.verdict import ALPHA
+
+
+class DoorMean(NamedTuple):
+    """Mean of a metric of one work, read through one door at one site on one day.
+
+    Attributes:
+        door: door or protocol.
+        site: site of the jobs.
+        day: database day number.
+        work: test, variant, dataset and release.
+        mean: of good executions, positive.
+    """
+
+    door: str
+    site: str
+    day: int
+    work: tuple[str, ...]
+    mean: float
+
+
+@dataclass(frozen=True)
+class DoorContrast:
+    """A door against the best one, in ln.
+
+    Attributes:
+        door: the other door.
+        by_site: mean difference of each day with both doors, by site.
+        estimate: mean over sites, or over the days of the only one; None with too few.
+    """
+
+    door: str
+    by_site: Mapping[str, Sequence[float]]
+    estimate: Estimate | None
+
+    @property
+    def days(self) -> int:
+        """Number of days and sites with the same work through both doors."""
+        return sum(map(len, self.by_site.values()))
+
+
+@dataclass(frozen=True)
+class DoorComparison:
+    """Doors in order, the best one first.
+
+    Attributes:
+        means: all measurements of the doors.
+        best: the best door; '' if none can be compared.
+        contrasts: the others against it, those that differ least first.
+    """
+
+    means: Sequence[DoorMean]
+    best: str = ""
+    contrasts: Sequence[DoorContrast] = ()
+
+    @property
+    def level(self) -> float:
+        """Probability that an interval misses its difference: 5 % for all contrasts together."""
+        return ALPHA / max(len(self.contrasts), 1)
+
+    @cached_property
+    def doors(self) -> list[str]:
+        """All doors in alphabetical order."""
+        return sorted({mean.door for mean in self.means})
+
+    def list_ties(self) -> list[str]:
+        """Name what each door has for itself, so that a difference need not be the door's."""
+        values: dict[str, Callable[[DoorMean], str]] = {
+            "site": lambda mean: mean.site,
+            "test": lambda mean: mean.work[0],
+            "variant": lambda mean: mean.work[1],
+            "dataset": lambda mean: mean.work[2],
+            "release": lambda mean: mean.work[3],
+        }
+        ties = []
+        for name, value_of in values.items():
+            doors: dict[str, set[str]] = defaultdict(set)
+            for mean in self.means:
+                doors[value_of(mean)].add(mean.door)
+            if all(len(used) == 1 for used in doors.values()):
+                ties.append(name)
+        return ties
+
+
+def compare_doors(means: Iterable[DoorMean], *, is_lower_better: bool) -> DoorComparison:
+    """Compare doors that read the same work at the same site on the same day.
+
+    Days are the independent units of a site, as all works of a day share its conditions, and sites
+    those of the mean.
+
+    Args:
+        means: of the metric.
+        is_lower_better: small values are better.
+    """
+    means = list(means)
+    cells: dict[tuple[object, ...], dict[str, DoorMean]] = defaultdict(dict)
+    for mean in means:
+        cells[mean.site, mean.day, mean.work][mean.door] = mean
+    shared = [[*cell.values()] for cell in cells.values() if len(cell) > 1]
+    if not shared:
+        return DoorComparison(means)
+    effects = _fit_doors(shared)
+    sign = 1.0 if is_lower_better else -1.0
+    best, *others = sorted(effects, key=lambda door: sign * effects[door])
+    contrasts = [_contrast(shared, best, door) for door in others]
+    return DoorComparison(means, best, contrasts)
+
+
+def _fit_doors(cells: Collection[Sequence[DoorMean]]) -> dict[str, float]:
+    """Fit ln(mean) = work + door; return the doors' values."""
+    doors = sorted({mean.door for cell in cells for mean in cell})
+    # Least squares without the works' values: those are the means of what remains in each cell.
+    weights, totals = np.zeros((len(doors), len(doors))), np.zeros(len(doors))
+    for cell in cells:
+        places = [doors.index(mean.door) for mean in cell]
+        logs = np.array([math.log(mean.mean) for mean in cell])
+        weights[np.ix_(places, places)] += np.eye(len(cell)) - 1 / len(cell)
+        totals[places] += logs - logs.mean()
+    effects = np.linalg.lstsq(weights, totals, rcond=None)[0]
+    return dict(zip(doors, map(float, effects), strict=True))
+
+
+def _contrast(cells: Iterable[Sequence[DoorMean]], best: str, door: str) -> DoorContrast:
+    by_day: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for cell in cells:
+        values = {mean.door: math.log(mean.mean) for mean in cell}
+        if best in values and door in values:
+            by_day[cell[0].site, cell[0].day].append(values[door] - values[best])
+    by_site: dict[str, list[float]] = defaultdict(list)
+    for (site, _), differences in by_day.items():
+        by_site[site].append(fmean(differences))
+    return DoorContrast(door, by_site, _estimate_over_sites([*by_site.values()]))
+
+
+def _estimate_over_sites(sites: Sequence[Sequence[float]]) -> Estimate | None:
+    of_sites = [estimate_mean(days) for days in sites]
+    estimates = [estimate for estimate in of_sites if estimate is not None]
+    if len(estimates) < len(sites):
+        return estimate_mean([fmean(days) for days in sites])
+    if len(estimates) == 1:
+        return estimates[0]
+    pooled = pool_estimates([[estimate] for estimate in estimates])
+    return pooled.estimate if pooled else None

@@ -1,0 +1,286 @@
+"""Doors and protocols compared by the same reads of few branches, or of all."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from treehammer.analysis.comparison.verdict_text import describe_change, format_change_interval
+from treehammer.analysis.descriptive.door_comparison import (
+    DoorComparison,
+    DoorContrast,
+    DoorMean,
+    compare_doors,
+)
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.hctests.definition.model import drop_release_axis
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.query_model import DAY, FigureGroup, FigureQuery
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
+from treehammer.text_formatting import pluralize
+from treehammer.web.addresses import link_to
+from treehammer.web.display_formats import format_per_cent
+from treehammer.web.figures.explore_query import MEANS, RELATIVE, ExploreQuery
+from treehammer.web.figures.figure_captions import describe_window
+from treehammer.web.figures.figure_chart import FigureChart
+from treehammer.web.figures.figure_layout import (
+    DOTS,
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    style_series,
+)
+from treehammer.web.figures.figure_points import MAX_READ
+from treehammer.web.labels import title_column
+from treehammer.web.page import PageContent, PageRequest, page
+from treehammer.web.page_query import OneOf
+from treehammer.web.sections import Figure, Form, Link, Links, Section, headline, quiet
+
+#: Kinds of doors that can be compared, by their columns.
+DOORS = {"door": "doors", "door_protocol": "protocols"}
+#: Reads by the branches that they request.
+READS = {"few": "few branches", "all": "all branches"}
+#: Share of the branches up to which reads count as sparse.
+MAX_SPARSE_SHARE = 0.25
+_METRICS = ("wall_per_event_s", "cpu_per_event_s", "event_rate_hz", "eff_job")
+
+
+class DoorsQuery(ExploreQuery):
+    """Parameters of the comparison of doors."""
+
+    opening_view = MEANS
+
+    by: Annotated[str, OneOf(tuple(DOORS))] = Field("door", title="Compare", description="Column.")
+    metric: Annotated[str, OneOf(_METRICS)] = Field("wall_per_event_s", description="Metric.")
+    reads: Annotated[str, OneOf(tuple(READS))] = Field("few", description="Reads.")
+
+    @property
+    def figure(self) -> FigureQuery:
+        """Query to the database: the means of each work by site, day and door."""
+        columns = dict.fromkeys(("site", DAY, self.by, *WORKLOAD_COLUMNS))
+        return replace(super().figure, by=tuple(columns))
+
+    @property
+    def noun(self) -> str:
+        """Noun for one of the compared things."""
+        return title_column(self.by)
+
+
+def is_kind_of_read(variant: str, reads: str) -> bool:
+    """Return whether a variant requests a few branches, or all of them.
+
+    A list or pattern of names is a selection, as of an analysis.
+    """
+    try:
+        branches = json.loads(variant).get("branches")
+    except (ValueError, AttributeError):
+        return False
+    if isinstance(branches, str):
+        return reads == "few"
+    if not isinstance(branches, int | float):
+        return False
+    return branches <= MAX_SPARSE_SHARE if reads == "few" else branches >= 1
+
+
+def _load_means(store: Store, query: DoorsQuery) -> list[DoorMean]:
+    """Load the means of the selected reads by door, site, day and work."""
+    figure = query.figure
+    with store.connection() as connection:
+        groups = DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups
+    return list(_read_groups(groups, query))
+
+
+def _read_groups(groups: Iterable[FigureGroup], query: DoorsQuery) -> Iterator[DoorMean]:
+    for group in groups:
+        texts = {name: str(value or "") for name, value in group.by.items()}
+        mean = group.metrics[query.metric].mean
+        day = group.by[DAY]
+        if not (texts[query.by] and isinstance(day, int) and mean and mean > 0):
+            continue
+        if is_kind_of_read(texts["variant"], query.reads):
+            work = (
+                texts["test_name"],
+                drop_release_axis(texts["variant"]),
+                texts["dataset_hash"],
+                texts["axis_root"],
+            )
+            yield DoorMean(texts[query.by], texts["site"], day, work, mean)
+
+
+@page("/figures/doors", "doors", DoorsQuery, position=23)
+def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
+    """Answer which door or protocol is best for sparse reads."""
+    query = request.query.resolve(request.store)
+    comparison = compare_doors(
+        _load_means(request.store, query),
+        is_lower_better=METRICS_BY_NAME[query.metric].better == "lower",
+    )
+    table = _build_table(comparison, query)
+    title = f"{query.noun.capitalize()} for reads of {READS[query.reads]}"
+    layout = _lay_out(comparison, query, title)
+    about = {"answer": answer(comparison, query), "selection": describe_window(query)}
+    if not request.is_html:
+        return PageContent(title, (), (table,), about)
+    conditions = [str(condition) for condition in query.conditions]
+    sections: list[Section] = [
+        headline(about["answer"]),
+        Form(
+            query.list_inputs(
+                by=DOORS,
+                reads=READS,
+                metric={name: title_column(name) for name in _METRICS},
+                first=None,
+                last=None,
+            ),
+            kept={"where": conditions[0]} if len(conditions) == 1 else {},
+        ),
+        *([Figure("doors", FigureChart(layout), _CAPTION, title=title)] if layout else []),
+        quiet("Selection: ", "; ".join([about["selection"], *conditions]), "."),
+        *([table] if table.rows else []),
+        Links(
+            [
+                Link(
+                    f"{title_column(query.metric)} by {query.noun}, by the same work",
+                    link_to("explore", query=_explore_parameters(query)),
+                )
+            ]
+        ),
+    ]
+    return PageContent(title, sections, (table,), about)
+
+
+_CAPTION = (
+    "Differences from the best one: the same test, variant, dataset and release read at the same site on "
+    "the same day. Each site and day counts once, and lines are intervals that hold together with 95 %."
+)
+
+
+def _explore_parameters(query: DoorsQuery) -> dict[str, Any]:
+    return {
+        "metric": query.metric,
+        "by": query.by,
+        "color": "site",
+        "view": RELATIVE,
+        "from": query.first,
+        "to": query.last,
+        "where": query.where,
+    }
+
+
+def answer(comparison: DoorComparison, query: DoorsQuery) -> str:
+    """Answer in a sentence which door is best, or why none can be named."""
+    reads = f"reads of {READS[query.reads]}"
+    noun, plural = query.noun, DOORS[query.by]
+    if not comparison.means:
+        return f"No {noun} can be named: there are no {reads} in this selection."
+    if len(comparison.doors) == 1:
+        return f"No {noun} can be named: all {reads} went through {comparison.doors[0]}."
+    if not comparison.best:
+        ties = comparison.list_ties()
+        tied = (
+            f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} could as well be one of the {' and '.join(ties)}."
+            if ties
+            else ""
+        )
+        return (
+            f"No {noun} can be named: no site did the same {reads} through two {plural} on the same day."
+            f"{tied} To compare them, run the same variants through several {plural} of a site."
+        )
+    certain = [contrast for contrast in comparison.contrasts if _is_certain(contrast, comparison)]
+    if not certain:
+        return (
+            f"No {noun} is certainly the best for {reads}: {comparison.best} has the best mean, but "
+            f"{_describe(comparison.contrasts[0], comparison, query)}."
+        )
+    doubtful = [contrast.door for contrast in comparison.contrasts if contrast not in certain]
+    others = "; ".join(_describe(contrast, comparison, query) for contrast in certain)
+    rest = f"; not certainly different: {', '.join(doubtful)}" if doubtful else ""
+    return f"{comparison.best} is the best {noun} for {reads}: {others}{rest}."
+
+
+def _is_certain(contrast: DoorContrast, comparison: DoorComparison) -> bool:
+    """Return whether the interval of a difference excludes zero."""
+    if contrast.estimate is None:
+        return False
+    low, high = contrast.estimate.interval(comparison.level)
+    return low > 0 or high < 0
+
+
+def _describe(contrast: DoorContrast, comparison: DoorComparison, query: DoorsQuery) -> str:
+    """Describe a difference with its interval and amount of data."""
+    amount = f"n = {pluralize(contrast.days, 'day')} with both at {pluralize(len(contrast.by_site), 'site')}"
+    if contrast.estimate is None:
+        return f"{contrast.door} has too few days beside it ({amount})"
+    better = METRICS_BY_NAME[query.metric].better
+    change = describe_change(contrast.estimate.mean, query.metric, better)
+    interval = format_change_interval(*contrast.estimate.interval(comparison.level))
+    title = title_column(query.metric)
+    return f"{contrast.door} is {change} in {title} (95 % interval {interval} %; {amount})"
+
+
+def _to_share(logarithm: float) -> float:
+    return math.expm1(logarithm)
+
+
+def _build_table(comparison: DoorComparison, query: DoorsQuery) -> DataTable:
+    """Build the table of differences from the best door."""
+    rows = []
+    for contrast in comparison.contrasts:
+        estimate = contrast.estimate
+        ends = estimate.interval(comparison.level) if estimate else (None, None)
+        low, high = (None if end is None else _to_share(end) for end in ends)
+        rows.append(
+            {
+                "door": contrast.door,
+                "difference": _to_share(estimate.mean) if estimate else None,
+                "low": low,
+                "high": high,
+                "days": contrast.days,
+                "sites": len(contrast.by_site),
+                "certain": "yes" if _is_certain(contrast, comparison) else "no",
+            }
+        )
+    columns = (
+        TableColumn("door", query.noun),
+        TableColumn("difference", "difference", format_per_cent, is_number=True),
+        TableColumn("low", "from", format_per_cent, is_number=True),
+        TableColumn("high", "to", format_per_cent, is_number=True),
+        TableColumn("days", "days with both", is_number=True),
+        TableColumn("sites", "sites", is_number=True),
+        TableColumn("certain", "certain"),
+    )
+    subject = f"{title_column(query.metric)} against {comparison.best or 'none'}"
+    return DataTable("doors", subject[:1].upper() + subject[1:], columns, rows)
+
+
+def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> FigureLayout | None:
+    """Lay out the differences as dots with intervals; None without any."""
+    drawn = [contrast for contrast in comparison.contrasts if contrast.estimate]
+    marks = []
+    for place, contrast in enumerate(drawn):
+        if contrast.estimate:
+            ends = contrast.estimate.interval(comparison.level)
+            low, high = (100 * _to_share(end) for end in ends)
+            mean = 100 * _to_share(contrast.estimate.mean)
+            marks.append(FigureMark(0, place, mean, low, high, count=contrast.days))
+    if not marks:
+        return None
+    return FigureLayout(
+        kind=DOTS,
+        title=title,
+        x_title="",
+        y_title=f"{title_column(query.metric)} against {comparison.best}, %",
+        groups=("", query.noun, ""),
+        counted="days",
+        scale="zero",
+        places=tuple(contrast.door for contrast in drawn),
+        series=tuple(style_series([("", "", "")])),
+        panels=(FigurePanel("", tuple(marks)),),
+    )
