@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from treehammer.analysis.statistics.sample import natural_sort_key
@@ -40,8 +38,6 @@ PALETTE = (
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 #: Line styles of lines without markers, as lengths of dashes and gaps.
 DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (9, 4), (3, 3), (8, 3, 2, 3))
-#: Color of lines that are like all others.
-QUIET_COLOR = "#a3abb3"
 #: Colors of texts and of grid lines; pages replace them by their own.
 INK_COLOR, GRID_COLOR = "#1d2329", "#d9dee3"
 
@@ -103,10 +99,6 @@ POINTS, BOXES, STEPS, HEAT_MAP, DOTS = "points", "boxes", "steps", "heat map", "
 QUANTILES = "quantiles"
 #: Kinds whose places lie below each other.
 UPRIGHT = (DOTS, QUANTILES)
-#: Lines of a trend that can all have their own color, and named ones of more.
-MAX_COLORED_LINES, MAX_NAMED_LINES = 8, 5
-#: Distance from the others, in standard deviations of the lines, from which a line stands out.
-_OUTLIER_DISTANCE = 3.5
 #: Scales of the axis of values: fitted to the data, from zero, logarithmic.
 LINEAR, ZERO, LOG = "linear", "zero", "log"
 #: Columns whose values are releases.
@@ -367,48 +359,6 @@ def _sort_keys(
         return [*map(rank_value, separate_values)], place, rank_value(value)
 
     return sorted(keys, key=rank)
-
-
-def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
-    """Color and name the lines of a trend that differ most from the others; all others become grey.
-
-    Args:
-        layout: of the figure.
-        unit: of its values.
-
-    Returns:
-        the figure, and a sentence on these lines; unchanged and '' for few lines.
-    """
-    if not layout.dates or len(layout.series) <= MAX_COLORED_LINES:
-        return layout, ""
-    at_place: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for number, panel in enumerate(layout.panels):
-        for mark in panel.marks:
-            at_place[number, mark.place].append(mark.y)
-    medians = {place: median(values) for place, values in at_place.items()}
-    differences: dict[int, list[float]] = defaultdict(list)
-    for number, panel in enumerate(layout.panels):
-        for mark in panel.marks:
-            differences[mark.series].append(mark.y - medians[number, mark.place])
-    means = {line: fmean(values) for line, values in differences.items()}
-    spread = 1.4826 * median(map(abs, means.values()))
-    ranked = sorted(means, key=lambda line: -abs(means[line]))
-    named = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
-    named = named[:MAX_NAMED_LINES]
-    names = ", ".join(
-        f"{layout.series[line].name} ({f'{means[line]:+.2g} {unit}'.strip().replace('-', '−')})"
-        for line in named
-    )
-    note = f"Farthest from the median of all lines, on average: {names}. Other lines are grey."
-    if not named:
-        named = [max(means, key=means.__getitem__), min(means, key=means.__getitem__)]
-        note = "No line stands out: the highest and the lowest one are named, all others are grey."
-    colors = dict(zip(named, PALETTE, strict=False))
-    series = tuple(
-        replace(line, color=colors.get(number, QUIET_COLOR), is_quiet=number not in colors)
-        for number, line in enumerate(layout.series)
-    )
-    return replace(layout, series=series), note
 
 
 def max_series(kind: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -22,6 +22,7 @@ from treehammer.web.figures.chart_parts import (
     encode_color,
     encode_field,
     encode_marker,
+    log_ticks,
     make_layer,
     without_zero,
     wrap_lines,
@@ -85,7 +86,7 @@ class NumberAxis:
         logarithmic: leave out numbers that are not positive.
     """
 
-    values: Iterable[float]
+    values: Sequence[float]
     seconds: bool = False
     whole: bool = False
     logarithmic: bool = False
@@ -100,7 +101,7 @@ class NumberAxis:
         placed = [value for value in self.values if value > 0 or not self.logarithmic]
         low, high = min(placed), max(placed)
         if self.logarithmic:
-            return (low / 2, high * 2) if low == high else (low, high)
+            return (low / 2, high * 2) if low == high else (low / 1.1, high * 1.1)
         # Dots at the ends of an axis of whole numbers are drawn in full.
         room = 0.5 if low == high else 0.03 * (high - low) if self.whole else 0.0
         return low - room, high + room
@@ -110,10 +111,14 @@ class NumberAxis:
         scale = {
             "type": "log" if self.logarithmic else "linear",
             "domain": list(self.ends),
-            "nice": not self.whole,
+            "nice": not self.whole and not self.logarithmic,
             **without_zero(self.logarithmic),
         }
         axis: Specification = {"grid": grid, "labelOverlap": True}
+        if self.logarithmic:
+            axis |= log_ticks(*self.ends)
+        elif all(float(value).is_integer() for value in self.values):
+            axis["tickMinStep"] = 1
         if self.seconds:
             axis["labelExpr"] = "format(datum.value, '~s') + 's'"
         elif self.whole:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -52,6 +52,7 @@ from treehammer.web.figures.figure_layout import (
     MAX_PANELS,
     MAX_PLACES,
     MAX_TIMES,
+    PALETTE,
     POINTS,
     FigureLayout,
     FigureMark,
@@ -62,7 +63,6 @@ from treehammer.web.figures.figure_layout import (
     group_value_writers,
     lay_out_figure,
     max_series,
-    name_outliers,
 )
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.figures.work_mix import Aggregation
@@ -77,6 +77,12 @@ _KINDS = {
 }
 #: Metrics that count something.
 _WHOLE_METRICS = {metric.name for metric in METRICS_BY_NAME.values() if metric.type == "int"}
+#: Lines of a trend that can all have their own color, and named ones of more.
+MAX_COLORED_LINES, MAX_NAMED_LINES = 8, 5
+#: Distance from the others, in standard deviations of the lines, from which a line stands out.
+_OUTLIER_DISTANCE = 3.5
+#: Color of lines that are like all others.
+QUIET_COLOR = "#a3abb3"
 _PER_CENT = DisplayUnit("%", 0.01)
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
@@ -131,6 +137,48 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
     ]
     layout, note = name_outliers(lay_out_figure(empty, marks, short), unit.name)
     return replace(layout, outliers=note)
+
+
+def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
+    """Color and name the lines of a trend that differ most from the others; all others become grey.
+
+    Args:
+        layout: of the figure.
+        unit: of its values.
+
+    Returns:
+        the figure, and a sentence on these lines; unchanged and '' for few lines.
+    """
+    if not layout.dates or len(layout.series) <= MAX_COLORED_LINES:
+        return layout, ""
+    at_place: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for number, panel in enumerate(layout.panels):
+        for mark in panel.marks:
+            at_place[number, mark.place].append(mark.y)
+    medians = {place: median(values) for place, values in at_place.items()}
+    differences: dict[int, list[float]] = defaultdict(list)
+    for number, panel in enumerate(layout.panels):
+        for mark in panel.marks:
+            differences[mark.series].append(mark.y - medians[number, mark.place])
+    means = {line: fmean(values) for line, values in differences.items()}
+    spread = 1.4826 * median(map(abs, means.values()))
+    ranked = sorted(means, key=lambda line: -abs(means[line]))
+    named = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
+    named = named[:MAX_NAMED_LINES]
+    names = ", ".join(
+        f"{layout.series[line].name} ({f'{means[line]:+.2g} {unit}'.strip().replace('-', '−')})"
+        for line in named
+    )
+    note = f"Farthest from the median of all lines, on average: {names}. Other lines are grey."
+    if not named:
+        named = [max(means, key=means.__getitem__), min(means, key=means.__getitem__)]
+        note = "No line stands out: the highest and the lowest one are named, all others are grey."
+    colors = dict(zip(named, PALETTE, strict=False))
+    series = tuple(
+        replace(line, color=colors.get(number, QUIET_COLOR), is_quiet=number not in colors)
+        for number, line in enumerate(layout.series)
+    )
+    return replace(layout, series=series), note
 
 
 def _is_drawable(point: FigurePoint, scale: str) -> bool:

@@ -30,13 +30,13 @@ from treehammer.web.figures.figure_layout import (
     FigurePanel,
     FigureSeries,
     choose_release_colors,
-    name_outliers,
     style_series,
 )
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
 from treehammer.web.pages.effect_tables import find_axis_reach
 from treehammer.web.pages.latency_figure import chart_histograms
 from treehammer.web.pages.measurement_page import PhaseChart, chart_phases
+from treehammer.web.pages.spread_figure import name_outliers
 
 BLUE = "#0072b2"
 
