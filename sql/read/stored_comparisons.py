@@ -261,6 +261,16 @@ def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str,
     return {summary.first_verdict.comparison_id: summary for summary in summaries}
 
 
+def fetch_scope_verdicts(
+    store: ResultsReader, comparison_ids: Sequence[str], scope: str
+) -> list[VerdictRow]:
+    """Fetch the verdicts of one scope, as in :class:`.rows.VerdictRow`, of some comparisons."""
+    table = verdict.c
+    query = sa.select(verdict).where(table.comparison_id.in_(comparison_ids), table.scope == scope)
+    with store.connection() as connection:
+        return fetch_rows(connection, VerdictRow, query.order_by(table.comparison_id, table.line))
+
+
 def _list_newest(
     connection: Connection,
     release: str | None = None,

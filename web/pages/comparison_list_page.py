@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +17,21 @@ from starlette.responses import Response
 
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
-from treehammer.sql.read.stored_comparisons import ComparisonSummary
+from treehammer.sql.read.stored_comparisons import (
+    ComparisonSummary,
+    fetch_scope_verdicts,
+    list_release_comparisons,
+)
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.columns import column
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
+from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
 from treehammer.web.page_query import ListQuery, OneOf, PathText
 from treehammer.web.page_service import error_sentence
@@ -43,9 +49,10 @@ from treehammer.web.pages.compare_query import (
     compare_now,
 )
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
-from treehammer.web.pages.effect_matrix import load_release_matrices
+from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
 from treehammer.web.sections import (
     Command,
+    Figure,
     Link,
     Paragraph,
     Progress,
@@ -60,6 +67,8 @@ from treehammer.web.sections import (
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
 
+#: Tests whose releases are drawn.
+MAX_FORESTS = 3
 #: Stored comparisons on one page of the list.
 COMPARISONS_PER_PAGE = 20
 #: Axes that every test has; others can be typed.
@@ -270,6 +279,7 @@ def _list_comparisons(
                 "comparison, over all sites where possible."
             ),
             *(TableSection(matrix, is_static=True) for matrix in matrices),
+            *_draw_releases(store),
             anchor="releases",
         )
         if matrices
@@ -282,6 +292,23 @@ def _list_comparisons(
     )
     about = {"page": number, "pages": pages, "count": count}
     return PageContent("Compare", sections, (table,), about, status=status)
+
+
+def _draw_releases(store: Store) -> Iterator[Figure]:
+    """Draw all releases against the base of most comparisons, one forest plot for each test."""
+    by_base: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for comparison in list_release_comparisons(store, METRIC):
+        by_base[comparison.test, comparison.a].append(comparison.comparison_id)
+    for test in sorted({test for test, _ in by_base})[:MAX_FORESTS]:
+        (_, base), ids = max(
+            (item for item in by_base.items() if item[0][0] == test),
+            key=lambda item: (len(item[1]), natural_sort_key(item[0][1])),
+        )
+        rows = fetch_scope_verdicts(store, ids, SITES_SCOPE)
+        plot = ForestPlot.of_comparisons([rows], DEFAULT_DELTA)
+        if plot and len(ids) > 1:
+            heading = f"{test or 'Several tests'}: releases against {base}"
+            yield Figure(f"releases-{test}", plot, plot.caption, heading)
 
 
 def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
