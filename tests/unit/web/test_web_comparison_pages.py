@@ -382,3 +382,20 @@ def _wait_for(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
 
     wait_until(has_found, "no response")
     return found[0]
+
+
+def test_all_releases_are_drawn_against_the_base_of_most_comparisons(pages: ServiceThread) -> None:
+    effects = {
+        ("6.34.08", "6.38.00"): 0.001,
+        ("6.34.08", "6.40.00"): 0.05,
+        ("6.38.00", "6.40.00"): 0.05,
+    }
+    for number, ((a, b), effect) in enumerate(effects.items()):
+        row = build_verdict(
+            str(number), a=a, b=b, label="branches=4%", verdict="slower" if effect > 0.02 else "same",
+            effect=effect, low=effect - 0.005, high=effect + 0.005,
+        )  # fmt: skip
+        pages.store.replace_comparison(str(number), [], [row])
+    (chart,) = load_charts(pages.load_page("/compare"))
+    lines = {mark["line"]: round(mark["change"], 1) for mark in list_marks(chart)}
+    assert lines == {"6.38.00 · 4 % of the branches": 0.1, "6.40.00 · 4 % of the branches": 5.1}
