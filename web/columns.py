@@ -5,8 +5,9 @@ Metrics have the titles of the catalogue. A page writes ``column("site")``, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from treehammer.analysis.comparison.verdict_text import format_milliseconds
@@ -39,7 +40,7 @@ def _time(key: str, title: str) -> TableColumn:
 _DECLARED = (
     TableColumn("site", "site", link=link_rows("site", site="site")),
     TableColumn("storage_site", "storage"),
-    TableColumn("job_id", "job", lambda id_: id_[:8], link=link_rows("job", job_id="job_id")),
+    TableColumn("job_id", "job", link=link_rows("job", job_id="job_id")),
     TableColumn("test_name", "test"),
     TableColumn("axis_root", "ROOT"),
     TableColumn("root", "ROOT"),
@@ -107,6 +108,13 @@ def _describe_metric(key: str) -> TableColumn:
 def count_columns(*keys: str) -> tuple[TableColumn, ...]:
     """Return columns of counts whose titles are their keys."""
     return tuple(TableColumn(key, key, is_number=True) for key in keys)
+
+
+def job_column(job_ids: Iterable[str], title: str = "") -> TableColumn:
+    """Return the column of jobs, whose identities are cut to the first letters that differ, at least 8."""
+    distinct = {*job_ids}
+    size = next(size for size in count(8) if len({id_[:size] for id_ in distinct}) == len(distinct))
+    return column("job_id", title, format_value=lambda id_: id_[:size])
 
 
 def variant_column(variants: VariantLabels, **changes: Any) -> TableColumn:

@@ -25,7 +25,7 @@ from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import format_counts
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import count_pages, past_last_page_text
-from treehammer.web.columns import column, columns, hidden
+from treehammer.web.columns import column, columns, hidden, job_column
 from treehammer.web.display_formats import format_time
 from treehammer.web.page_query import OneOf, PageNumber, PageQuery, PathText, Text
 
@@ -197,7 +197,7 @@ def build_message_table(store: Store, campaign: CampaignRow) -> DataTable:
         column("count", "times", is_number=True),
         TableColumn("site", "site"),
         *columns("kind", "phase", "message"),
-        column("job_id", "example job"),
+        job_column(example.values(), "example job"),
     )
     limits = [f"From the first {len(messages)} failed measurements."] * (
         len(messages) == campaign_queries.MAX_FAILURE_MESSAGES

@@ -31,6 +31,7 @@ from treehammer.web.columns import (
     column,
     columns,
     hidden,
+    job_column,
     outcome_columns,
     outcome_counts,
     variant_column,
@@ -257,7 +258,8 @@ def _build_failure_table(store: Store, site: str, day: int, variants: VariantLab
             column("test_name"),
             variant_column(variants),
             hidden("variant_label"),
-            *columns("axis_root", "host", "job_id"),
+            *columns("axis_root", "host"),
+            job_column(failure.job_id for failure in failures),
             hidden("campaign_id"),
         ),
         failures,
@@ -272,7 +274,7 @@ def _build_job_table(store: Store, site: str, day: int) -> DataTable:
         "jobs",
         "Jobs with measurements",
         (
-            column("job_id"),
+            job_column(job.job_id for job in jobs),
             column(
                 "campaign_id",
                 "campaign",

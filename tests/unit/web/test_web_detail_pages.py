@@ -87,6 +87,14 @@ def test_day_links_to_jobs_campaigns_and_measurements(service: ServiceThread) ->
     assert checksum["variant"] == COMMON["variant"]
 
 
+def test_jobs_with_like_identities_are_told_apart(pages: ServiceThread) -> None:
+    jobs = ["nightly-2026-a1", "nightly-2026-b2"]
+    pages.store.add(make_measurement(job, **{**COMMON, **BROKEN}) for job in jobs)
+    tables = pages.read(f"/days/{DAY}?site=SITE/A").tables
+    for name in ("jobs", "failing"):
+        assert sorted(tables[name].column("job_id")) == ["nightly-2026-a", "nightly-2026-b"]
+
+
 def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
     found = service.load_document(f"/days/{DAY}?site=SITE/A")
     rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
