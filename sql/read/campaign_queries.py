@@ -221,6 +221,34 @@ def fetch_job(store: ResultsReader, id_: str) -> JobRow:
     return _fetch_by_id(store, JobRow, job, id_)
 
 
+def find_job(store: ResultsReader, id_: str) -> JobRow:
+    """Fetch a job as :func:`fetch_job` does; one without a row from its measurements, without a state.
+
+    Raises:
+        NothingToDoError: there are neither.
+    """
+    try:
+        return fetch_job(store, id_)
+    except NothingToDoError:
+        if (row := _build_job_row(store, id_)) is None:
+            raise
+        return row
+
+
+def _build_job_row(store: ResultsReader, id_: str) -> JobRow | None:
+    names = ("campaign_id", "site", "door", "kind")
+    # The index of measurements begins with the campaign.
+    query = measurement_sql.select_columns(names).where(
+        measurement.c.campaign_id.in_(sa.select(campaign.c.id)), measurement.c.job_id == id_
+    )
+    with store.connection() as connection:
+        values = connection.execute(query.limit(1)).first()
+    if values is None:
+        return None
+    campaign_id, site, door, kind = (str(value or "") for value in values)
+    return JobRow(id_, campaign_id, site, door, kind, 0, "", "", "", 0, "")
+
+
 def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
     with store.connection() as connection:
         rows = fetch_rows(connection, kind, sa.select(table).where(table.c.id == id_))

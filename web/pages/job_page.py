@@ -179,7 +179,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         NothingToDoError: the job or the log does not exist.
     """
     store = request.store
-    job = campaign_queries.fetch_job(store, request.query.job_id)
+    job = campaign_queries.find_job(store, request.query.job_id)
     folders = request.resources.share(find_output_folders)(job)
     if log_name := request.raw.query_params.get(LOG):
         return send_log(folders, log_name)
@@ -258,7 +258,9 @@ def _describe_progress(
 ) -> Iterator[Section]:
     """Say how current the state of an unfinished job is."""
     command = f"treehammer status {campaign.id} --follow"
-    if not has_started:
+    if not job.state:
+        yield quiet("Only measurements of this job were received, not its state.")
+    elif not has_started:
         yield Paragraph(
             "The job has not started yet. Its state is as of the last query of the batch system. "
             "Query again:"

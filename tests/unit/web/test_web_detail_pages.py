@@ -95,6 +95,16 @@ def test_jobs_with_like_identities_are_told_apart(pages: ServiceThread) -> None:
         assert sorted(tables[name].column("job_id")) == ["nightly-2026-a", "nightly-2026-b"]
 
 
+def test_jobs_open_without_measurements_and_without_row(pages: ServiceThread) -> None:
+    lost = make_job_row("lost", campaign_id="nightly", site=SITE, state="lost")
+    pages.store.add_campaign(make_campaign_row("nightly"), [lost])
+    pages.store.set_attempts([AttemptRow("lost", 1, "lost", 1, 2, None, "batch", "gone")])
+    pages.store.add([make_measurement("received", **COMMON)])
+    assert "batch: gone" in pages.read("/jobs/lost").text
+    assert "Only measurements of this job were received" in pages.read("/jobs/received").text
+    assert pages.client.get("/jobs/neither").status_code == 404
+
+
 def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
     found = service.load_document(f"/days/{DAY}?site=SITE/A")
     rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
