@@ -66,6 +66,7 @@ from treehammer.web.pages.overview_tiles import (
     EFFICIENCY_DAYS,
     SiteRow,
     build_tiles,
+    choose_letter,
     load_site_days,
     load_storage_days,
     make_day_table,
@@ -288,7 +289,9 @@ def _show_matrix(
         yield Paragraph("No measurements in this period. The last ones are from ", link, ".")
         return
     yield TableSection(matrix, "newest", exported)
-    yield Legend([(Badge(state.letter, state.value), state.value) for state in _SHOWN_STATES])
+    yield Legend(
+        [(Badge(choose_letter(state), state.value), state.value) for state in _SHOWN_STATES]
+    )
     evaluated = (" The state is that of the ", Link("last evaluation", link_to("sites")), ".")
     yield quiet(
         f"{describe_daily_rule()} Jobs without any measurement are not counted.",

@@ -138,13 +138,18 @@ def _make_day_column(day: date, address: Callable[[SiteRow[Any], date], str]) ->
         judged = row[key]
         link = address(row["line"], day) if judged.total else ""
         title = f"{row['site']}, {name}: {judged.status}, {judged}"
-        # Days without trouble are blank, so that the others stand out.
-        letter = "·" if judged.status is SiteState.OK else judged.letter
+        is_load = isinstance(judged, StorageDay)
+        letter = judged.letter if is_load else choose_letter(judged.status)
         return HeatCell(letter, judged.status, address=link, tooltip=title, is_symbol=True)
 
     return TableColumn(
         key, str(day.day), tooltip=name, css_class=lambda row: _day_class(row[key]), draw=draw
     )
+
+
+def choose_letter(status: SiteState) -> str:
+    """Return the letter of a day; days without trouble are blank, so that the others stand out."""
+    return "·" if status is SiteState.OK else status.letter
 
 
 def _day_class(judged: DayOutcomes | StorageDay) -> str:
