@@ -23,7 +23,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
@@ -45,7 +44,7 @@ from treehammer.web.arranged_table import (
     arrange_table,
 )
 from treehammer.web.core.auth import AccessControl, session_token
-from treehammer.web.core.live_database import LiveDatabase, run_queries
+from treehammer.web.core.live_database import run_queries
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -150,21 +149,17 @@ class PageContext:
     """Dependencies shared by all pages.
 
     Attributes:
-        database: opened for reading by each page.
         access_control: decides who may read.
         templates: see :func:`treehammer.web.display_formats.build_environment`.
         assets: styles and scripts.
         menu: route name -> title of the pages in the menu.
-        settings: of the service.
         resources: of pages.
     """
 
-    database: LiveDatabase
     access_control: AccessControl
     templates: Environment
     assets: StaticAssets
     menu: Mapping[str, str]
-    settings: Settings
     resources: PageResources
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
@@ -209,7 +204,7 @@ class PageContext:
             slots = self._drawing if DRAWING in request.query_params else slots
             async with _acquire_slot(slots):
                 work = functools.partial(self._respond, handle_page, request)
-                return await run_queries(work, request, self.settings.serve_query_seconds)
+                return await run_queries(work, request, self.resources.settings.serve_query_seconds)
 
         middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if compress else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
@@ -218,7 +213,7 @@ class PageContext:
         CURRENT_REQUEST.set(request)
         try:
             output_format = requested_format(request)
-            with self.database.open_store() as store, store.one_state():
+            with self.resources.database.open_store() as store, store.one_state():
                 content = handle_page(store, request)
             if isinstance(content, Response):
                 return content

@@ -111,7 +111,7 @@ def _stream_route(context: PageContext) -> BaseRoute:
     def answer(store: Store, request: Request) -> Response:
         query = CampaignOperationsQuery.parse(request, strict=True)
         owners = _list_owners(store, query.campaign_id)
-        lines = _stream_lines(context.database, owners, limiter)
+        lines = _stream_lines(context.resources.database, owners, limiter)
         return StreamingResponse(lines, media_type=JSON_LINES)
 
     path = allow_any_text(CAMPAIGN_OPERATIONS_PATH)

@@ -350,8 +350,3 @@ register_url_convertor("some", NonEmptyTextConvertor())
 def allow_any_text(path: str) -> str:
     """Return a path for a route in which every part in braces may be any text."""
     return re.sub(r"\{(\w+)\}", r"{\1:text}", path)
-
-
-def require_text(path: str) -> str:
-    """Return a path as :func:`allow_any_text`, whose parts may not be empty."""
-    return re.sub(r"\{(\w+)\}", r"{\1:some}", path)

@@ -260,7 +260,7 @@ def _refuse(reason: str, error: Exception | None = None) -> RequestRefusedError:
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes for signing in at the provider; none without one."""
-    settings = context.settings
+    settings = context.resources.settings
     if not settings.serve_oidc_issuer:
         return []
     # Imported here, as it needs a package of the extra.

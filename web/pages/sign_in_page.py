@@ -95,11 +95,13 @@ def sign_in_view(
         "sign_in.html.j2",
         sentence=sentence,
         target=target or requested_address(request),
-        provider=urlsplit(context.settings.serve_oidc_issuer).hostname or "",
+        provider=urlsplit(context.resources.settings.serve_oidc_issuer).hostname or "",
         tried=request.method == "POST" or bool(session_token(request)),
     )
     title = (
-        "Sign in to read results" if context.settings.serve_oidc_issuer else "Reading needs a key"
+        "Sign in to read results"
+        if context.resources.settings.serve_oidc_issuer
+        else "Reading needs a key"
     )
     response = context.render_html(PageContent(title, [form], status=401), request)
     response.headers.update(headers)
@@ -153,7 +155,7 @@ async def open_session(
     address = request.client.host[:MAX_WORD] if request.client else "-"
 
     def open_() -> str:
-        return context.database.open_session(
+        return context.resources.database.open_session(
             holder, address=address, now_us=now_us, expires_us=expires_us
         )
 
@@ -180,7 +182,7 @@ async def end_session(context: PageContext, request: Request, response: Response
     """
     if token := session_token(request):
         try:
-            await anyio.to_thread.run_sync(context.database.end_session, token)
+            await anyio.to_thread.run_sync(context.resources.database.end_session, token)
         except StoreError as error:
             raise service_unavailable(
                 f"the session could not be ended: {error.message}. Sign out again"

@@ -298,13 +298,11 @@ class PageRoutes:
         pages = load_pages()
         assets = StaticAssets(STATIC_DIR)
         self._context = PageContext(
-            database,
             access_control,
             build_environment(),
             assets,
             {page.name: page.menu for page in pages if page.menu},
-            settings := settings or load_settings(),
-            PageResources(database, settings),
+            PageResources(database, settings or load_settings()),
         )
         routes: list[BaseRoute] = [self._context.declared_route(page) for page in pages]
         routes += [
