@@ -185,7 +185,7 @@ def answer(comparison: DoorComparison, query: DoorsQuery) -> str:
     if not comparison.best:
         ties = comparison.list_ties()
         tied = (
-            f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} could as well be one of the {' and '.join(ties)}."
+            f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} could as well come from the {' and '.join(ties)}."
             if ties
             else ""
         )

@@ -244,6 +244,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     number = aligned_format(
         (_find_statistic(point, name) for point in data.points for name in measured), unit
     )
+    in_heading = f", {unit.name}" if query.view == RELATIVE else ""
     columns = (
         *group_columns(query, data, links),
         *outcome_columns(),
@@ -251,7 +252,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         *(
             TableColumn(name, name, is_number=True)
             if name == "jobs"
-            else TableColumn(name, title_column(name), number, is_number=True)
+            else TableColumn(name, f"{title_column(name)}{in_heading}", number, is_number=True)
             for name in numbers
         ),
         *aggregation_column(query, data),

@@ -240,13 +240,13 @@ UNIT_SIZES = {
 _NUMBER = re.compile(
     r"([+−-]?)([\d,]+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(bytes|min|[nµm]?s\b|%|[kMG]?B\b|[kMG]Hz)?"
 )
-_HEADING_UNIT = re.compile(r", (ms|s|MB|kB)(?:/event)?$|\((s|ms)\)$")
+_HEADING_UNIT = re.compile(r", (ms|s|MB|kB)(?:/event)?$|\((s|ms)\)$|^(?:difference|RMS), (%)$")
 
 
 def find_heading_unit(heading: str) -> str:
     """Find the unit in a heading such as ``CPU, ms/event``; '' for none."""
     match = _HEADING_UNIT.search(heading)
-    return (match[1] or match[2]) if match else ""
+    return next(filter(None, match.groups())) if match else ""
 
 
 def parse_numbers(text: str, unit: str = "") -> list[tuple[float, float]]:
