@@ -181,6 +181,26 @@ def list_recent_changes(store: Store, site: str = "", release: str = "") -> list
     return sorted(chosen, key=lambda change: (not change_points.is_regression(change), -change.day))
 
 
+def count_messages(rows: Iterable[Row]) -> DataTable:
+    """Build the table of the messages of bad measurements, each with its count, the most frequent first."""
+    names = ("failure_class", "failure_kind", "failure_phase", "message")
+    counts = Counter(
+        (
+            row["failure_class"] or Outcome.IMPLAUSIBLE.value,
+            row["failure_kind"] or "",
+            row["failure_phase"] or "",
+            (row["failure_message"] or row["implausible_reasons"] or ""),
+        )
+        for row in rows
+    )
+    counted = [
+        {**dict(zip(names, key, strict=True)), "times": count}
+        for key, count in counts.most_common()
+    ]
+    listed = (column("times", is_number=True), *columns(*names))
+    return DataTable("messages", "Messages", listed, counted, empty_text="", is_exported=False)
+
+
 def campaign_table(name: str, caption: str, campaigns: Sequence[CampaignState]) -> DataTable:
     """Build a table of campaigns with their jobs by state, linked to their pages."""
     return build_table(

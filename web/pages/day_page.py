@@ -26,6 +26,7 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
+from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.columns import (
     column,
@@ -45,8 +46,10 @@ from treehammer.web.display_formats import (
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import Day, PageQuery, TextOrBlank
+from treehammer.web.pages.common_tables import count_messages
 from treehammer.web.sections import (
     Badge,
+    Folded,
     Link,
     Links,
     Pager,
@@ -111,14 +114,20 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     classes = dict(failures.most_common())
     counted = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
     explanation = explain_period(store, site, Period.of_day(midnight_us(day)))
+    messages = count_messages(
+        {**row, "failure_message": row["message"], "implausible_reasons": ""}
+        for row in failing.rows
+    )
+    bad_measurements = Folded(pluralize(len(failing.rows), "measurement"), failing)
+    shown_failures = (messages, bad_measurements) if failing.rows else (failing,)
     sections = (
-        Paragraph(Badge(judged.status), f" {judged}{counted}"),
         headline(f"{explanation or ''}"),
+        Paragraph(Badge(judged.status), f" {judged}{counted}"),
         quiet(describe_daily_rule()),
         Pager(list(_neighbor_links(day, site)), "Other days"),
         Links(list(_related_links(site, day)) if judged.total else []),
         Titled("Measurements", measured),
-        *((Titled("Failures", failing), Titled("Jobs", jobs)) if judged.total else ()),
+        *((Titled("Failures", *shown_failures), Titled("Jobs", jobs)) if judged.total else ()),
     )
     crumbs = [Link("Sites by day", f"{link_to('overview')}#days")]
     crumbs += [Link(site, link_to("site", site=site))] if site else []

@@ -39,7 +39,7 @@ from treehammer.web.display_formats import (
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText
-from treehammer.web.pages.common_tables import efficiency_section
+from treehammer.web.pages.common_tables import count_messages, efficiency_section
 from treehammer.web.pages.execution_logs import LOG, find_output_folders, send_log, show_log
 from treehammer.web.pages.latency_figure import build_bin_table, draw_reads, sum_reads
 from treehammer.web.sections import (
@@ -201,15 +201,17 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
     command = campaign_outcome.rerun_command(campaign)
+    bad_rows = [row for row in rows if _failure_reason(row)]
     sections = (
+        headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
         quiet(
             f"{job.kind} job, repeat {job.repeat}, door {job.door or '–'} · ",
             Styled(job.state, f"state {job.state}"),
         ),
-        headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
         Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
         _describe_limit(rows),
+        count_messages(bad_rows) if len(bad_rows) > 1 else None,
         *(
             _describe_attempt(
                 table, number, recorded.get(number), measured[number], folders.get(number), variants

@@ -105,6 +105,16 @@ def test_jobs_open_without_measurements_and_without_row(pages: ServiceThread) ->
     assert pages.client.get("/jobs/neither").status_code == 404
 
 
+def test_equal_messages_are_counted(service: ServiceThread) -> None:
+    lacking = (LACKING["failure_message"], "2")
+    for address, expected in (
+        (f"/days/{DAY}?site=SITE/A", [lacking, (BROKEN["failure_message"], "1")]),
+        ("/jobs/lacking", [lacking]),
+    ):
+        table = service.read(address).tables["messages"]
+        assert [*zip(table.column("message"), table.column("times"), strict=True)] == expected
+
+
 def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
     found = service.load_document(f"/days/{DAY}?site=SITE/A")
     rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
