@@ -249,6 +249,33 @@ def _build_job_row(store: ResultsReader, id_: str) -> JobRow | None:
     return JobRow(id_, campaign_id, site, door, kind, 0, "", "", "", 0, "")
 
 
+def name_jobs(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
+    """Map jobs to their labels and repeats; those without a row are left out."""
+    query = sa.select(job.c.id, job.c.label, job.c.kind, job.c.repeat)
+    with store.connection() as connection:
+        return {
+            id_: f"{label or kind}, repeat {repeat}"
+            for part in split_ids(sorted(ids))
+            for id_, label, kind, repeat in connection.execute(query.where(job.c.id.in_(part)))
+        }
+
+
+def fetch_measurements(
+    store: ResultsReader, ids: Collection[str], columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Fetch columns of some measurements; those that do not exist are left out."""
+    with store.connection() as connection:
+        return [
+            dict(zip(columns, values, strict=True))
+            for part in split_ids(sorted(ids))
+            for values in connection.execute(
+                measurement_sql.select_columns(columns).where(
+                    measurement.c.measurement_id.in_(part)
+                )
+            )
+        ]
+
+
 def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
     with store.connection() as connection:
         rows = fetch_rows(connection, kind, sa.select(table).where(table.c.id == id_))

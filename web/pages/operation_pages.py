@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,9 +17,11 @@ from pydantic import Field
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.status.site_status import list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, SubjectState
+from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import StatusChangeRow
+from treehammer.sql.read import campaign_queries
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarms import AlarmOutbox
 from treehammer.sql.watch.patrol_report import MAX_STARTS, PatrolReport, fetch_report
@@ -32,7 +34,7 @@ from treehammer.web.columns import column, columns, hidden
 from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import describe_state
+from treehammer.web.pages.common_tables import count_messages, describe_state
 from treehammer.web.sections import (
     Badge,
     Code,
@@ -53,6 +55,19 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
     "campaigns": ("campaign", "campaign", "campaign_id"),
     "sites": ("site", "site", "site"),
 }
+#: Columns that name a measurement, and those of its outcome.
+_RESULT_COLUMNS = (
+    "measurement_id",
+    "variant_label",
+    "kind",
+    "started_us",
+    "plausible",
+    "implausible_reasons",
+    "failure_class",
+    "failure_kind",
+    "failure_phase",
+    "failure_message",
+)
 #: Events on the page.
 MAX_EVENTS = 100
 
@@ -173,18 +188,24 @@ def state_change_page(request: PageRequest[StateChangeQuery]) -> PageContent:
     if row is None:
         raise NothingToDoError(f"there is no change of a state {identity[:100]!r}")
     change, facts = describe_state(row), list(_list_facts(row))
-    tests, results = _build_test_table(row.evidence), _build_result_table(row.evidence)
+    failed = campaign_queries.fetch_measurements(
+        request.store, row.evidence.measurements or (), _RESULT_COLUMNS
+    )
+    tests = _build_test_table(row.evidence)
+    results = _build_result_table(row.evidence, _name_results(request.store, row.evidence, failed))
+    bad = [values for values in failed if classify_outcome(values) is not Outcome.GOOD]
     title, above = f"{name_subject(row)}: {row.state}", Link("Sites", link_to("sites"))
     if row.subject_kind != CENTRAL:
         site = locate_subject(row.subject_kind, row.site)[0]
         title, above = f"{row.site}, {title}", Link(row.site, link_to("site", site=site))
     sections = (
-        headline(Badge(row.state), f" since {format_time(row.since_us)}: {row.reason}"),
         headline(change["explanation"]),
+        headline(Badge(row.state), f" since {format_time(row.since_us)}: {row.reason}"),
         Facts(facts),
         Titled("Runs by test", tests, anchor="tests"),
         Titled(
             "Results",
+            count_messages(bad) if bad else None,
             results,
             quiet(
                 "At most 20 of each kind, the newest first; those that are not good if there are any."
@@ -225,10 +246,25 @@ def _build_test_table(evidence: StateEvidence) -> DataTable:
     return DataTable("tests", "Runs by test", listed, rows, "The rule counts no runs by test.")
 
 
-def _build_result_table(evidence: StateEvidence) -> DataTable:
+def _name_results(
+    store: Store, evidence: StateEvidence, measurements: Sequence[Row]
+) -> dict[str, str]:
+    """Map identities of results to names for readers."""
+    named = {
+        row["measurement_id"]: ", ".join(
+            (row["variant_label"] or row["kind"], format_time(row["started_us"]))
+        )
+        for row in measurements
+    }
+    named |= campaign_queries.name_jobs(store, evidence.jobs or ())
+    return named | campaign_queries.fetch_distinct_names(store, evidence.campaigns or ())
+
+
+def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> DataTable:
     """Build the table of the results behind the change, each with its page."""
     rows = [
         {
+            "name": names.get(identity) or identity,
             "kind": word,
             "identity": identity,
             "address": link_to(route, **{parameter: identity}),
@@ -237,9 +273,9 @@ def _build_result_table(evidence: StateEvidence) -> DataTable:
         for identity in getattr(evidence, key) or ()
     ]
     listed = (
-        column("identity", link=lambda row: row["address"]),
+        column("name", "result", link=lambda row: row["address"]),
         column("kind"),
-        hidden("address"),
+        *hidden_columns("identity", "address"),
     )
     return DataTable("results", "Results", listed, rows, "No results are named.")
 

@@ -293,6 +293,9 @@ def test_pages_show_states_with_evidence(pages: ServiceThread) -> None:
     assert "open: " in pages.read(address).text
     results = pages.load_tables(address)["results"]
     assert {row["kind"] for row in results} == {"measurement", "job", "campaign"}
+    assert not any(row["name"] == row["identity"] for row in results), "identities say nothing"
+    (message,) = pages.read(address).tables["messages"].rows
+    assert int(message["times"]) == sum(row["kind"] == "measurement" for row in results)
     for result in results:
         assert pages.client.get(result["address"]).status_code == 200, result
     assert pages.client.get("/state-changes/nothing").status_code == 404
