@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, SUBJECT
 from treehammer.sql.core.rows import ExtraRow
+from treehammer.sql.read.campaign_queries import MAX_JOB_MEASUREMENTS
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
@@ -76,6 +78,17 @@ _OUTCOME = (
     "failure_phase",
     "failure_message",
 )
+#: What distinguishes the executions of a job.
+_EXECUTION = (
+    "measurement_id",
+    "variant_label",
+    "kind",
+    "axis_root",
+    "attempt",
+    "round",
+    "position",
+    *_OUTCOME,
+)
 #: Shown elsewhere, or too long for a table.
 _LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
 #: Numbers whose ratio says nothing.
@@ -112,7 +125,8 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     b = _fetch_values(request.store, other) if other else None
     differences, *tables = _build_tables(list(_list_values(a, b)), is_pair=b is not None)
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
-    choice = FormInput("with", "Compare with measurement", other, is_text=True)
+    others = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
+    choice = FormInput("with", "Compare with", other, {"": "–", **others})
     sections = (
         quiet(
             "Measurement ",
@@ -121,7 +135,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
             f"{classify_outcome(a)} · ",
             Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
-        Form([choice], "Compare"),
+        Form([choice], "Compare") if others else None,
         *(_name_other(b) if b else ()),
         Titled("What differs", differences, anchor="differences") if b else None,
         Folded("End of the output", Log(a["log_excerpt"]), is_open=True)
@@ -136,6 +150,31 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         (differences, *tables),
         crumbs=[Link("Job", link_to("job", job_id=a["job_id"]))],
     )
+
+
+def _list_others(store: Store, row: Mapping[str, Any]) -> dict[str, str]:
+    """Name the other measurements of the same job, in the order of their execution, by identity."""
+    of_job = Selection((row["campaign_id"],), (Condition("job_id", "=", row["job_id"]),))
+    with store.snapshot() as snapshot:
+        measurements = snapshot.measurements(of_job, _EXECUTION)
+        rows = sorted(
+            islice(measurements, MAX_JOB_MEASUREMENTS),
+            key=lambda other: [other[name] for name in ("attempt", "round", "position")],
+        )
+    attempts = {other["attempt"] for other in rows}
+    return {
+        str(other["measurement_id"]): ", ".join(
+            (
+                str(other["variant_label"] or other["kind"]),
+                *([f"ROOT {other['axis_root']}"] if other["axis_root"] else []),
+                *([f"attempt {other['attempt']}"] if len(attempts) > 1 else []),
+                f"round {other['round']}, position {other['position']}",
+                str(classify_outcome(other)),
+            )
+        )
+        for other in rows
+        if other["measurement_id"] != row["measurement_id"]
+    }
 
 
 def _title_measurement(row: Mapping[str, Any]) -> str:

@@ -372,6 +372,7 @@ def test_differences_of_the_environment_come_first(
     (time,) = [row for row in found["times"] if row["name"] == "cpu_per_event_s"]
     assert time["change"] == pytest.approx(1.0)
     page = service.read(f"/measurements/{good}?with={failed}")
+    assert {*page.fields["with"]} == {failed}, "chosen among the measurements of the job"
     headings = page.list_texts("h2")
     assert "What differs" in headings[0]
     assert headings.index("Times") > 0
