@@ -77,11 +77,11 @@ class TableArrangement:
     def next_order(self, column: TableColumn) -> str | None:
         """Return the order that a click on a heading requests; None for the table's own order.
 
-        Numbers are sorted largest first, text alphabetically; the second click reverses the order,
-        and the third restores the table's own.
+        Numbers are sorted largest first unless small ones are worse, text alphabetically; the second
+        click reverses the order, and the third restores the table's own.
         """
         first, second = column.key, f"-{column.key}"
-        if column.is_number:
+        if column.is_number and not column.is_low_first:
             first, second = second, first
         if self.key != column.key:
             return first

@@ -49,6 +49,7 @@ class TableColumn:
         cell_tooltip: tooltip of a cell, '' for none.
         draw: returns an object that renders a cell as HTML, in place of its text; such a column is not
             exported.
+        is_low_first: the first click on the heading sorts the smallest number first, as it is the worst.
         sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
         value: gets the value of an item, or names its attribute, for :func:`build_table`; by default
@@ -70,6 +71,7 @@ class TableColumn:
     bar: Callable[[Row], float | None] = field(default=lambda _: None)
     cell_tooltip: Callable[[Row], str] = field(default=lambda _: "")
     draw: Callable[[Row], HasHTML] | None = None
+    is_low_first: bool = False
     sort_key: str = ""
     hidden: bool = False
 

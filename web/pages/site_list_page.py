@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,13 +12,13 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_status import list_uses
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, hidden_columns
 from treehammer.web.addresses import link_rows
-from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
+from treehammer.web.columns import column, outcome_columns, outcome_counts
 from treehammer.web.display_formats import (
     DisplayUnit,
     aligned_format,
@@ -64,7 +65,7 @@ def _list_rows(store: Store) -> list[Row]:
     ]
     uses = list_uses(store)
     states = index_by_site(list_standing_states(store), SITE)
-    return [
+    rows: list[Row] = [
         {
             "site": site,
             "last_day": _format_last_day(last_days.get(site)),
@@ -78,6 +79,13 @@ def _list_rows(store: Store) -> list[Row]:
         for site in overview_queries.list_sites(store)
         for judged in (DayOutcomes.from_outcomes(outcomes[site]),)
     ]
+    return sorted(rows, key=_rank_site)
+
+
+def _rank_site(row: Row) -> tuple[int, float]:
+    """Sort the worst state first, then the lowest efficiency against similar sites."""
+    difference = math.inf if row["difference"] is None else row["difference"]
+    return WORST_FIRST.index(SiteState(row["state"])), difference
 
 
 def _format_last_day(number: int | None) -> str | None:
@@ -111,7 +119,8 @@ def _build_table(rows: Sequence[Row]) -> DataTable:
         *hidden_columns(DEFAULT_METRIC),
         column("own", "CPU efficiency of comparable work", format_value=write, is_number=True),
         column("median", "median of similar sites", format_value=write, is_number=True),
-        *columns("difference", "sites"),
+        column("difference", is_low_first=True),
+        column("sites"),
         column(
             "last_day",
             "last measured",

@@ -282,8 +282,9 @@ def test_pages_show_states_with_evidence(pages: ServiceThread) -> None:
         "1 of 4 sites in a downtime",
     ]
     assert overview.tables["days"].column("site") == [*"BDAC"]
-    listed = {row["site"]: row["state"] for row in pages.load_tables("/sites")["sites"]}
-    assert listed == {"A": "ok", "B": "critical", "C": "ok", "D": "downtime"}
+    listed = [(row["site"], row["state"]) for row in pages.load_tables("/sites")["sites"]]
+    assert listed == [("B", "critical"), ("D", "downtime"), ("A", "ok"), ("C", "ok")]
+    assert "?sort-sites=difference" in pages.read("/sites").list_links()
     history = pages.load_tables("/sites/B")["state_changes"]
     assert [row["state"] for row in history if row["of"] == "jobs"] == ["critical", "warning"]
     states = pages.load_tables("/")["states"]
