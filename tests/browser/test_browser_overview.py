@@ -257,7 +257,6 @@ def test_heat_map_leads_to_trend(
 #: Address, name of a choice, what the page shows, and what is chosen then.  That of ROOT files needs ROOT.
 CHOICES = [
     ("/?days=14", "days", "14", "30"),
-    ("/explore?metric=eff_job", "metric", "eff_job", "cpu_per_event_s"),
     (f"/sites/{SITES[0]}?days=30", "days", "30", "90"),
     ("/campaigns/running?state=running", "state", "running", "done"),
     ("/compare?axis=door", "axis", "door", "site"),
@@ -274,10 +273,10 @@ def test_form_agrees_with_page_after_going_back(
 def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: Visit) -> None:
     """Automated browsers have no back-forward cache, so its event is dispatched."""
     tab = open_tab(full_service)
-    tab.open("/explore?metric=eff_job")
-    box = tab.page.locator("select[name=metric]")
-    box.select_option("cpu_per_event_s")
-    for kept, value in (("false", "cpu_per_event_s"), ("true", "eff_job")):
+    tab.open("/?days=14")
+    box = tab.page.locator("select[name=days]")
+    box.select_option("30")
+    for kept, value in (("false", "30"), ("true", "14")):
         tab.page.evaluate(
             f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {kept}}}))"
         )
