@@ -184,11 +184,12 @@ def answer(comparison: DoorComparison, query: DoorsQuery) -> str:
         return f"No {noun} can be named: all {reads} went through {comparison.doors[0]}."
     if not comparison.best:
         ties = comparison.list_ties()
-        tied = (
-            f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} could as well come from the {' and '.join(ties)}."
-            if ties
-            else ""
-        )
+        tied = ""
+        if ties:
+            tied = (
+                f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} "
+                f"could as well come from the {' and '.join(ties)}."
+            )
         return (
             f"No {noun} can be named: no site did the same {reads} through two {plural} on the same day."
             f"{tied} To compare them, run the same variants through several {plural} of a site."

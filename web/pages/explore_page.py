@@ -41,9 +41,7 @@ from treehammer.web.figures.explore_query import (
     ExploreQuery,
     title_choice,
 )
-from treehammer.web.figures.figure_captions import (
-    describe_metric,
-)
+from treehammer.web.figures.figure_captions import describe_metric
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.figures.figure_points import FigurePoints
 from treehammer.web.labels import VARIANT_COLUMN, label_variants, title_column
@@ -55,11 +53,7 @@ from treehammer.web.page import (
     QueryPool,
     page,
 )
-from treehammer.web.page_service import (
-    MAX_DRAWING_PROCESSES,
-    FigureFiles,
-    make_figure_response,
-)
+from treehammer.web.page_service import MAX_DRAWING_PROCESSES, FigureFiles, make_figure_response
 from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
 from treehammer.web.pages.latency_figure import quantile_table
 from treehammer.web.pages.spread_figure import RowLinks

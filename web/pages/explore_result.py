@@ -35,9 +35,7 @@ from treehammer.web.figures.figure_captions import (
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN
-from treehammer.web.page import (
-    PageRequest,
-)
+from treehammer.web.page import PageRequest
 from treehammer.web.page_service import (
     error_sentence,
 )
