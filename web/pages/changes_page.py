@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from statistics import fmean
 from xml.etree import ElementTree
 
 from pydantic import Field
@@ -18,10 +21,13 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.core.evidence import ChangedSeries
+from treehammer.sql.core.watch_rows import ChangePointRow, WatchedSeriesRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import (
     fetch_change_points,
+    fetch_watched_days,
+    fetch_watched_series,
     find_change_point,
 )
 from treehammer.sql.write.store import Store
@@ -29,9 +35,8 @@ from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import SECOND_US
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns
-from treehammer.web.display_formats import (
-    today,
-)
+from treehammer.web.display_formats import day_from_number, day_number, today
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import (
@@ -44,6 +49,7 @@ from treehammer.web.pages.common_tables import (
 from treehammer.web.sections import (
     Bullets,
     Facts,
+    Figure,
     Link,
     Paragraph,
     Section,
@@ -54,6 +60,8 @@ from treehammer.web.sections import (
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
+#: Rows of series that a change's page shows, and days drawn before and after the change.
+MAX_PLACES, DRAWN_DAYS = 20, 30
 #: Comparisons of commits that are listed.
 MAX_COMMITS = 50
 _ATOM = "http://www.w3.org/2005/Atom"
@@ -188,6 +196,7 @@ def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
     sections = (
         headline(f"{change_points.describe_change(change)}."),
         Paragraph(*by_day) if len(by_day) == 1 else None,
+        _draw_change(request.store, change),
         Facts(facts),
         table,
     )
@@ -217,8 +226,50 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
                 value=lambda series: _format_optional(series.error, "{:.1%}"),
             ),
         ),
-        change.evidence.series,
+        sorted(change.evidence.series, key=lambda series: -abs(series.effect or 0.0)),
+        max_rows=MAX_PLACES,
     )
+
+
+def _draw_change(store: Store, change: ChangePointRow) -> Figure | None:
+    """Draw the mean of the changed series by day, each relative to its own mean before the change."""
+    day = day_from_number(change.day)
+    first, last = day - timedelta(days=DRAWN_DAYS), day + timedelta(days=DRAWN_DAYS)
+    selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
+    places = {_locate(series) for series in change.evidence.series}
+    changed_ids = {
+        series.id
+        for series in fetch_watched_series(store, **selection)
+        if {_locate(series, series.variant_label), _locate(series)} & places
+    }
+    values: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in fetch_watched_days(store, day_number(first), day_number(last), **selection):
+        if row.series_id in changed_ids:
+            values[row.series_id][row.day] = row.value
+    by_day: dict[int, list[float]] = defaultdict(list)
+    for series_days in values.values():
+        before = [value for number, value in series_days.items() if number < change.day]
+        for number, value in series_days.items() if before else ():
+            by_day[number].append(value - fmean(before))
+    if len(by_day) < 2:
+        return None
+    dots = [
+        ChartDot(day_from_number(number), 100 * math.expm1(fmean(steps)), text=text)
+        for number, steps in sorted(by_day.items())
+        for text in [f"{day_from_number(number)}: {verdict_text.format_effect(fmean(steps))}"]
+    ]
+    title = f"{change_points.describe_quantity(change)} by day"
+    mark = ChartMark(day, 1, change_points.format_day(change.day))
+    line = ChartLine("series that changed", "own", dots)
+    chart = LineChart(title, [line], DayAxis(dots[0].at, dots[-1].at), [mark])
+    caption = f"{title}, against the mean before the change, in per cent"
+    return Figure("course", chart, caption, is_caption_first=True)
+
+
+def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str = "") -> tuple[str, ...]:
+    """Return the place, release and variant of a series; levels of nodes have no variant."""
+    variant = variant or getattr(series, "variant", "")
+    return series.site, series.storage_site, series.door, series.release, variant
 
 
 def _format_optional(value: float | None, form: str) -> str:

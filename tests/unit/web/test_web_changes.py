@@ -24,6 +24,7 @@ from measurement_factory import (
     make_job_row,
     make_measurement,
 )
+from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 
@@ -157,6 +158,12 @@ def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     change = build_change_point(day=day_ago(19), effect=0.0488, evidence=evidence)
     replace_watched_days(pages.store, series, days, day_ago(40), day_ago(0))
     replace_change_points(pages.store, [change], 0)
+    answer = pages.client.get(f"/changes/{change.id}?drawing=course.svg")
+    assert "svg" in answer.headers["content-type"], "the page draws its change"
+    (chart,) = load_charts(pages.load_page(f"/changes/{change.id}"))
+    steps = [mark["y"] for mark in list_marks(chart)]
+    assert steps[0] == pytest.approx(0)
+    assert steps[-1] == pytest.approx(5, rel=1e-3)
     rows = pages.load_tables("/releases/6.40.00")["ratios"]
     page = unescape(pages.load_page("/releases/6.40.00"))
     assert "+5.0 %" in page
