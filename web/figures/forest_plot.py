@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from treehammer.analysis.comparison.verdict_text import (
     describe_variant,
@@ -70,22 +71,42 @@ class ForestPlot:
             drawn += [row for row in rows if row.scope == SITES_SCOPE] or rows
         return cls(tuple(drawn), delta) if drawn else None
 
-    @property
-    def lines(self) -> list[str]:
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """Label of the line of each row: the values that distinguish it from the others."""
+        several_sites = len({row.site for row in self.rows}) > 1
+        several_values = len({row.b for row in self.rows}) > 1
+        labels = []
+        for row in self.rows:
+            place = row.site if several_sites and row.scope != SITES_SCOPE else ""
+            parts = (row.b if several_values else "", describe_variant(row.label), place)
+            labels.append(
+                shorten_label(" · ".join(filter(None, parts)) or row.axis, _LABEL_LETTERS)
+            )
+        return labels
+
+    @cached_property
+    def lines(self) -> Sequence[str]:
         """Labels of the lines, those with the surest change first."""
         certainty: dict[str, float] = {}
-        for row in self.rows:
-            certainty[self._label(row)] = max(_certainty(row), certainty.get(self._label(row), 0))
+        for label, row in zip(self.labels, self.rows, strict=True):
+            certainty[label] = max(_certainty(row), certainty.get(label, 0.0))
         return sorted(certainty, key=lambda label: (-certainty[label], label))
+
+    @cached_property
+    def drawn(self) -> Sequence[tuple[str, VerdictRow]]:
+        """Labels and rows of the first lines."""
+        lines = {*self.lines[:MAX_LINES]}
+        labeled = zip(self.labels, self.rows, strict=True)
+        return [(label, row) for label, row in labeled if label in lines]
 
     @property
     def title(self) -> str:
         """Description for screen readers, with all points."""
         points = "; ".join(
-            f"{self._label(row)}, {title_metric(row.metric)} "
+            f"{label}, {title_metric(row.metric)} "
             f"{format_effect(row.effect or 0.0)} ({format_interval(row)}), {row.verdict}"
-            for row in self.rows
-            if self._label(row) in self.lines[:MAX_LINES]
+            for label, row in self.drawn
         )
         return f"Changes with their intervals. {points}"
 
@@ -152,7 +173,7 @@ class ForestPlot:
         }
         rows = [
             {
-                "line": self._label(row),
+                "line": label,
                 "metric": title_metric(row.metric),
                 "verdict": row.verdict,
                 **{
@@ -165,19 +186,9 @@ class ForestPlot:
                     if value is not None
                 },
             }
-            for row in self.rows
-            if self._label(row) in lines
+            for label, row in self.drawn
         ]
         return complete_specification(chart, rows, {})
-
-    def _label(self, row: VerdictRow) -> str:
-        """Label the line of a row: the values that distinguish it from the others."""
-        parts = [describe_variant(row.label)]
-        if row.scope != SITES_SCOPE and len({other.site for other in self.rows}) > 1:
-            parts.append(row.site)
-        if len({other.b for other in self.rows}) > 1:
-            parts.insert(0, row.b)
-        return shorten_label(" · ".join(filter(None, parts)) or row.axis, _LABEL_LETTERS)
 
 
 def _certainty(row: VerdictRow) -> float:
