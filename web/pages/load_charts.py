@@ -77,7 +77,7 @@ def draw_levels(
         operation: name of the operation.
         latency_line: name of the line whose latencies are drawn.
     """
-    lines = {name: levels for name, groups in series.items() if (levels := _sort_levels(groups))}
+    lines = {name: levels for name, groups in series.items() if (levels := sort_levels(groups))}
     if not lines:
         return []
     charts = _LevelCharts(lines, label)
@@ -87,7 +87,8 @@ def draw_levels(
     return drawn + charts.draw_latencies(latency_line)
 
 
-def _sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
+def sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
+    """Sort the levels that have figures by their attempted rates."""
     return sorted((level for level in levels if level.seconds), key=_attempted)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import anyio
 
 from treehammer.analysis.status.load_tests import StartSpread
-from treehammer.analysis.status.status_rules import load_operations_rule
+from treehammer.analysis.status.status_rules import OperationsRule, load_operations_rule
 from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES, SERVER
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
@@ -23,7 +24,13 @@ from treehammer.tables import (
     build_table,
     hidden_columns,
 )
-from treehammer.text_formatting import format_cell, format_counts, format_share, pluralize
+from treehammer.text_formatting import (
+    format_cell,
+    format_counts,
+    format_share,
+    format_significant,
+    pluralize,
+)
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_seconds, format_time
@@ -37,6 +44,7 @@ from treehammer.web.pages.load_charts import (
     draw_sides,
     draw_steps,
     make_side_table,
+    sort_levels,
     step_number,
     step_start_s,
 )
@@ -61,10 +69,13 @@ from treehammer.web.sections import (
     Paragraph,
     Section,
     Titled,
+    headline,
     if_filled,
     quiet,
 )
 
+#: Share of the attempted rate that a storage that carries it reaches.
+_CARRIED_SHARE = 0.9
 #: Pages read at a time.
 MAX_CONCURRENT = 2
 
@@ -115,6 +126,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     steps = _draw_step_charts(details) if request.is_html else []
     title = f"Load of {campaign.name or campaign.id}"
     sections = (
+        headline(_conclude(details)),
         Paragraph(load.describe() if load else "", look="quiet under"),
         *(
             _suggest_test(campaign, tables["levels"])
@@ -143,6 +155,36 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         crumbs,
         drawings={"all": sheet} if sheet else {},
     )
+
+
+def _conclude(details: LoadDetails) -> str:
+    """Say which rates the storage of the chosen load keeps, and what happens above; '' if unknown."""
+    if details.chosen is None:
+        return ""
+    rule = load_operations_rule()
+    lines = details.group_by_line()
+    name = details.labels.label_series(level_of(details.chosen))
+    levels = sort_levels(lines[name])
+    carried = list(takewhile(lambda level: _is_carried(level, rule), levels))
+    parts = [f"keeps {format_significant(level.attempted_hz or 0.0)}/s" for level in carried[-1:]]
+    parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
+    sentence = f"{'; '.join(parts)}." if parts else ""
+    is_named = bool(parts) and len(lines) > 1
+    return f"{name}: {sentence}" if is_named else sentence[:1].upper() + sentence[1:]
+
+
+def _describe_excess(level: OperationGroup, rule: OperationsRule) -> str:
+    at = f"at {format_significant(level.attempted_hz or 0.0)}/s"
+    if level.failed > rule.max_failed_per_success * level.done:
+        return f"{at} {format_share(level.failed_fraction or 0.0)} fail"
+    return f"{at} {format_significant(level.observed_hz or 0.0)}/s succeed"
+
+
+def _is_carried(level: OperationGroup, rule: OperationsRule) -> bool:
+    """Whether few operations failed, as in the rule of states, and nearly all ended in time."""
+    attempted, observed = level.attempted_hz or 0.0, level.observed_hz or 0.0
+    is_failing = level.failed > rule.max_failed_per_success * level.done
+    return not is_failing and level.done > 0 and observed >= _CARRIED_SHARE * attempted
 
 
 def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[Section]:

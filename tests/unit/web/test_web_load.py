@@ -82,6 +82,7 @@ def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
     page = unescape(loaded.load_page(PAGE))
     page += json.dumps(load_charts(page), ensure_ascii=False)
     for text in (
+        "Keeps 100/s; at 200/s 25 % fail.",
         "clients=200: 150 1/s at 200/s attempted; 6 rows left out",
         "ideal: all succeed at once",
         "S1's target, 100 1/s",
