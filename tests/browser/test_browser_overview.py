@@ -119,6 +119,7 @@ def test_status_cell_links_to_day(
     line.locator("td.warning a, td.critical a").last.click()
     tab.page.get_by_role("heading", name=f"{HOSTILE_TEXTS[0]} on").wait_for()
     tab.check_page()
+    tab.page.locator("summary", has_text="measurement").first.click()
     assert tab.page.get_by_role("group", name="Measurements that are not good").count() == 1
     tab.page.get_by_role("link", name="day before").click()
     tab.check_page()
