@@ -214,6 +214,8 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
         *([] if daemon.privileged else mount_namespace.daemon_wrapper_command(box)),
         *daemon.command,
     ]
+    # A server that was killed leaves a lock file with its process id, which must be free by now.
+    _reap_daemons()
     with daemon_log_path(box, daemon.name).open("ab") as log:
         try:
             child = subprocess.Popen(
@@ -230,6 +232,10 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
             raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
     STARTED_DAEMONS.append(child)
     return RunningDaemon(daemon, child.pid, start_time(child.pid), time.time())
+
+
+def _reap_daemons() -> None:
+    STARTED_DAEMONS[:] = [child for child in STARTED_DAEMONS if child.poll() is None]
 
 
 def _wait_until_ready(
@@ -419,4 +425,4 @@ def kill_processes(folder: Path) -> None:
         for pid in remaining:
             send_signal(pid, signal.SIGKILL)
         time.sleep(0.02)
-        STARTED_DAEMONS[:] = [child for child in STARTED_DAEMONS if child.poll() is None]
+        _reap_daemons()

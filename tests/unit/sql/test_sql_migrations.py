@@ -156,20 +156,17 @@ def test_displayed_url_omits_passwords_and_connection_options(url: sa.URL, displ
     assert display_url(url) == display
 
 
-def test_prepared_statements_can_be_disabled() -> None:
+def test_prepared_statements_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     url = parse_url("postgresql://me@host/results?prepare_threshold=none")
-    engine = backend_of(url).create_engine(url)
     given: dict[str, object] = {}
 
-    @sa.event.listens_for(engine, "do_connect")
-    def look(
-        _dialect: object, _record: object, _words: object, arguments: dict[str, object]
-    ) -> None:
+    def look(*_: object, **arguments: object) -> None:
         given.update(arguments)
         raise ConnectionError
 
+    monkeypatch.setattr("psycopg.connect", look)
     with pytest.raises(ConnectionError):
-        engine.connect()
+        backend_of(url).create_engine(url).connect()
     assert given["prepare_threshold"] is None
     with pytest.raises(ConfigError, match="'none' or left out"):
         parse_url("postgresql://me@host/results?prepare_threshold=5")

@@ -312,4 +312,6 @@ def test_use_follows_states_on_pages_and_in_metrics(pages: ServiceThread) -> Non
         (of["site"], f"door {of['door']}" if of["door"] else of["of"]): of["use"] for of in labels
     } == uses
     rows = pages.load_tables("/sites")["sites"]
-    assert [row["use"] for row in rows] == ["usable", "probe only", "excluded"]
+    assert {row["site"]: row["use"] for row in rows} == {
+        "SITE_A": "usable", "SITE_B": "probe only", "SITE_C": "excluded",
+    }  # fmt: skip
