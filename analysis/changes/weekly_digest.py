@@ -262,9 +262,11 @@ def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSecti
                 of_failure[str(group.by["site"] or "(no site)")] += group.outcomes[name]
         return counts
 
-    known = count_failures(earlier_day, first_day - timedelta(days=1)).keys()
+    earlier_failures = count_failures(earlier_day, first_day - timedelta(days=1)).keys()
     new = {
-        key: sites for key, sites in count_failures(first_day, last_day).items() if key not in known
+        key: sites
+        for key, sites in count_failures(first_day, last_day).items()
+        if key not in earlier_failures
     }
     lines = [
         DigestLine(

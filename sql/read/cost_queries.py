@@ -50,8 +50,13 @@ class UsedCost:
         attempts, measurements = (
             round(factor * count) for count in (self.attempts, self.measurements)
         )
-        others = (factor * self.slot_s, factor * self.cpu_s, factor * self.read_bytes)
-        return UsedCost(attempts, others[0], measurements, *others[1:])
+        return UsedCost(
+            attempts,
+            factor * self.slot_s,
+            measurements,
+            factor * self.cpu_s,
+            factor * self.read_bytes,
+        )
 
     def __add__(self, other: UsedCost) -> UsedCost:
         return UsedCost(

@@ -292,7 +292,7 @@ def _performance_families(store: Store) -> Iterable[Metric]:
     efficiency, event_time = PERFORMANCE_METRICS
     comparisons = compare_sites_since(store, PERFORMANCE_METRICS, first_day)
     period = f"over the last {PERFORMANCE_DAYS} days"
-    own, median = (
+    own_efficiency, median = (
         GaugeMetricFamily(f"treehammer_site_{name}", text, labels=["site"])
         for name, text in (
             ("cpu_efficiency", f"CPU efficiency of jobs on the work of similar sites, {period}."),
@@ -301,7 +301,7 @@ def _performance_families(store: Store) -> Iterable[Metric]:
     )
     for site, comparison in comparisons[efficiency].items():
         if comparison.own_mean is not None and comparison.peer_median is not None:
-            own.add_metric([site], comparison.own_mean)
+            own_efficiency.add_metric([site], comparison.own_mean)
             median.add_metric([site], comparison.peer_median)
     ratio = GaugeMetricFamily(
         "treehammer_site_event_time_ratio",
@@ -323,7 +323,7 @@ def _performance_families(store: Store) -> Iterable[Metric]:
             seconds = group.latency_quantile_s(share)
             if seconds is not None:
                 latency.add_metric([str(group.by["site"] or ""), f"{share:g}"], seconds)
-    return own, median, ratio, latency
+    return own_efficiency, median, ratio, latency
 
 
 def _use_family(store: Store) -> Metric:

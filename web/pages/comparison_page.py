@@ -284,9 +284,9 @@ def _fold_same(
     yield TableSection(
         replace(table, rows=[table.rows[place] for place in different]), "effects", table
     )
-    shown = Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
+    link = Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
     count = pluralize(len(rows) - len(different), "further row")
-    yield quiet(f"{count}: the same (", shown, ").")
+    yield quiet(f"{count}: the same (", link, ").")
 
 
 def _show_matrix(matrix: DataTable) -> Iterator[Section]:
@@ -318,8 +318,8 @@ def _describe_origin(
         address = link_to("comparison", comparison=first.comparison_id)
         parts = [f"Judged {format_time(first.created_us)} · ", Link("Permanent link", address)]
         if comparison.form:
-            again = link_to_same_page(recompute=1)
-            parts += [" · ", Link("Compare again with the latest measurements", again)]
+            address = link_to_same_page(recompute=1)
+            parts += [" · ", Link("Compare again with the latest measurements", address)]
     campaigns = description["campaigns"]
     selection = (
         "The selected measurements were not recorded"

@@ -111,7 +111,7 @@ def _show_figure(request: PageRequest[Any]) -> PageContent:
     if not request.is_html:
         return PageContent(result.title, tables=tables, about=result.about)
     form = _list_form_values(request.store, result.query, result.points, link_to(result.route))
-    shown = (
+    tables = (
         result.newest_first.build_table(links),
         quantile_table(result.query, result.newest_first.points, links),
     )
@@ -119,7 +119,7 @@ def _show_figure(request: PageRequest[Any]) -> PageContent:
         _describe_subject(result, form["campaigns"]),
         Links(list(_link_presets(result)), "Figures"),
         Special("explore_form.html.j2", **form),
-        *_show_result(result, links, shown),
+        *_show_result(result, links, tables),
     ]
     status = 400 if result.error else 200
     return PageContent(result.title, sections, (), status=status)
@@ -195,10 +195,10 @@ def _show_result(
         )
     elif result.points.points:
         yield headline(result.explain_empty())
-    shown = [table for table in reversed(tables) if table.rows]
-    if shown:
+    filled_tables = [table for table in reversed(tables) if table.rows]
+    if filled_tables:
         yield from _offer_files(result, has_figure=figure is not None)
-        for table in shown:
+        for table in filled_tables:
             yield replace(table, max_rows=MAX_SHOWN_ROWS)
     elif result.error:
         yield Paragraph(end_sentence(result.error), look="headline", role="alert")

@@ -167,14 +167,14 @@ def make_efficiency_column(
         comparison = comparisons.get(row["site"])
         if comparison is None or comparison.own_mean is None:
             return Styled("–")
-        own = format_share(comparison.own_mean)
+        efficiency = format_share(comparison.own_mean)
         if comparison.difference is None:
-            return Styled(own)
+            return Styled(efficiency)
         title = (
             f"{format_per_cent(comparison.difference)} against similar sites on the same work, whose "
             f"median is {format_share(comparison.peer_median or 0)}"
         )
-        return Styled(own, "badge warning" if row["site"] in outliers else "", title)
+        return Styled(efficiency, "badge warning" if row["site"] in outliers else "", title)
 
     return TableColumn(
         "efficiency",
