@@ -23,11 +23,14 @@ from playwright.sync_api import Browser
 from service_process import serve_folder
 
 from benchmarks.harness import synthetic_measurements
+from treehammer.analysis.comparison.conclusion import count_headline, count_slower
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
+#: Latest comparisons of which one is shown.
+MAX_COMPARISONS = 10
 
 
 @dataclass(frozen=True)
@@ -119,16 +122,19 @@ def main() -> None:
 
 
 def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
-    """Find the newest campaign and comparison, a job with its measurement and day, and a site."""
+    """Find the newest campaign, a comparison with slower variants, a job with its measurement and day, and a site."""
     campaign = store.campaign("last").id
-    compared = stored_comparisons.list_latest_comparisons(store, 1)
+    latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
+    compared = max(
+        latest, key=lambda summary: count_slower(count_headline(summary.counts))[0], default=None
+    )
     (job,), _ = campaign_queries.list_job_summaries(store, campaign, {}, 0, 1)
     site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
     of_job = Selection.parse((), [f"job_id={job.job.id}"])
     row = next(iter(store.measurements(of_job, ("measurement_id", "day"))))
     return {
         "campaign": campaign,
-        "comparison": compared[0].first_verdict.comparison_id if compared else "",
+        "comparison": compared.first_verdict.comparison_id if compared else "",
         "site": site,
         "job": job.job.id,
         "measurement": str(row["measurement_id"]),
