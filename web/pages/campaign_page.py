@@ -93,18 +93,22 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
     sites = build_site_table(campaign, count)
     failures = build_failure_table(store, campaign, count, progress.no_failures_text)
     unsupported = build_unsupported_table(campaign, count)
-    shown = hashlib.sha256(repr((progress, sites, failures, unsupported)).encode()).hexdigest()[:16]
+    fingerprint = hashlib.sha256(
+        repr((progress, sites, failures, unsupported)).encode()
+    ).hexdigest()[:16]
     live = Live(
         *_list_progress(campaign, progress),
         Titled("Failures", failures, if_filled(unsupported), anchor="failures"),
         Titled("Sites", sites, anchor="sites"),
-        address="" if progress.is_finished else link_to_same_page(part="progress", shown=shown),
+        address=""
+        if progress.is_finished
+        else link_to_same_page(part="progress", shown=fingerprint),
         every_s=REFRESH_INTERVAL_S,
     )
     parameters = request.raw.query_params
     if parameters.get("part") == "progress" and request.is_html:
         # Unchanged content is not sent again, so that screen readers do not repeat it.
-        is_unchanged = parameters.get("shown") == shown and not progress.is_finished
+        is_unchanged = parameters.get("shown") == fingerprint and not progress.is_finished
         status = 204 if is_unchanged else 200
         return PageContent(campaign.name, [live], status=status, is_part=True)
     messages = build_message_table(store, campaign)

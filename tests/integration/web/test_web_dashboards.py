@@ -35,7 +35,7 @@ from treehammer.sql.write.store import Store
 pytestmark = pytest.mark.xdist_group("monitoring")
 
 DASHBOARDS = sorted((DEPLOYMENT / "grafana").glob("*.json"))
-#: Panels of what neither happened in the sample data nor to this service.
+#: Panels of events that occur neither in the sample data nor in this service.
 EMPTY_PANELS = {
     "Failed writes",
     "Measurements written",
