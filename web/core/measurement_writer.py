@@ -1,13 +1,13 @@
-"""Queue and thread that write the measurements of many requests in shared transactions."""
+"""Queue of measurements, which writes those of many requests in shared transactions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,105 +39,12 @@ class WriterClosedError(WriterFullError):
     """The service is stopping."""
 
 
-@dataclass(frozen=True)
-class WriteRequest:
-    """Measurements of one request, and the future for its outcome."""
-
-    measurements: Sequence[Measurement]
-    deliveries: Sequence[Delivery]
-    ids: frozenset[str]
-    key_id: str
-    result: asyncio.Future[AddResult]
+class WriteFailedError(Exception):
+    """The database failed; nothing of the request was written."""
 
 
-class WriteQueue:
-    """Requests in order of arrival; those that arrive during a transaction share the next one.
-
-    Args:
-        max_waiting: maximum number of measurements.
-    """
-
-    def __init__(self, max_waiting: int) -> None:
-        self.max_waiting = max_waiting
-        #: Number of measurements in the queue.
-        self.waiting = 0
-        self._waiting_by_key: Counter[str] = Counter()
-        self.closed = False
-        self._requests: deque[WriteRequest] = deque()
-        self._changed = threading.Condition()
-
-    # Methods of any thread
-
-    def put(self, request: WriteRequest) -> None:
-        """Append a request.
-
-        Raises:
-            WriterFullError: the queue is full.
-            KeyShareFullError: the request's key has half of the queue.
-            WriterClosedError: the queue is closed.
-        """
-        count = len(request.measurements)
-        with self._changed:
-            if self.closed:
-                raise WriterClosedError
-            if self._requests and self.waiting + count > self.max_waiting:
-                raise WriterFullError
-            key_count = self._waiting_by_key[request.key_id]
-            if key_count and key_count + count > self.max_waiting // 2:
-                raise KeyShareFullError
-            self._requests.append(request)
-            self.waiting += count
-            self._waiting_by_key[request.key_id] += count
-            self._changed.notify()
-
-    def close(self) -> None:
-        """Accept no further requests; queued ones can still be taken."""
-        with self._changed:
-            self.closed = True
-            self._changed.notify()
-
-    # Methods of the writer
-
-    def take(self, timeout_s: float | None) -> list[WriteRequest]:
-        """Take the next requests, as many as fit into one transaction.
-
-        A request waits if the batch has one of its measurements, so that each gets its own outcome.
-
-        Args:
-            timeout_s: seconds to wait for requests; None for any time.
-
-        Returns:
-            nothing after the timeout, or if the queue is closed and empty.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self.closed or self._requests, timeout_s)
-            return self._take_batch()
-
-    def _take_batch(self) -> list[WriteRequest]:
-        batch: list[WriteRequest] = []
-        ids: set[str] = set()
-        count = 0
-        while self._requests:
-            following = self._requests[0]
-            count += len(following.measurements)
-            if batch and (count > BATCH_MEASUREMENTS or not ids.isdisjoint(following.ids)):
-                break
-            ids |= following.ids
-            batch.append(self._requests.popleft())
-            self.waiting -= len(following.measurements)
-            self._waiting_by_key[following.key_id] -= len(following.measurements)
-            if not self._waiting_by_key[following.key_id]:
-                del self._waiting_by_key[following.key_id]
-        return batch
-
-    def take_all(self) -> list[WriteRequest]:
-        """Take every request."""
-        with self._changed:
-            requests = [*self._requests]
-            self._requests.clear()
-            self.waiting = 0
-            self._waiting_by_key.clear()
-            return requests
+class UnwritableError(Exception):
+    """The database cannot store a measurement of the request; nothing of it was written."""
 
 
 class MeasurementSink(Protocol):
@@ -148,19 +55,38 @@ class MeasurementSink(Protocol):
         ...
 
 
-class WriteFailedError(Exception):
-    """The database failed; nothing of the request was written."""
+@dataclass(frozen=True)
+class _WriteRequest:
+    measurements: Sequence[Measurement]
+    deliveries: Sequence[Delivery]
+    ids: frozenset[str]
+    key_id: str
+    result: asyncio.Future[AddResult]
 
+    def resolve(self, outcome: AddResult | Exception) -> None:
+        """Answer the request unless it was cancelled."""
+        if self.result.done():
+            return
+        if isinstance(outcome, Exception):
+            self.result.set_exception(outcome)
+        else:
+            self.result.set_result(outcome)
 
-class UnwritableError(Exception):
-    """The database cannot store a measurement of the request; nothing of it was written."""
+    def select_result(self, added: AddResult) -> AddResult:
+        """Select the outcome of the request's own measurements."""
+        known_ids = tuple(id_ for id_ in added.known_ids if id_ in self.ids)
+        conflicting = tuple(id_ for id_ in added.conflicting if id_ in self.ids)
+        new = len(self.measurements) - len(known_ids) - len(conflicting)
+        return AddResult(new, len(known_ids), conflicting, known_ids)
 
 
 class MeasurementWriter:
-    """Writes the measurements of requests, in order of arrival.
+    """Writes the measurements of requests in order of arrival, used by the event loop alone.
+
+    Requests that arrive during a transaction, which runs in a thread, share the next one.
 
     Args:
-        store: destination, used by the writer's thread alone.
+        store: destination, used by one thread at a time.
         mark_bad_replicas: marks measurements of bad replicas; called periodically after new
             measurements were written.
         max_waiting: maximum number of measurements in the queue.
@@ -173,55 +99,48 @@ class MeasurementWriter:
         mark_bad_replicas: Callable[[], object] | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
+        self.max_waiting = max_waiting
+        #: Reason of the last write's failure, '' after a success.
+        self.failure = ""
         self._store = store
         self._mark_bad_replicas = mark_bad_replicas
-        self._queue = WriteQueue(max_waiting)
+        self._requests: deque[_WriteRequest] = deque()
+        self._waiting_by_key: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+        self._is_closed = False
         self._check_due = mark_bad_replicas is not None
         self._checked_s = -CHECK_INTERVAL_S
         # A failed request. Writing it proves that the database works again, which a query does not.
         # It was not acknowledged: the client repeats it, and finds its measurements stored.
-        self._failed: WriteRequest | None = None
+        self._failed: _WriteRequest | None = None
         self._logged = ("", 0.0)
-        # A daemon, since nothing in its queue has been acknowledged yet.
-        self._thread = threading.Thread(target=self._write_forever, name="writer", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        #: Reason of the last write's failure, '' after a success.
-        self.failure = ""
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the writer runs."""
+        return self._task is not None and not self._task.done()
 
     @property
     def waiting(self) -> int:
         """The number of measurements in the queue."""
-        return self._queue.waiting
-
-    @property
-    def max_waiting(self) -> int:
-        """The maximum number of measurements in the queue."""
-        return self._queue.max_waiting
+        return self._waiting_by_key.total()
 
     def start(self) -> None:
-        """Start the thread; call it from the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        """Start to write."""
+        self._task = asyncio.create_task(self._write_forever())
 
-    def close(self, patience_s: float | None = None) -> None:
-        """Write the queue, accept nothing more, and end the thread; may be called twice.
-
-        Args:
-            patience_s: seconds to wait for the thread; None for any time.
-        """
-        self._queue.close()
-        if self._thread.is_alive():
-            self._thread.join(patience_s)
+    async def close(self, patience_s: float | None = None) -> None:
+        """Accept nothing more and write the queue; wait at most so many seconds, None for any time."""
+        self._is_closed = True
+        self._changed.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=patience_s)
 
     def submit(
         self, measurements: Sequence[Measurement], sender: Sender
     ) -> asyncio.Future[AddResult]:
-        """Queue the measurements of one request, to write all or none; call it from the event loop.
+        """Queue the measurements of one request, to write all or none.
 
         Returns:
             A future that completes when they are durable, or fails with :class:`WriteFailedError`,
@@ -232,71 +151,98 @@ class MeasurementWriter:
             KeyShareFullError: half of it is full of measurements with the sender's key.
             WriterClosedError: the service is stopping.
         """
+        count, key_id = len(measurements), sender.key_id
+        if self._is_closed:
+            raise WriterClosedError
+        if self._requests and self.waiting + count > self.max_waiting:
+            raise WriterFullError
+        key_count = self._waiting_by_key[key_id]
+        if key_count and key_count + count > self.max_waiting // 2:
+            raise KeyShareFullError
         result: asyncio.Future[AddResult] = asyncio.get_running_loop().create_future()
         # A request that timed out leaves a future whose exception would be logged as unretrieved.
         result.add_done_callback(_retrieve_exception)
         ids = frozenset(item.id for item in measurements)
         deliveries = list_deliveries(measurements, sender)
-        self._queue.put(WriteRequest(measurements, deliveries, ids, sender.key_id, result))
+        self._requests.append(_WriteRequest(measurements, deliveries, ids, key_id, result))
+        self._waiting_by_key[key_id] += count
+        self._changed.set()
         return result
 
-    # Methods of the thread
+    async def _write_forever(self) -> None:
+        while self._requests or not self._is_closed:
+            if requests := self._take_batch():
+                await self._write_batch(requests)
+            else:
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._seconds_until_check())
+            if self._seconds_until_check() == 0.0:
+                await self._check()
+        if self._check_due:
+            await self._check()
 
-    def _write_forever(self) -> None:
-        while True:
-            requests = self._queue.take(self._seconds_until_check())
-            if requests:
-                self._write_batch(requests)
-            at_last = self._queue.closed and not requests
-            self._check_periodically(at_last)
-            if at_last:
-                return
+    def _take_batch(self) -> list[_WriteRequest]:
+        """Take the next requests, as many as fit into one transaction.
 
-    def _write_batch(self, requests: Sequence[WriteRequest]) -> None:
+        A request waits if the batch has one of its measurements, so that each gets its own outcome.
+        """
+        batch: list[_WriteRequest] = []
+        ids: set[str] = set()
+        count = 0
+        while self._requests:
+            following = self._requests[0]
+            count += len(following.measurements)
+            if batch and (count > BATCH_MEASUREMENTS or not ids.isdisjoint(following.ids)):
+                break
+            ids |= following.ids
+            batch.append(self._requests.popleft())
+            self._waiting_by_key[following.key_id] -= len(following.measurements)
+        self._waiting_by_key = +self._waiting_by_key
+        return batch
+
+    async def _add(self, requests: Sequence[_WriteRequest]) -> AddResult:
+        return await asyncio.to_thread(
+            self._store.add,
+            [measurement for request in requests for measurement in request.measurements],
+            [delivery for request in requests for delivery in request.deliveries],
+        )
+
+    async def _write_batch(self, requests: Sequence[_WriteRequest]) -> None:
         try:
-            added = self._store.add(
-                [measurement for request in requests for measurement in request.measurements],
-                [delivery for request in requests for delivery in request.deliveries],
-            )
+            added = await self._add(requests)
         except UnstorableContentError as error:
-            self._write_one_by_one(requests, error)
+            await self._write_one_by_one(requests, error)
         except StoreError as error:
             self._failed = requests[0]
             self._checked_s = time.monotonic()
             self._record_failure(error)
-            self._resolve_all(requests, WriteFailedError())
+            # Queued requests would fail the same way, and their clients repeat them.
+            for request in (*requests, *self._requests):
+                request.resolve(WriteFailedError())
+            self._requests.clear()
+            self._waiting_by_key.clear()
         except Exception as error:
-            self._write_one_by_one(requests, error)
+            await self._write_one_by_one(requests, error)
         else:
             self._failed = None
             self._record_recovery()
             self._check_due |= self._mark_bad_replicas is not None and added.new > 0
-            self._resolve([(request, _result_of(request, added)) for request in requests])
+            for request in requests:
+                request.resolve(request.select_result(added))
 
-    def _write_one_by_one(self, requests: Sequence[WriteRequest], error: Exception) -> None:
+    async def _write_one_by_one(self, requests: Sequence[_WriteRequest], error: Exception) -> None:
         """Write each request alone, so that one bad request does not fail the others."""
         if len(requests) > 1:
             for request in requests:
-                self._write_batch([request])
-        elif isinstance(error, ForeignCampaignError):
-            self._resolve([(requests[0], error)])
-        elif isinstance(error, UnstorableContentError):
+                await self._write_batch([request])
+            return
+        if isinstance(error, UnstorableContentError) and not isinstance(
+            error, ForeignCampaignError
+        ):
             _LOG.warning("a request cannot be written: %s", error)
-            self._resolve([(requests[0], UnwritableError(error.message))])
-        else:
-            self._resolve([(requests[0], error)])
-
-    def _resolve_all(self, requests: Sequence[WriteRequest], outcome: Exception) -> None:
-        # Queued requests would fail the same way, and their clients repeat them.
-        requests = [*requests, *self._queue.take_all()]
-        self._resolve([(request, outcome) for request in requests])
-
-    def _resolve(self, outcomes: Sequence[tuple[WriteRequest, AddResult | Exception]]) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(_set_results, outcomes)
-        except RuntimeError:
-            _LOG.warning("the event loop ended before requests got their outcome")
+            error = UnwritableError(error.message)
+        requests[0].resolve(error)
 
     def _record_recovery(self) -> None:
         if self.failure:
@@ -318,14 +264,12 @@ class MeasurementWriter:
             return None
         return max(0.0, self._checked_s + CHECK_INTERVAL_S - time.monotonic())
 
-    def _check_periodically(self, at_last: bool) -> None:
-        if not self._check_due or (self._seconds_until_check() and not at_last):
-            return
+    async def _check(self) -> None:
         self._checked_s = time.monotonic()
         try:
-            self._retry_failed()
+            await self._retry_failed()
             if self._mark_bad_replicas is not None:
-                self._mark_bad_replicas()
+                await asyncio.to_thread(self._mark_bad_replicas)
             self._check_due = False
             self._record_recovery()
         except StoreError as error:
@@ -333,35 +277,17 @@ class MeasurementWriter:
         except Exception:
             _LOG.exception("a periodic check failed because of a bug")
 
-    def _retry_failed(self) -> None:
+    async def _retry_failed(self) -> None:
         failed, self._failed = self._failed, None
         if failed is None:
             return
         try:
-            self._store.add(failed.measurements, failed.deliveries)
+            await self._add([failed])
         except UnstorableContentError:
             pass  # The client gets the reason when it repeats the request.
         except StoreError:
             self._failed = failed
             raise
-
-
-def _result_of(request: WriteRequest, added: AddResult) -> AddResult:
-    """Select the outcome of a request's own measurements."""
-    known_ids = tuple(id_ for id_ in added.known_ids if id_ in request.ids)
-    conflicting = tuple(id_ for id_ in added.conflicting if id_ in request.ids)
-    new = len(request.measurements) - len(known_ids) - len(conflicting)
-    return AddResult(new, len(known_ids), conflicting, known_ids)
-
-
-def _set_results(outcomes: Sequence[tuple[WriteRequest, AddResult | Exception]]) -> None:
-    for request, outcome in outcomes:
-        if request.result.done():
-            continue
-        if isinstance(outcome, AddResult):
-            request.result.set_result(outcome)
-        else:
-            request.result.set_exception(outcome)
 
 
 def _retrieve_exception(result: asyncio.Future[AddResult]) -> None:

@@ -262,7 +262,7 @@ async def _run_lifespan(
     try:
         yield
     finally:
-        await asyncio.to_thread(writer.close, WRITER_CLOSE_TIMEOUT_S)
+        await writer.close(WRITER_CLOSE_TIMEOUT_S)
         await journal.flush()
         for task in tasks:
             task.cancel()

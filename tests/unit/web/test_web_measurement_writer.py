@@ -68,7 +68,7 @@ async def start_writer(store: GatedStore, **options: Any) -> AsyncIterator[Measu
     writer = MeasurementWriter(store, **options)
     writer.start()
     yield writer
-    await asyncio.to_thread(writer.close)
+    await writer.close()
 
 
 def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -263,7 +263,7 @@ async def test_close_writes_queue_first() -> None:
     store = GatedStore()
     async with start_writer(store) as writer:
         requests = [writer.submit(make_batch(300, str(n)), SENDER) for n in range(5)]
-        ending = asyncio.create_task(asyncio.to_thread(writer.close))
+        ending = asyncio.create_task(writer.close())
         await asyncio.sleep(0.05)
         with pytest.raises(WriterClosedError):
             writer.submit(make_batch(1, "late"), SENDER)
@@ -310,4 +310,4 @@ async def test_cancelled_request_does_not_affect_others() -> None:
 
 
 def test_close_before_start_returns() -> None:
-    MeasurementWriter(GatedStore()).close()
+    asyncio.run(MeasurementWriter(GatedStore()).close())
