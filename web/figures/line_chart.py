@@ -29,8 +29,8 @@ from treehammer.web.figures.chart_parts import (
 )
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 
-#: Size of a chart in a file, and charts beside each other.
-_WIDTH, _HEIGHT, _COLUMNS = 700, 260, 2
+#: Size of a chart in a file.
+_WIDTH, _HEIGHT = 700, 260
 #: Marks closer than this share of the axis are merged into a band.
 _MIN_MARK_DISTANCE = 0.022
 _DASHED = {"median": [5, 4], "ideal": [5, 4], "target": [2, 3]}
@@ -230,8 +230,9 @@ class LineChart:
         meta = {"series": [asdict(line.style) for line in self.lines]}
         return complete_specification(chart, self._all_rows(), meta)
 
-    def draw_still(self, title: Specification) -> Specification:
+    def draw_still(self, heading: str = "", caption: str = "") -> Specification:
         """Draw the chart with its data, without zoom and legend to click."""
+        title = {"text": heading, "subtitle": wrap_lines([caption], _WIDTH)}
         return {
             "layer": self._layers(interactive=False),
             "data": {"values": self._all_rows()},
@@ -329,35 +330,6 @@ class LineChart:
                 make_layer("text", {"x": position, "text": encode_field("label", NOMINAL)}, **text),
             ],
         }
-
-
-@dataclass(frozen=True)
-class ChartSheet:
-    """Charts on one sheet, for files.
-
-    Attributes:
-        title: of the sheet.
-        charts: heading, caption and chart of each.
-    """
-
-    title: str
-    charts: Sequence[tuple[str, str, LineChart]]
-
-    @property
-    def specification(self) -> Specification:
-        """The sheet as Vega-Lite."""
-        parts = [
-            chart.draw_still({"text": heading, "subtitle": wrap_lines([caption], _WIDTH)})
-            for heading, caption, chart in self.charts
-        ]
-        scales = dict.fromkeys(("color", "shape", "x", "y"), "independent")
-        sheet = {
-            "concat": parts,
-            "columns": _COLUMNS,
-            "resolve": {"scale": scales},
-            "title": self.title,
-        }
-        return complete_specification(sheet, [], {})
 
 
 def _milliseconds(day: date) -> float:

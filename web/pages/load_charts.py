@@ -6,9 +6,8 @@ Attempted rates are drawn beside observed ones. Calls as clients and servers saw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from treehammer.analysis.status.status_rules import OperationsRule
 from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
@@ -18,6 +17,7 @@ from treehammer.text_formatting import pluralize
 from treehammer.web.display_formats import format_seconds
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart, NumberAxis
+from treehammer.web.sections import Figure
 
 #: Lines of a chart with a color of their own.
 MAX_SERIES = len(PALETTE)
@@ -31,34 +31,6 @@ _COLORS = {CLIENT: {"p50_s": 2, "p99_s": 5}, SERVER: {"p50_s": 0, "p99_s": 3}}
 _FIGURES = ("scheduled", "done", "failed", *QUANTILES)
 
 
-@dataclass(frozen=True)
-class LoadChart:
-    """A chart with its heading and caption."""
-
-    heading: str
-    drawing: LineChart
-    caption: str
-
-
-def _find_target(
-    rule: OperationsRule, test: str, operation: str, *, by_bytes: bool
-) -> float | None:
-    """Return the rate that study S1 expects of a site in its tests, in 1/s or MB/s."""
-    if test not in rule.target_tests:
-        return None
-    if by_bytes:
-        return rule.target_read_bytes_per_s / 1e6 if operation in rule.blocks else None
-    return rule.target_open_hz if operation in rule.opens else None
-
-
-class _LoadPoint(NamedTuple):
-    """Operations at a place of the horizontal axis, with the text that describes it."""
-
-    at: float
-    group: OperationGroup
-    text: str
-
-
 def draw_levels(
     series: Mapping[str, Sequence[OperationGroup]],
     label: Labels,
@@ -66,25 +38,38 @@ def draw_levels(
     test: str,
     operation: str,
     latency_line: str,
-) -> list[LoadChart]:
-    """Draw observed rates and bytes against attempted rates.
+) -> list[Figure]:
+    """Draw observed rates, bytes and latencies against attempted rates.
 
     Args:
         series: levels of each line, by its name.
         label: labels a level.
-        rule: contains the target rates.
+        rule: contains the rates that study S1 expects of a site in its tests.
         test: name of the test.
         operation: name of the operation.
-        latency_line: name of the line whose latencies are drawn.
+        latency_line: name of the line whose latencies are drawn if it has several levels.
     """
     lines = {name: levels for name, groups in series.items() if (levels := sort_levels(groups))}
     if not lines:
         return []
-    charts = _LevelCharts(lines, label)
-    drawn = [charts.draw_rates(_find_target(rule, test, operation, by_bytes=False))]
-    if any(level.bytes for levels in lines.values() for level in levels):
-        drawn.append(charts.draw_bytes(_find_target(rule, test, operation, by_bytes=True)))
-    return drawn + charts.draw_latencies(latency_line)
+    levels = [level for of_line in lines.values() for level in of_line]
+    has_target = test in rule.target_tests
+    target = rule.target_open_hz if has_target and operation in rule.opens else None
+    figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, target, 1.0)]
+    if any(level.bytes for level in levels):
+        sizes = {level.bytes / level.done for level in levels if level.done}
+        size = sizes.pop() / 1e6 if len(sizes) == 1 else 0.0
+        is_block = has_target and operation in rule.blocks
+        target = rule.target_read_bytes_per_s / 1e6 if is_block else None
+        figures.append(_draw_levels(lines, label, "Bytes", "MB/s", _megabytes_per_s, target, size))
+    of_line = lines.get(latency_line, ())
+    if len(of_line) > 1:
+        groups = [(_attempted(level), label(level), level) for level in of_line]
+        named = f"of {latency_line}, " * (len(lines) > 1)
+        across = f"{named}against attempted rate (1/s)"
+        axis = NumberAxis([0.0, max(map(_attempted, levels))])
+        figures += _draw_tails(groups, "Latency by load", across, axis)
+    return figures
 
 
 def sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
@@ -92,177 +77,152 @@ def sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
     return sorted((level for level in levels if level.seconds), key=_attempted)
 
 
-class _LevelCharts:
-    """Charts of one operation with a common axis of attempted rates."""
+def _draw_levels(
+    series: Mapping[str, Sequence[OperationGroup]],
+    label: Labels,
+    heading: str,
+    unit: str,
+    find: FindRate,
+    target: float | None,
+    size: float,
+) -> Figure:
+    """Draw a figure of levels, the ideal of a common size, and the target unless it flattens them."""
+    most = max(_attempted(level) for levels in series.values() for level in levels)
 
-    def __init__(self, lines: Mapping[str, Sequence[OperationGroup]], label: Labels) -> None:
-        self._lines = lines
-        self._label = label
-        self._most = max(_attempted(level) for levels in lines.values() for level in levels)
-        self._axis = NumberAxis([0.0, self._most])
+    def make_dot(level: OperationGroup) -> ChartDot:
+        value, limited = find(level), level.limited_steps
+        text = f"{label(level)}: {value:.4g} {unit} at {_attempted(level):.4g}/s attempted"
+        text += f"; {pluralize(limited, 'row')} left out" * bool(limited)
+        return ChartDot(_attempted(level), value, text=text, hollow=bool(limited))
 
-    def draw_rates(self, target: float | None) -> LoadChart:
-        ideal = _flat_dots((0, 0), (self._most, self._most))
-        line = ChartLine("ideal: all succeed at once", "ideal", ideal, plain=True)
-        return self._draw("Observed rate", "1/s", _observed, target, [line])
+    def draw_straight(name: str, role: str, first: float, last: float) -> ChartLine:
+        return ChartLine(name, role, [ChartDot(0, first), ChartDot(most, last)], plain=True)
 
-    def draw_bytes(self, target: float | None) -> LoadChart:
-        ideal = []
-        size = _find_common_size(level for levels in self._lines.values() for level in levels)
-        if size:
-            dots = _flat_dots((0, 0), (self._most, self._most * size / 1e6))
-            ideal.append(ChartLine("ideal: all succeed at once", "ideal", dots, plain=True))
-        return self._draw("Bytes", "MB/s", _megabytes_per_s, target, ideal)
-
-    def draw_latencies(self, name: str) -> list[LoadChart]:
-        """Draw the latencies of one line; nothing if it has a single level."""
-        levels = self._lines.get(name, ())
-        if len(levels) < 2:
-            return []
-        points = [_LoadPoint(_attempted(level), level, self._label(level)) for level in levels]
-        of_line = f"of {name}, " * (len(self._lines) > 1)
-        return _draw_tails(
-            points, "Latency by load", f"{of_line}against attempted rate (1/s)", self._axis
-        )
-
-    def _draw(
-        self,
-        heading: str,
-        unit: str,
-        find: FindRate,
-        target: float | None,
-        ideal: Sequence[ChartLine],
-    ) -> LoadChart:
-        lines = [
-            ChartLine(
-                name,
-                f"color{index}",
-                [_level_dot(level, find, unit, self._label) for level in levels],
-            )
-            for index, (name, levels) in enumerate(islice(self._lines.items(), MAX_SERIES))
-        ]
-        target_lines, beyond = self._draw_target(target, unit, [*lines, *ideal])
-        lines += [*target_lines, *ideal]
-        count = len(self._lines)
-        omitted = f" The first {MAX_SERIES} of {count} lines." * (count > MAX_SERIES)
-        chart = LineChart(
-            f"{heading} by attempted rate",
-            lines,
-            self._axis,
-            values=NumberAxis([0.0, *(dot.value for line in lines for dot in line.dots)]),
-        )
-        caption = (
-            f"{heading} ({unit}) against attempted rate (1/s); one point for each level. Outlined: "
-            f"steps were left out.{beyond}{omitted}"
-        )
-        return LoadChart(heading, chart, caption)
-
-    def _draw_target(
-        self, target: float | None, unit: str, lines: Sequence[ChartLine]
-    ) -> tuple[list[ChartLine], str]:
-        """Draw the target as a line; if that would flatten the other ones, return a sentence."""
-        if target is None:
-            return [], ""
-        if target > 1.5 * max(dot.value for line in lines for dot in line.dots):
-            return [], f" Study S1's target of {target:g} {unit} is beyond the drawing."
-        dots = _flat_dots((0, target), (self._most, target))
-        return [ChartLine(f"S1's target, {target:g} {unit}", "target", dots, plain=True)], ""
+    lines = [
+        ChartLine(name, f"color{index}", [*map(make_dot, levels)])
+        for index, (name, levels) in enumerate(islice(series.items(), MAX_SERIES))
+    ]
+    ideal = [draw_straight("ideal: all succeed at once", "ideal", 0, most * size)] if size else []
+    beyond = ""
+    if target is not None:
+        if target > 1.5 * max(dot.value for line in (*lines, *ideal) for dot in line.dots):
+            beyond = f" Study S1's target of {target:g} {unit} is beyond the drawing."
+        else:
+            name = f"S1's target, {target:g} {unit}"
+            lines.append(draw_straight(name, "target", target, target))
+    count = len(series)
+    omitted = f" The first {MAX_SERIES} of {count} lines." * (count > MAX_SERIES)
+    caption = (
+        f"{heading} ({unit}) against attempted rate (1/s); one point for each level. Outlined: "
+        f"steps were left out.{beyond}{omitted}"
+    )
+    axis = NumberAxis([0.0, most])
+    return _draw(f"{heading} by attempted rate", heading, caption, [*lines, *ideal], axis)
 
 
-def draw_steps(steps: Sequence[OperationGroup], points: int) -> list[LoadChart]:
-    """Draw rates, latencies and bytes over time.
+def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figure]:
+    """Draw rates, latencies and bytes over time, on which limited steps are marked.
 
     Args:
         steps: with number and start in s as key, in order.
-        points: steps merged into each point.
+        merged_steps: steps merged into each point.
     """
-    charts = _StepCharts(steps, points)
-    return charts.draw() if charts.points else []
+    drawn = [step for step in steps if step.seconds]
+    if not drawn:
+        return []
+    axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)])
+    marks = [
+        ChartMark(step_start_s(step), step_number(step), _describe_limited(step))
+        for step in steps
+        if step.limited_steps
+    ]
+    merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
+    left_out = (
+        " Numbered lines: steps in which the generator was the limit; such rows are left out."
+    ) * bool(marks)
 
-
-class _StepCharts:
-    """Charts of time steps with a common time axis, on which limited steps are marked."""
-
-    def __init__(self, steps: Sequence[OperationGroup], merged_steps: int) -> None:
-        self.points = [
-            _LoadPoint(step_start_s(step), step, f"step {step_number(step)}")
-            for step in steps
-            if step.seconds
+    def make_line(name: str, role: str, find: FindRate, unit: str = "/s") -> ChartLine:
+        measured = "" if name == "bytes" else f"{name} "
+        dots = [
+            ChartDot(
+                step_start_s(step),
+                find(step),
+                text=f"step {step_number(step)}: {measured}{find(step):.4g}{unit}",
+                hollow=bool(step.limited_steps),
+            )
+            for step in drawn
         ]
-        self._axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)])
-        self._marks = [
-            ChartMark(step_start_s(step), step_number(step), _describe_limited(step))
-            for step in steps
-            if step.limited_steps
-        ]
-        self._merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
+        return ChartLine(name, role, dots)
 
-    def draw(self) -> list[LoadChart]:
-        rates = [
-            self._draw_line("attempted", "ideal", _attempted, "attempted %s/s"),
-            self._draw_line("observed", "color0", _observed, "observed %s/s"),
-            self._draw_line(
-                "failed", "color5", lambda group: group.failed / group.seconds, "failed %s/s"
-            ),
-        ]
-        charts = [self._draw("Rate", "1/s", rates)]
-        axis_text = f"over seconds since the start.{self._merged}"
-        charts += _draw_tails(self.points, "Latency", axis_text, self._axis, self._marks)
-        if any(point.group.bytes for point in self.points):
-            line = self._draw_line("bytes", "color0", _megabytes_per_s, "%s MB/s")
-            charts.append(self._draw("Bytes", "MB/s", [line]))
-        return charts
+    def draw(heading: str, unit: str, lines: Sequence[ChartLine]) -> Figure:
+        caption = f"{heading} ({unit}) over seconds since the start.{merged}{left_out}"
+        return _draw(f"{heading} over time", heading, caption, lines, axis, marks)
 
-    def _draw_line(self, name: str, css: str, find: FindRate, form: str) -> ChartLine:
-        return ChartLine(
-            name, css, [_step_dot(point, find(point.group), form) for point in self.points]
-        )
-
-    def _draw(self, heading: str, unit: str, lines: Sequence[ChartLine]) -> LoadChart:
-        chart = LineChart(
-            f"{heading} over time",
-            lines,
-            self._axis,
-            self._marks,
-            marked="steps",
-            values=NumberAxis([0.0, *(dot.value for line in lines for dot in line.dots)]),
-        )
-        left_out = (
-            " Numbered lines: steps in which the generator was the limit; such rows are left out."
-            * bool(self._marks)
-        )
-        caption = f"{heading} ({unit}) over seconds since the start.{self._merged}{left_out}"
-        return LoadChart(heading, chart, caption)
+    rates = [
+        make_line("attempted", "ideal", _attempted),
+        make_line("observed", "color0", _observed),
+        make_line("failed", "color5", lambda step: step.failed / step.seconds),
+    ]
+    groups = [(step_start_s(step), f"step {step_number(step)}", step) for step in drawn]
+    across = f"over seconds since the start.{merged}"
+    figures = [draw("Rate", "1/s", rates), *_draw_tails(groups, "Latency", across, axis, marks)]
+    if any(step.bytes for step in drawn):
+        line = make_line("bytes", "color0", _megabytes_per_s, " MB/s")
+        figures.append(draw("Bytes", "MB/s", [line]))
+    return figures
 
 
 def _draw_tails(
-    points: Sequence[_LoadPoint],
+    groups: Iterable[tuple[float, str, OperationGroup]],
     heading: str,
-    axis_text: str,
+    across: str,
     axis: NumberAxis,
     marks: Sequence[ChartMark] = (),
-) -> list[LoadChart]:
-    """Draw the quantiles on a logarithmic axis; nothing if no operation succeeded."""
-    filled = [point for point in points if point.group.latency.count]
+) -> list[Figure]:
+    """Draw the quantiles of groups, each with place and label; nothing if no operation succeeded."""
+    filled = [group for group in groups if group[2].latency.count]
     if not filled:
         return []
     lines = [
         ChartLine(
             name.removesuffix("_s"),
             f"color{color}",
-            [_quantile_dot(point, name) for point in filled],
+            [_quantile_dot(place, f"{text}:", group, name) for place, text, group in filled],
             round=name != "max_s",
         )
         for name, color in _QUANTILE_COLORS.items()
     ]
-    # A latency of 0 is below the histogram's unit of 1 µs.
-    drawn = [max(dot.value, 1e-6) for line in lines for dot in line.dots]
-    values = NumberAxis(drawn, seconds=True, logarithmic=True)
-    chart = LineChart(f"{heading} quantiles", lines, axis, marks, marked="steps", values=values)
     caption = (
-        f"Latencies of successful operations from the scheduled instant, {axis_text.rstrip('.')}. "
+        f"Latencies of successful operations from the scheduled instant, {across.rstrip('.')}. "
+        "Logarithmic axis."
     )
-    return [LoadChart(heading, chart, f"{caption}Logarithmic axis.")]
+    return [_draw(f"{heading} quantiles", heading, caption, lines, axis, marks, is_latency=True)]
+
+
+def _quantile_dot(place: float, text: str, group: OperationGroup, name: str) -> ChartDot:
+    value = group.latency.quantile(QUANTILES[name])
+    return ChartDot(place, value, text=f"{text} {name.removesuffix('_s')} {format_seconds(value)}")
+
+
+def _draw(
+    name: str,
+    heading: str,
+    caption: str,
+    lines: Sequence[ChartLine],
+    axis: NumberAxis,
+    marks: Sequence[ChartMark] = (),
+    *,
+    is_latency: bool = False,
+) -> Figure:
+    """Draw lines over an axis from zero, or of latencies over a logarithmic one."""
+    drawn = [dot.value for line in lines for dot in line.dots]
+    values = NumberAxis([0.0, *drawn])
+    if is_latency:
+        # A latency of 0 is below the histogram's unit of 1 µs.
+        drawn = [max(value, 1e-6) for value in drawn]
+        values = NumberAxis(drawn, seconds=True, logarithmic=True)
+    chart = LineChart(name, lines, axis, marks, marked="steps", values=values)
+    return Figure(name, chart, caption, heading)
 
 
 def _attempted(group: OperationGroup) -> float:
@@ -275,12 +235,6 @@ def _observed(group: OperationGroup) -> float:
 
 def _megabytes_per_s(group: OperationGroup) -> float:
     return (group.bytes_per_s or 0.0) / 1e6
-
-
-def _find_common_size(groups: Iterable[OperationGroup]) -> float | None:
-    """Return the bytes of an operation if they are the same everywhere."""
-    sizes = {group.bytes / group.done for group in groups if group.done}
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 def step_number(step: OperationGroup) -> int:
@@ -298,32 +252,7 @@ def _describe_limited(step: OperationGroup) -> str:
     return f"step {step_number(step)}: {step.limited_steps} of {rows} left out"
 
 
-def _flat_dots(*points: tuple[float, float]) -> list[ChartDot]:
-    return [ChartDot(position, value) for position, value in points]
-
-
-def _level_dot(group: OperationGroup, find: FindRate, unit: str, label: Labels) -> ChartDot:
-    value = find(group)
-    text = f"{label(group)}: {value:.4g} {unit} at {_attempted(group):.4g}/s attempted"
-    if group.limited_steps:
-        text += f"; {pluralize(group.limited_steps, 'row')} left out"
-    return ChartDot(_attempted(group), value, text=text, hollow=bool(group.limited_steps))
-
-
-def _step_dot(point: _LoadPoint, value: float, form: str) -> ChartDot:
-    text = f"{point.text}: {form.replace('%s', f'{value:.4g}')}"
-    return ChartDot(point.at, value, text=text, hollow=bool(point.group.limited_steps))
-
-
-def _quantile_dot(point: _LoadPoint, name: str) -> ChartDot:
-    value = point.group.latency.quantile(QUANTILES[name])
-    text = f"{point.text}: {name.removesuffix('_s')} {format_seconds(value)}"
-    return ChartDot(point.at, value, text=text)
-
-
-def list_sides(
-    steps: Sequence[OperationGroup],
-) -> dict[str, list[OperationGroup]]:
+def list_sides(steps: Sequence[OperationGroup]) -> dict[str, list[OperationGroup]]:
     """Return the time steps by side; empty unless both sides timed the calls.
 
     Args:
@@ -336,7 +265,7 @@ def list_sides(
     return sides if timed else {}
 
 
-def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[LoadChart]:
+def draw_sides(sides: dict[str, list[OperationGroup]], merged_steps: int) -> list[Figure]:
     """Draw the quantiles of both sides over time; nothing without both."""
     if not sides:
         return []
@@ -344,29 +273,25 @@ def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[Load
         ChartLine(
             f"{side} {name.removesuffix('_s')}",
             f"color{color}",
-            [_make_dot(step, side, name) for step in sides[side] if step.latency.count],
+            [
+                _quantile_dot(step_start_s(step), f"step {step_number(step)}: {side}", step, name)
+                for step in sides[side]
+                if step.latency.count
+            ],
             round=side == CLIENT,
         )
         for side, colors in _COLORS.items()
         for name, color in colors.items()
     ]
-    drawn = [max(dot.value, 1e-6) for line in lines for dot in line.dots]
-    axis = NumberAxis(
-        [0.0, 1.0, *(step_start_s(step) for steps in sides.values() for step in steps)]
-    )
-    chart = LineChart(
-        "Client and server over time",
-        lines,
-        axis,
-        values=NumberAxis(drawn, seconds=True, logarithmic=True),
-    )
-    merged = f" Each point merges {points} steps." * (points > 1)
+    starts = [step_start_s(step) for steps in sides.values() for step in steps]
+    merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
     caption = (
         "Latency of the same operation as clients and servers saw it, over seconds since the start. "
         "The distance is the time outside the server: network, listen queue, and the client itself. "
         f"Clients count from the scheduled instant. Logarithmic axis.{merged}"
     )
-    return [LoadChart("Client and server", chart, caption)]
+    name, axis = "Client and server over time", NumberAxis([0.0, 1.0, *starts])
+    return [_draw(name, "Client and server", caption, lines, axis, is_latency=True)]
 
 
 def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
@@ -394,9 +319,3 @@ def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
         ),
     )
     return DataTable("sides", "Client and server by time step", columns, rows)
-
-
-def _make_dot(step: OperationGroup, side: str, name: str) -> ChartDot:
-    value = step.latency.quantile(QUANTILES[name])
-    text = f"step {step_number(step)}: {side} {name.removesuffix('_s')} {format_seconds(value)}"
-    return ChartDot(step_start_s(step), value, text=text)

@@ -26,7 +26,6 @@ from treehammer.sql.read.operation_figures import (
 )
 from treehammer.sql.read.query_model import Selection
 from treehammer.text_formatting import JobRamp, pluralize
-from treehammer.web.display_formats import format_seconds
 from treehammer.web.labels import label_variants
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
 from treehammer.web.pages.load_charts import list_sides
@@ -177,78 +176,35 @@ def make_detail_keys(
     )
 
 
-@dataclass(frozen=True)
-class ServerShare:
-    """A server's part in a level; rates are over the whole time of the level."""
-
-    server: str
-    group: OperationGroup
-    observed_hz: float | None
-    bytes_per_s: float | None
-
-
-def share_among_servers(
-    level: OperationGroup, servers: Sequence[OperationGroup]
-) -> list[ServerShare]:
-    """List the servers of a level, in order of their names."""
-    seconds = level.seconds
-    return [
-        ServerShare(
-            str(server.key),
-            server,
-            server.done / seconds if seconds else None,
-            server.bytes / seconds if seconds else None,
-        )
-        for server in sorted(servers, key=lambda server: natural_sort_key(str(server.key)))
-    ]
-
-
-@dataclass(frozen=True)
-class SlowestServer:
-    """A server with its median latency, and how many times the smallest median that is."""
-
-    server: str
-    latency: str
-    ratio: float
-
-
-def find_slowest(servers: Sequence[ServerShare]) -> SlowestServer | None:
+def find_slowest(servers: Sequence[OperationGroup]) -> tuple[str, float, float] | None:
     """Find the server with the largest median latency; None for fewer than two.
 
     A redirector may give a slow server as many operations as the others, so that rates do not show it.
+
+    Returns:
+        its name, its median latency in s, and how many times the smallest median that is.
     """
     medians = {
-        share.server: share.group.latency.quantile(0.5) for share in servers if _answered(share)
+        str(server.key): server.latency.quantile(0.5)
+        for server in servers
+        if server.key and server.latency.count
     }
     if len(medians) < 2 or min(medians.values()) <= 0:
         return None
-    slowest = max(medians, key=lambda server: medians[server])
-    median_s = medians[slowest]
-    return SlowestServer(slowest, format_seconds(median_s), median_s / min(medians.values()))
+    slowest = max(medians, key=medians.__getitem__)
+    return slowest, medians[slowest], medians[slowest] / min(medians.values())
 
 
-def _answered(share: ServerShare) -> bool:
-    return bool(share.server and share.group.latency.count)
-
-
-def find_smallest_share(servers: Sequence[ServerShare]) -> str:
-    """Return the name of the server with the smallest rate; '' for fewer than two."""
-    named = [share for share in servers if share.server]
-    by_bytes = any(share.bytes_per_s for share in named)
-    if len(named) < 2:
-        return ""
-    smallest = min(
-        named, key=lambda share: (share.bytes_per_s if by_bytes else share.observed_hz) or 0.0
-    )
-    return smallest.server
-
-
-def compute_evenness(servers: Sequence[ServerShare]) -> float | None:
-    """Divide the smallest rate of a named server by the largest; None for fewer than two."""
-    named = [share for share in servers if share.server]
-    by_bytes = any(share.bytes_per_s for share in named)
-    rates = [(share.bytes_per_s if by_bytes else share.observed_hz) or 0.0 for share in named]
-    return min(rates) / max(rates) if len(rates) > 1 and max(rates) > 0 else None
+def compute_evenness(servers: Sequence[OperationGroup]) -> tuple[str, float] | None:
+    """Name the server with the smallest rate, and divide it by the largest; None for fewer than two."""
+    named = [server for server in servers if server.key]
+    by_bytes = any(server.bytes for server in named)
+    # All are over the time of the level.
+    rates = {str(server.key): server.bytes if by_bytes else server.done for server in named}
+    if len(rates) < 2 or max(rates.values()) <= 0:
+        return None
+    smallest = min(rates, key=rates.__getitem__)
+    return smallest, rates[smallest] / max(rates.values())
 
 
 @dataclass(frozen=True)
@@ -259,7 +215,7 @@ class LoadDetails:
         levels: all operations by level, in order.
         chosen: the chosen level and operation; None without any.
         steps: its time steps, with number and start as key, in order.
-        servers: its servers.
+        servers: its servers, in order of their names; their rates are over the time of the level.
         sites: sites of its jobs.
         labels: labels of the levels.
         points: time steps merged into each of :attr:`steps`.
@@ -269,7 +225,7 @@ class LoadDetails:
     levels: Sequence[OperationGroup]
     chosen: OperationGroup | None
     steps: Sequence[OperationGroup]
-    servers: Sequence[ServerShare]
+    servers: Sequence[OperationGroup]
     sites: Sequence[OperationGroup]
     labels: LevelLabels
     points: int
@@ -335,7 +291,7 @@ def load_details(
         levels=levels,
         chosen=chosen,
         steps=sorted(steps, key=lambda step: step.key),  # type: ignore[arg-type,return-value]
-        servers=share_among_servers(chosen, servers),
+        servers=sorted(servers, key=lambda server: natural_sort_key(str(server.key))),
         sites=sorted(sites, key=lambda site: str(site.key)),
         labels=labels,
         points=max(points, 1),

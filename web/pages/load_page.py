@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -34,12 +34,12 @@ from treehammer.text_formatting import (
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_seconds, format_time
+from treehammer.web.figures.chart_parts import Specification, complete_specification
 from treehammer.web.figures.drawing import DRAWN_FORMATS
-from treehammer.web.figures.line_chart import ChartSheet
+from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, QueryPool, page
 from treehammer.web.page_query import FormInput
 from treehammer.web.pages.load_charts import (
-    LoadChart,
     draw_levels,
     draw_sides,
     draw_steps,
@@ -53,7 +53,6 @@ from treehammer.web.pages.load_levels import (
     LoadQuery,
     compute_evenness,
     find_slowest,
-    find_smallest_share,
     level_of,
     load_details,
 )
@@ -122,8 +121,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         "starts": _start_table(spreads),
     }
     shown = {name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()}
-    levels = _draw_level_charts(details, campaign.test_name) if request.is_html else []
-    steps = _draw_step_charts(details) if request.is_html else []
+    levels, steps = _draw_figures(details, campaign.test_name) if request.is_html else ([], [])
     title = f"Load of {campaign.name or campaign.id}"
     sections = (
         headline(_conclude(details)),
@@ -136,25 +134,59 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         _describe_starts(shown["starts"], lonely),
     )
     chosen = details.chosen
+    evenness = compute_evenness(details.servers)
     about = {
         "operation": chosen.operation if chosen else "",
         "side": chosen.side if chosen else "",
         "load": level_of(chosen).id if chosen else "",
-        "evenness": compute_evenness(details.servers),
+        "evenness": evenness[1] if evenness else None,
     }
     crumbs = [
         Link("Campaigns", link_to("campaigns")),
         Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
     ]
-    sheet = _build_sheet(title, details, [*levels, *steps])
-    return PageContent(
-        title,
-        sections,
-        tuple(tables.values()),
-        about,
-        crumbs,
-        drawings={"all": sheet} if sheet else {},
-    )
+    drawings = {}
+    if chosen and (levels or steps):
+        operation = _name_operation(chosen.operation, chosen.side)
+        sheet = f"{title}: {operation}; over time: {details.label(chosen)}"
+        drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
+    return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
+
+
+@dataclass(frozen=True)
+class _ChartSheet:
+    """All charts on one sheet, for files."""
+
+    title: str
+    figures: Sequence[Figure]
+
+    @property
+    def specification(self) -> Specification:
+        """The sheet as Vega-Lite."""
+        scales = dict.fromkeys(("color", "shape", "x", "y"), "independent")
+        sheet = {
+            "concat": [
+                figure.chart.draw_still(figure.heading, str(figure.caption))
+                for figure in self.figures
+                if isinstance(figure.chart, LineChart)
+            ],
+            "columns": 2,
+            "resolve": {"scale": scales},
+            "title": self.title,
+        }
+        return complete_specification(sheet, [], {})
+
+
+def _draw_figures(details: LoadDetails, test: str) -> tuple[list[Figure], list[Figure]]:
+    """Draw the figures of all levels, and those of the chosen one over time."""
+    chosen = details.chosen
+    if chosen is None:
+        return [], []
+    lines, line = details.group_by_line(), details.labels.label_series(level_of(chosen))
+    rule = load_operations_rule()
+    levels = draw_levels(lines, details.label, rule, test, chosen.operation, line)
+    sides = draw_sides(details.sides, details.points)
+    return levels, [*sides, *draw_steps(details.steps, details.points)]
 
 
 def _conclude(details: LoadDetails) -> str:
@@ -201,8 +233,8 @@ def _describe_chosen(
     details: LoadDetails,
     chosen: OperationGroup,
     tables: Mapping[str, DataTable],
-    levels: Sequence[LoadChart],
-    steps: Sequence[LoadChart],
+    levels: Sequence[Figure],
+    steps: Sequence[Figure],
 ) -> Iterator[Section | None]:
     """Show the chosen operation: all loads, one over time, and its servers and sites."""
     label = details.label(chosen)
@@ -217,7 +249,7 @@ def _describe_chosen(
     limited = "The generator was the limit in all steps, so that no rate can be shown."
     yield Titled(
         f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
-        _show_charts(levels) if levels else Paragraph(limited),
+        Group("charts", *levels) if levels else Paragraph(limited),
         Bullets(limits, ""),
         tables["levels"],
         quiet(
@@ -229,18 +261,17 @@ def _describe_chosen(
     )
     yield _describe_course(details, chosen, tables, levels, steps)
     evenness, slowest = compute_evenness(details.servers), find_slowest(details.servers)
-    smallest = find_smallest_share(details.servers)
     yield Titled(
         f"Servers and sites: {label}",
         tables["servers"],
-        None
-        if evenness is None
-        else Paragraph(
-            f"Evenness: {smallest} has the smallest rate, {100 * evenness:.0f} % of the largest."
-        ),
         Paragraph(
-            f"Slowest: {slowest.server}, p50 {slowest.latency}, {slowest.ratio:.3g} times that of the "
-            "fastest server."
+            f"Evenness: {evenness[0]} has the smallest rate, {100 * evenness[1]:.0f} % of the largest."
+        )
+        if evenness
+        else None,
+        Paragraph(
+            f"Slowest: {slowest[0]}, p50 {format_seconds(slowest[1])}, {slowest[2]:.3g} times that of "
+            "the fastest server."
         )
         if slowest
         else None,
@@ -253,8 +284,8 @@ def _describe_course(
     details: LoadDetails,
     chosen: OperationGroup,
     tables: Mapping[str, DataTable],
-    levels: Sequence[LoadChart],
-    steps: Sequence[LoadChart],
+    levels: Sequence[Figure],
+    steps: Sequence[Figure],
 ) -> Titled:
     """Show the chosen load over time."""
     loads = {level_of(level).id: details.label(level) for level in details.similar}
@@ -272,7 +303,7 @@ def _describe_course(
     return Titled(
         f"Over time: {details.label(chosen)}",
         Form([choice], anchor="#time", kept=kept) if len(loads) > 1 else None,
-        _show_charts(steps),
+        Group("charts", *steps),
         Paragraph("All figures: ", *files[1:]) if levels or steps else None,
         Paragraph(f"Failures: {failures}." if chosen.failures else ""),
         Folded("Table of time steps", tables["steps"], is_open=not steps),
@@ -294,45 +325,6 @@ def _link_to_operation(operation: str, side: str, chosen: OperationGroup) -> Lin
     address = link_to_same_page(operation=operation, side=side, load=None)
     is_current = (operation, side) == (chosen.operation, chosen.side)
     return Link(_name_operation(operation, side), address, is_current=is_current)
-
-
-def _show_charts(charts: Sequence[LoadChart]) -> Group:
-    figures = (
-        Figure(chart.drawing.title, chart.drawing, chart.caption, chart.heading) for chart in charts
-    )
-    return Group("charts", *figures)
-
-
-def _build_sheet(
-    title: str, details: LoadDetails, charts: Sequence[LoadChart]
-) -> ChartSheet | None:
-    """Put all charts on one sheet, for files."""
-    chosen = details.chosen
-    if not charts or chosen is None:
-        return None
-    operation = _name_operation(chosen.operation, chosen.side)
-    return ChartSheet(
-        f"{title}: {operation}; over time: {details.label(chosen)}",
-        [(chart.heading, chart.caption, chart.drawing) for chart in charts],
-    )
-
-
-def _draw_level_charts(details: LoadDetails, test: str) -> list[LoadChart]:
-    chosen = details.chosen
-    if chosen is None:
-        return []
-    latency_line = details.labels.label_series(level_of(chosen))
-    lines = details.group_by_line()
-    return draw_levels(
-        lines, details.label, load_operations_rule(), test, chosen.operation, latency_line
-    )
-
-
-def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:
-    return [
-        *draw_sides(details.sides, details.points),
-        *draw_steps(details.steps, details.points),
-    ]
 
 
 def _level_table(details: LoadDetails, campaign_id: str) -> DataTable:
@@ -383,15 +375,16 @@ def _step_table(details: LoadDetails) -> DataTable:
 
 
 def _server_table(details: LoadDetails) -> DataTable:
+    seconds = details.chosen.seconds if details.chosen else 0.0
     rows = [
         {
-            "server": share.server,
-            **share.group.list_figures(),
-            "observed_hz": share.observed_hz,
-            "bytes_per_s": share.bytes_per_s,
+            "server": server.key,
+            **server.list_figures(),
+            "observed_hz": server.done / seconds if seconds else None,
+            "bytes_per_s": server.bytes / seconds if seconds else None,
             "attempted_hz": None,
         }
-        for share in details.servers
+        for server in details.servers
     ]
     listed = (
         TableColumn("server", "server", format_row=lambda row: row["server"] or "unknown"),
