@@ -289,21 +289,25 @@ def _label_angle(layout: FigureLayout) -> Any:
 
 
 def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Specification]:
-    """Return the tooltip of a mark: its groups, then numbers by field and title."""
+    """Return the tooltip of a mark: its groups, then numbers by field and title.
+
+    Numbers without a title are the counted executions or jobs, or the value of the axis.
+    """
+    untitled = {"n": layout.counted, "y": layout.y_title}
     groups = [
         encode_field(field, NOMINAL, title=title)
         for field, title in zip(("panel", "place", "name"), layout.groups, strict=True)
         if title
     ]
     return groups + [
-        encode_field(field, QUANTITATIVE, title=title, format="" if field == "n" else ".4~g")
+        encode_field(
+            field,
+            QUANTITATIVE,
+            title=title or untitled[field],
+            format="" if field == "n" else ".4~g",
+        )
         for field, title in numbers
     ]
-
-
-def list_mean_tooltips(layout: FigureLayout) -> list[Specification]:
-    """Return the tooltip of a mark that is a mean with an interval."""
-    return list_tooltips(layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted))
 
 
 def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from treehammer.web.figures.chart_parts import (
@@ -26,7 +27,6 @@ from treehammer.web.figures.chart_parts import (
     encode_places,
     encode_series,
     encode_values,
-    list_mean_tooltips,
     list_rows,
     list_tooltips,
     make_layer,
@@ -161,93 +161,118 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
 
-def _calculate_position(layout: FigureLayout) -> list[Specification]:
-    """Add the common fields, and a position for each series around its place."""
-    count = len(layout.series)
-    at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
-    return [*add_common_fields(), *calculate_fields(at=at)]
+class _MarkLayers:
+    """Makes layers of marks that lie at places and have a color by series.
+
+    Args:
+        layout: of the figure.
+        width: of the chart in a file.
+    """
+
+    def __init__(self, layout: FigureLayout, width: float) -> None:
+        upright, count = layout.kind in UPRIGHT, len(layout.series)
+        self.is_dodged = count <= _MAX_DODGED or not upright
+        self._layout, self._width = layout, width
+        self._across = "x" if upright else "y"
+        at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
+        self._transform = [*add_common_fields(), *calculate_fields(at=at)]
+        field = "at" if self.is_dodged and layout.kind != STEPS else "x"
+        self._base = {
+            "y" if upright else "x": encode_places(layout, field, upright=upright),
+            "color": encode_color(layout.series, width),
+            "opacity": FADE_SERIES,
+        }
+
+    def layer(
+        self,
+        mark: str,
+        low: str = "y",
+        high: str = "",
+        *,
+        filters: Sequence[Specification] = (),
+        channels: Mapping[str, Any] = MappingProxyType({}),
+        is_described: bool = False,
+        **style: Any,
+    ) -> Specification:
+        """Make a layer of marks at one value, or between two.
+
+        Args:
+            mark: their type.
+            low: field of the value.
+            high: field of the other value.
+            filters: select the marks.
+            channels: further encodings.
+            is_described: whether they have a tooltip, as all points have.
+            style: of the marks.
+        """
+        encoding = {**self._base, self._across: encode_values(self._layout, low), **channels}
+        if high:
+            encoding[f"{self._across}2"] = {"field": high}
+        if mark == "point":
+            encoding["shape"] = encode_marker(self._layout.series, self._width)
+        if mark == "point" or is_described:
+            encoding["tooltip"] = list_tooltips(self._layout, *_TOOLTIPS[self._layout.kind])
+        return make_layer(mark, encoding, [*self._transform, *filters], **style)
+
+
+#: Kind -> numbers in tooltips, by field and title; that of the number of executions is added.
+_MEAN_TOOLTIP = (("y", "mean"), ("l", "from"), ("h", "to"), ("n", ""))
+_TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
+    POINTS: _MEAN_TOOLTIP,
+    DOTS: _MEAN_TOOLTIP,
+    HEAT_MAP: _MEAN_TOOLTIP,
+    BOXES: (("a", "5 %"), ("b", "25 %"), ("y", "median"), ("d", "75 %"), ("e", "95 %"), ("n", "")),
+    QUANTILES: (("y", "50 % below"), ("m", "95 % below"), ("h", "99 % below"), ("n", "")),
+    STEPS: (("y", ""),),
+}
 
 
 def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
-    transform = _calculate_position(layout)
-    base = {
-        "x": encode_places(layout, "at"),
-        "color": encode_color(layout.series, width),
-        "opacity": FADE_SERIES,
-    }
-    values = {**base, "y": encode_values(layout)}
-    bars = {**base, "y": encode_values(layout, "l"), "y2": {"field": "h"}}
-    points = {
-        **values,
-        "shape": encode_marker(layout.series, width),
-        "tooltip": list_mean_tooltips(layout),
-    }
+    marks = _MarkLayers(layout, width)
     quiet = [number for number, line in enumerate(layout.series) if line.is_quiet]
-    named = [*transform, {"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else transform
-    layers = [make_layer("rule", bars, [*named, DROP_MISSING_BARS], strokeWidth=1.2)]
+    named = [{"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else []
+    layers = [marks.layer("rule", "l", "h", filters=[*named, DROP_MISSING_BARS], strokeWidth=1.2)]
     if quiet:
-        others = [*transform, {"filter": f"indexof({quiet}, datum.s) >= 0"}]
+        others = [{"filter": f"indexof({quiet}, datum.s) >= 0"}]
         if layout.joined:
-            layers.append(make_layer("line", values, others, strokeWidth=0.8))
-        layers.append(make_layer("point", points, others, filled=True, opacity=1, size=10))
+            layers.append(marks.layer("line", filters=others, strokeWidth=0.8))
+        layers.append(marks.layer("point", filters=others, filled=True, opacity=1, size=10))
     if layout.dates and layout.joined:
-        width_of_line = 2 if quiet else 1.2
-        layers.append(make_layer("line", values, named, strokeWidth=width_of_line))
-    layers.append(make_layer("point", points, named, filled=True, opacity=1))
+        layers.append(marks.layer("line", filters=named, strokeWidth=2 if quiet else 1.2))
+    layers.append(marks.layer("point", filters=named, filled=True, opacity=1))
     if quiet:
-        label = {**values, "text": encode_field("name", NOMINAL)}
-        last = {"window": [{"op": "last_value", "field": "x", "as": "last"}], "groupby": ["p", "s"]}
+        last: Specification = {
+            "window": [{"op": "last_value", "field": "x", "as": "last"}],
+            "groupby": ["p", "s"],
+        }
         last |= {"frame": [None, None], "sort": [{"field": "x"}]}
         ends = [*named, last, {"filter": "datum.x == datum.last"}]
-        style = {"align": "right", "dy": -9, "fontWeight": "bold"}
-        layers.append(make_layer("text", label, ends, **style))
+        name = {"text": encode_field("name", NOMINAL)}
+        style: Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
+        layers.append(marks.layer("text", filters=ends, channels=name, **style))
     return layers
 
 
 def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
-    transform = _calculate_position(layout)
-    base = {
-        "x": encode_places(layout, "at"),
-        "color": encode_color(layout.series, width),
-        "opacity": FADE_SERIES,
-    }
-    tooltip = list_tooltips(
-        layout,
-        ("a", "5 %"),
-        ("b", "25 %"),
-        ("y", "median"),
-        ("d", "75 %"),
-        ("e", "95 %"),
-        ("n", layout.counted),
-    )
-    whiskers = {**base, "y": encode_values(layout, "a"), "y2": {"field": "e"}}
-    boxes = {**base, "y": encode_values(layout, "b"), "y2": {"field": "d"}, "tooltip": tooltip}
-    median = {
-        **base,
-        "y": encode_values(layout),
-        "shape": encode_marker(layout.series, width),
-        "tooltip": tooltip,
-    }
-    style = {"filled": True, "stroke": "white", "strokeWidth": 1, "size": 45}
+    marks = _MarkLayers(layout, width)
+    style: Specification = {"filled": True, "stroke": "white", "strokeWidth": 1, "size": 45}
     return [
-        make_layer("rule", whiskers, transform),
-        make_layer("rule", boxes, transform, strokeWidth=7),
-        make_layer("point", median, transform, **style),
+        marks.layer("rule", "a", "e"),
+        marks.layer("rule", "b", "d", is_described=True, strokeWidth=7),
+        marks.layer("point", **style),
     ]
 
 
 def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
     dashes = [DASHES[number % len(DASHES)] for number in range(len(layout.series))]
-    encoding = {
-        "x": encode_places(layout, "x"),
-        "y": encode_values(layout),
-        "color": encode_color(layout.series, width),
-        "opacity": FADE_SERIES,
-        "strokeDash": encode_series(layout.series, dashes, width),
-        "tooltip": list_tooltips(layout, ("y", layout.y_title)),
+    channels = {"strokeDash": encode_series(layout.series, dashes, width)}
+    style: Specification = {
+        "interpolate": "step",
+        "strokeWidth": 2,
+        "point": {"opacity": 0, "size": 80},
     }
-    style = {"interpolate": "step", "strokeWidth": 2, "point": {"opacity": 0, "size": 80}}
-    return [make_layer("line", encoding, _calculate_position(layout), **style)]
+    marks = _MarkLayers(layout, width)
+    return [marks.layer("line", channels=channels, is_described=True, **style)]
 
 
 def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
@@ -269,7 +294,7 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         "y": encode_field("y0", QUANTITATIVE, title=None, axis=rows, scale=scale),
         "y2": {"field": "y1"},
         "opacity": FADE_SERIES,
-        "tooltip": list_mean_tooltips(layout),
+        "tooltip": list_tooltips(layout, *_MEAN_TOOLTIP),
     }
     medians = _find_row_medians(layout)
     legend: Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
@@ -296,7 +321,7 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         "d", QUANTITATIVE, title=title, scale=colors, legend={**legend, "titleLimit": 0}
     )
     difference = encode_field("d", QUANTITATIVE, title="% from the row's median", format="+.2~f")
-    encoding["tooltip"] = [*list_mean_tooltips(layout), difference]
+    encoding["tooltip"] = [*list_tooltips(layout, *_MEAN_TOOLTIP), difference]
     differences = calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
     return [make_layer("rect", encoding, [*transform, *differences], clip=True)]
 
@@ -320,49 +345,20 @@ def _find_color_reach(layout: FigureLayout, medians: Sequence[float]) -> float:
 
 def _layer_quantiles(layout: FigureLayout, width: float) -> list[Specification]:
     """Draw the median as a dot, the 95 % quantile as a tick, and a line up to the 99 % quantile."""
-    transform = _calculate_position(layout)
-    base = {
-        "y": encode_places(
-            layout, "at" if len(layout.series) <= _MAX_DODGED else "x", upright=True
-        ),
-        "color": encode_color(layout.series, width),
-        "opacity": FADE_SERIES,
-    }
-    quantiles = (("y", "50 % below"), ("m", "95 % below"), ("h", "99 % below"))
-    tooltip = list_tooltips(layout, *quantiles, ("n", layout.counted))
-    lines = {**base, "x": encode_values(layout, "l"), "x2": {"field": "h"}, "tooltip": tooltip}
-    ticks = {**base, "x": encode_values(layout, "m"), "tooltip": tooltip}
-    dots = {
-        **base,
-        "x": encode_values(layout),
-        "shape": encode_marker(layout.series, width),
-        "tooltip": tooltip,
-    }
+    marks = _MarkLayers(layout, width)
+    tick: Specification = {"thickness": 2, "size": 9, "orient": "vertical"}
     return [
-        make_layer("rule", lines, transform, strokeWidth=1.5),
-        make_layer("tick", ticks, transform, thickness=2, size=9, orient="vertical"),
-        make_layer("point", dots, transform, filled=True),
+        marks.layer("rule", "l", "h", is_described=True, strokeWidth=1.5),
+        marks.layer("tick", "m", is_described=True, **tick),
+        marks.layer("point", filled=True),
     ]
 
 
 def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
-    dodged = len(layout.series) <= _MAX_DODGED
-    transform = _calculate_position(layout)
-    base = {
-        "y": encode_places(layout, "at" if dodged else "x", upright=True),
-        "color": encode_color(layout.series, width),
-        "opacity": FADE_SERIES,
-    }
-    bars = {**base, "x": encode_values(layout, "l"), "x2": {"field": "h"}}
-    lines = make_layer("rule", bars, [*transform, DROP_MISSING_BARS], strokeWidth=1)
-    points = {
-        **base,
-        "x": encode_values(layout),
-        "shape": encode_marker(layout.series, width),
-        "tooltip": list_mean_tooltips(layout),
-    }
-    dots = make_layer("point", points, transform, filled=True)
-    return [lines, dots] if dodged else [dots]
+    marks = _MarkLayers(layout, width)
+    bars = marks.layer("rule", "l", "h", filters=[DROP_MISSING_BARS], strokeWidth=1)
+    dots = marks.layer("point", filled=True)
+    return [bars, dots] if marks.is_dodged else [dots]
 
 
 _LAYERS: Mapping[str, Callable[[FigureLayout, float], list[Specification]]] = {
