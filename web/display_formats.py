@@ -149,7 +149,6 @@ class EfficiencyExplanation:
 
     Attributes:
         sentences: the main cause first, then the evidence; none without measurements.
-        table: parts of the wall time.
     """
 
     sentences: Sequence[str]

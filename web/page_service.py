@@ -149,11 +149,7 @@ class PageContext:
     """Dependencies shared by all pages.
 
     Attributes:
-        access_control: decides who may read.
         templates: see :func:`treehammer.web.display_formats.build_environment`.
-        assets: styles and scripts.
-        menu: route name -> title of the pages in the menu.
-        resources: of pages.
     """
 
     access_control: AccessControl
@@ -190,9 +186,6 @@ class PageContext:
         """Create the route of a page.
 
         Args:
-            path: in Starlette's notation.
-            handle_page: collects the data of the page.
-            name: name of the route, for links.
             compress: compress with gzip; not for files that support range requests.
             pool: a pool of its own for slow queries; None for the common one.
         """
@@ -308,9 +301,6 @@ def tables_response(
     """Send all tables of a page, or the requested one, as CSV or JSON.
 
     Args:
-        content: of the page.
-        request: may name a table.
-        output_format: CSV or JSON.
         about: further JSON members beside the tables.
 
     Raises:

@@ -134,11 +134,7 @@ class _Barrier:
 
 
 class StartRegistry:
-    """All barriers of a service.
-
-    Args:
-        now_s: returns seconds since 1970 UTC.
-    """
+    """All barriers of a service."""
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -150,9 +146,6 @@ class StartRegistry:
         """Note that a job waits at a barrier, and set the common start if it was the last.
 
         Args:
-            id_: identity of the barrier.
-            job_id: identity of the job.
-            arrival: its request.
             key_id: key that signed the job's token.
 
         Raises:

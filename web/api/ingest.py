@@ -89,13 +89,7 @@ MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000
 
 
 class MeasurementIngest:
-    """Endpoint for measurements.
-
-    Args:
-        access_control: authorizes tokens.
-        writer: writes measurements.
-        limits: of one request and of all.
-    """
+    """Endpoint for measurements."""
 
     def __init__(
         self, access_control: AccessControl, writer: MeasurementWriter, limits: RequestLimits
@@ -388,9 +382,7 @@ class CampaignIngest:
     """Endpoint for campaigns.
 
     Args:
-        access_control: authorizes tokens.
         write: stores an upload of a sender, durably when it returns; called in a thread.
-        limits: of requests.
     """
 
     def __init__(

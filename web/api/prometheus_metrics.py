@@ -200,8 +200,6 @@ def service_metrics_routes(
     """Return the route, which always requires a key, also where reading is public.
 
     Args:
-        access_control: authorizes tokens.
-        metrics: to respond with.
         measure_size: returns the kind of the database and its bytes, None if they are unknown;
             called in a thread.
     """

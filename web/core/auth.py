@@ -46,12 +46,9 @@ class AccessControl:
 
     Args:
         load_access: reads keys and revocations from the database; called in a thread.
-        masters: the service's master keys.
-        reading_open: whether reading requires no token.
         user_header: header with the user's name, set by a trusted proxy, '' for none. A request with
             it may read; clients must not be able to send it themselves.
         load_masters: reads the master keys again; called in a thread.
-        now_us: returns the time in microseconds since 1970 UTC.
     """
 
     def __init__(
@@ -162,7 +159,6 @@ class AccessControl:
         """Verify the request's token.
 
         Args:
-            request: with the token in its header.
             accept_stale_keys: decide by the keys last read if they cannot be read now.
 
         Raises:

@@ -30,7 +30,6 @@ class RequestLimits:
     Attributes:
         packed_bytes: of a body as sent.
         unpacked_bytes: of a body after decompression; the largest record has 16 MB.
-        measurements: per request.
         json_marks: commas, colons and brackets of a body. They bound the number of values before the
             body is parsed; each value takes up to 120 bytes in memory.
         waiting_bytes: of all decompressed bodies without a response yet.
@@ -52,9 +51,7 @@ class BudgetShare:
     """Part of the budget that one client may use.
 
     Attributes:
-        client: identifies the client.
         divisor: the share is the whole budget divided by it.
-        name: of the client, for messages.
     """
 
     client: str

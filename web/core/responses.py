@@ -73,9 +73,6 @@ class RequestRefusedError(Exception):
     """A refused request.
 
     Args:
-        status: HTTP status of the response.
-        sentence: the reason.
-        headers: of the response.
         reason: one of a few words for metrics; by default that of the status.
         details: further members of its body.
     """

@@ -60,7 +60,6 @@ def draw_chart(
     """Draw a chart in Vega-Lite as PNG, SVG or PDF, without a browser.
 
     Args:
-        specification: the chart.
         form: one of :data:`DRAWN_FORMATS`.
         width_mm: width on paper; 0 for that of the chart.
         metadata: ``Title``, ``Subject`` and ``Creator`` of the file; the time is added.
@@ -159,8 +158,6 @@ def write_tree(
 
     Args:
         columns: each with ``name`` and ``type``: text, int, float or bool.
-        rows: values by name.
-        title: title of the tree.
     """
     import uproot
 

@@ -130,13 +130,9 @@ def create_app(
     Args:
         store: destination of measurements, used by one thread of the application.
         access_control: authorizes requests; refreshed while the application runs.
-        find_measurement: reads a measurement by its identity, as ``values`` and ``extras``.
         mark_bad_replicas: see :class:`~treehammer.web.core.measurement_writer.MeasurementWriter`.
         upload_campaign: stores an uploaded campaign; without it that route is missing.
         find_owner: reads the group that a campaign belongs to; None if it is unknown.
-        measure_size: returns the kind of the database and its bytes.
-        write_audit: adds entries to the audit trail.
-        limits: of requests.
         pages: served beside the API; without them all refusals are JSON.
     """
     limits = limits or RequestLimits()

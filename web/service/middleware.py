@@ -111,7 +111,6 @@ class RejectNulMiddleware:
     """Refuses addresses with NUL, for which databases fail in different ways.
 
     Args:
-        app: handles all other requests.
         render: builds the response to a refused request.
     """
 
@@ -133,9 +132,8 @@ class TrustedProxies(ProxyHeadersMiddleware):
     """Trusts headers about client, scheme and user from the configured proxies only.
 
     Args:
-        app: handles the requests.
-        proxies: addresses or networks of the proxies, comma separated.
-        user_header: header with the user's name, '' for none.
+        proxies: addresses or networks, comma separated.
+        user_header: '' for none.
     """
 
     def __init__(self, app: ASGIApp, proxies: str, user_header: str) -> None:
@@ -158,10 +156,7 @@ class RequestLog:
     ``Server-Timing`` holds the milliseconds until the first byte of the response, which browsers show.
 
     Args:
-        app: handles the requests.
         render: builds the response to an unhandled exception.
-        metrics: counts refusals.
-        journal: receives sign-ins and refusals.
     """
 
     def __init__(
@@ -253,10 +248,7 @@ class AuditEvent:
 
     Attributes:
         action: such as :data:`~treehammer.sql.write.audit_trail.REFUSE`.
-        address: address of the client.
         key_id: key of the client; '' if it is unknown.
-        subject: request or person.
-        reason: reason of a refusal.
     """
 
     action: str
