@@ -120,7 +120,7 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
         (
             *SAMPLE_COLUMNS,
             *PHASE_COLUMNS,
-            *(column.metric for column in MEAN_COLUMNS),
+            *(column.key for column in MEAN_COLUMNS),
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
             *LISTED_COLUMNS,
@@ -181,8 +181,8 @@ class CampaignReport:
     def conclusions(self) -> tuple[str, ...]:
         """Conclusion of each comparison in plain sentences, without that of the title."""
         _, *following = self._first_sentences
-        conclusions = (" ".join(following), *map(_conclude, self.comparisons[1:]))
-        return tuple(filter(None, conclusions))
+        others = (describe_conclusion(other.verdicts) for other in self.comparisons[1:])
+        return tuple(filter(None, (" ".join(following), *others)))
 
     @property
     def title(self) -> str:
@@ -198,8 +198,9 @@ class CampaignReport:
 
     @property
     def _first_sentences(self) -> list[str]:
-        conclusion = _conclude(self.comparisons[0]) if self.comparisons else ""
-        return _SENTENCE_END.split(conclusion)
+        if not self.comparisons:
+            return [""]
+        return _SENTENCE_END.split(describe_conclusion(self.comparisons[0].verdicts))
 
     @property
     def efficiency(self) -> float | None:
@@ -212,10 +213,6 @@ class CampaignReport:
     def releases(self) -> tuple[str, ...]:
         """Measured releases of ROOT."""
         return tuple(dict.fromkeys(cell.release for cell in self.cells if cell.release))
-
-
-def _conclude(comparison: Comparison) -> str:
-    return describe_conclusion(comparison.verdicts)
 
 
 def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
@@ -247,7 +244,6 @@ def build_report(
     """Compute a report.
 
     Args:
-        campaign: the campaign.
         rows: its measurements with :data:`REPORT_COLUMNS`.
         made_us: time of the report, microseconds since 1970 UTC.
         limited_loads: from :func:`list_limited_loads`.
@@ -262,13 +258,15 @@ def build_report(
     failed = [row for row in rows if row["failure_class"]]
     implausible = [row for row in rows if not row["plausible"]]
     sites = _distinct_texts(rows, "site")
+    rows_by_site = {site: [row for row in rows if row["site"] == site] for site in sites}
+    explanations = [explain_efficiency(site, of_site) for site, of_site in rows_by_site.items()]
     comparisons = tuple(_compare_axes(detailed, selection, made_us))
     return CampaignReport(
         campaign=campaign,
         created_us=made_us,
         executions=len(rows),
         usable=sum(cell.executions for cell in cells),
-        hosts=sum(_count_hosts(rows, site) for site in sites),
+        hosts=sum(map(count_hosts, rows_by_site.values())),
         sites=sites,
         datasets=tuple(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
@@ -276,7 +274,7 @@ def build_report(
         test_hashes=_distinct_texts(rows, "test_hash"),
         comparisons=comparisons,
         cells=tuple(cells),
-        explanations=tuple(_explain_sites(rows, sites)),
+        explanations=tuple(filter(lambda explanation: explanation.sentences, explanations)),
         forest_figures=tuple(_draw_forests(comparisons)),
         efficiency_figure=draw_efficiency_figure(cells),
         time_figure=draw_time_figure(cells),
@@ -320,18 +318,6 @@ def _draw_forests(comparisons: Iterable[Comparison]) -> Iterator[InlineFigure]:
             yield figure
 
 
-def _explain_sites(rows: Sequence[Row], sites: Iterable[str]) -> Iterator[EfficiencyExplanation]:
-    """Explain the CPU efficiency of each site that measured it."""
-    for site in sites:
-        explanation = explain_efficiency(site, [row for row in rows if row["site"] == site])
-        if explanation.sentences:
-            yield explanation
-
-
-def _count_hosts(rows: Iterable[Row], site: str) -> int:
-    return count_hosts(row for row in rows if row["site"] == site)
-
-
 def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
     return tuple(sorted({row[name] for row in rows if row[name]}, key=natural_sort_key))
 
@@ -363,43 +349,21 @@ def _count_nodes(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def render_report(report: CampaignReport) -> str:
     """Render a report as one HTML document without external resources and scripts."""
-    titles = {name: title_column(name) for name in (*BUILD_COLUMNS, *NODE_COLUMNS)}
-    counted = make_counted_table
-    return (
-        build_environment(**_FILTERS)
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            version=__version__,
-            means=make_means_table(report.cells),
-            builds=counted(
-                "builds",
-                "ROOT builds",
-                report.builds,
-                [("axis_root", "asked for"), *((name, titles[name]) for name in BUILD_COLUMNS)],
-            ),
-            nodes=counted(
-                "nodes",
-                "Nodes",
-                report.nodes,
-                [
-                    ("site", "site"),
-                    *((name, titles[name]) for name in NODE_COLUMNS),
-                    ("calibration_s", "calibration loop (s)"),
-                ],
-            ),
-            failures=counted(
-                "failures", "Failed executions", report.failures, [*FAILURE_COLUMNS.items()]
-            ),
-            implausible=counted(
-                "implausible",
-                "Implausible executions: stored, never averaged",
-                report.implausible,
-                [*IMPLAUSIBLE_COLUMNS.items()],
-            ),
-            measurements=make_measurement_table(report.listed, LISTED_COLUMNS),
-        )
+    builds = {"axis_root": "asked for", **{name: title_column(name) for name in BUILD_COLUMNS}}
+    nodes = {"site": "site", **{name: title_column(name) for name in NODE_COLUMNS}}
+    nodes["calibration_s"] = "calibration loop (s)"
+    implausible = "Implausible executions: stored, never averaged"
+    tables = (
+        make_means_table(report.cells),
+        make_counted_table("builds", "ROOT builds", report.builds, builds),
+        make_counted_table("nodes", "Nodes", report.nodes, nodes),
+        make_counted_table("failures", "Failed executions", report.failures, FAILURE_COLUMNS),
+        make_counted_table("implausible", implausible, report.implausible, IMPLAUSIBLE_COLUMNS),
+        make_measurement_table(report.listed, LISTED_COLUMNS),
     )
+    template = build_environment(**_FILTERS).get_template("report.html.j2")
+    named = {table.name: table for table in tables}
+    return template.render(report=report, version=__version__, **named)
 
 
 def _print_pdf(page: str) -> bytes:

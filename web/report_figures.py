@@ -10,9 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from html import escape
-from itertools import chain
 from typing import Any
 
 from treehammer.analysis.comparison import verdict_text
@@ -35,15 +33,13 @@ from treehammer.web.display_formats import format_mean_and_rms
 from treehammer.web.figures.drawing import draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (
-    DOTS,
     GRID_COLOR,
     INK_COLOR,
-    LOG,
-    POINTS,
-    ZERO,
     FigureLayout,
     FigureMark,
     FigurePanel,
+    Kind,
+    Scale,
     shorten_label,
     style_series,
 )
@@ -59,32 +55,24 @@ _MAX_LINEAR_RATIO = 20
 _EXECUTIONS = TableColumn("executions", "executions", is_number=True)
 
 
-@dataclass(frozen=True)
-class MeanColumn:
-    """A metric whose mean is shown.
+def _mean_column(metric: str, title: str, scale: float = 1.0) -> TableColumn:
+    def write(spread: MeanAndRms) -> str:
+        return format_mean_and_rms(scale * spread.mean, scale * spread.rms)
 
-    Attributes:
-        metric: name in the catalogue.
-        title: heading with the unit.
-        scale: factor from the metric's unit to that of the heading.
-    """
-
-    metric: str
-    title: str
-    scale: float = 1.0
+    return TableColumn(metric, title, write, is_number=True)
 
 
 #: Averaged metrics, over usable timed executions only.
 MEAN_COLUMNS = (
-    MeanColumn("cpu_per_event_s", "CPU, ms/event", 1e3),
-    MeanColumn("wall_per_event_s", "wall, ms/event", 1e3),
-    MeanColumn("loop_wall_s", "loop, s"),
-    MeanColumn("eff_job", "eff_job"),
-    MeanColumn("eff_payload", "eff_payload"),
-    MeanColumn("eff_loop", "eff_loop"),
-    MeanColumn("bytes_read", "read, MB", 1e-6),
-    MeanColumn("read_calls", "read calls"),
-    MeanColumn("max_rss_bytes", "memory, MB", 1e-6),
+    _mean_column("cpu_per_event_s", "CPU, ms/event", 1e3),
+    _mean_column("wall_per_event_s", "wall, ms/event", 1e3),
+    _mean_column("loop_wall_s", "loop, s"),
+    _mean_column("eff_job", "eff_job"),
+    _mean_column("eff_payload", "eff_payload"),
+    _mean_column("eff_loop", "eff_loop"),
+    _mean_column("bytes_read", "read, MB", 1e-6),
+    _mean_column("read_calls", "read calls"),
+    _mean_column("max_rss_bytes", "memory, MB", 1e-6),
 )
 
 
@@ -95,10 +83,6 @@ class ExecutionCell:
     Attributes:
         place: site, with that of the storage if it is another, and the door if there are several.
         variant: label of the varying axes without ``root``.
-        release: ROOT release.
-        executions: number of executions.
-        jobs: number of jobs.
-        hosts: number of hosts.
         spreads: metric -> mean and RMS.
     """
 
@@ -142,7 +126,7 @@ def _name_sites(row: Row) -> str:
 def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
     variant = parse_variant(group.rows[0]["variant"])
     named = tuple(axis for axis in axes if axis in dict(variant.values))
-    spreads = {column.metric: group.mean_and_rms(column.metric) for column in MEAN_COLUMNS}
+    spreads = {column.key: group.mean_and_rms(column.key) for column in MEAN_COLUMNS}
     return ExecutionCell(
         place=str(group.key[0]),
         variant=variant.label(named) if named else group.rows[0]["test_name"],
@@ -166,7 +150,6 @@ def draw_inline(chart: Mapping[str, Any], name: str, alt: str) -> str:
     """Draw a chart in Vega-Lite as an SVG element with own ids and without a background.
 
     Args:
-        chart: the specification.
         name: start of its ids, which are unique in the document.
         alt: description of its points.
     """
@@ -188,8 +171,6 @@ def draw_forest(
     """Draw the changes of comparisons with the same A; None without an interval.
 
     Args:
-        comparisons: all verdicts of each.
-        delta: limit of no effect (ln).
         name: start of the figure's ids, which are unique in the document.
     """
     plot = ForestPlot.of_comparisons(comparisons, delta)
@@ -213,23 +194,22 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
         )
         for cell in cells
     ]
-    layout = FigureLayout(
-        kind=POINTS,
-        x_title="",
-        y_title="CPU efficiency of the job (eff_job)",
-        groups=("", "site", "variant"),
-        scale=ZERO,
-        places=tuple(map(shorten_label, places)),
-        series=tuple(
-            style_series([(shorten_label(text, 90), *name) for name, text in names.items()])
-        ),
-        panels=(FigurePanel("", tuple(marks)),),
-    )
+    series = style_series([(shorten_label(text, 90), *name) for name, text in names.items()])
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
         "payload over their wall time. Points are means, error bars the RMS over repeated "
         f"executions in repeated jobs ({_count_range(cells, 'eff_job')} per point; single "
         "executions have no bar). Efficiency describes the site: a release that saves CPU lowers it."
+    )
+    layout = FigureLayout(
+        Kind.POINTS,
+        x_title="",
+        y_title="CPU efficiency of the job (eff_job)",
+        groups=("", "site", "variant"),
+        scale=Scale.ZERO,
+        places=tuple(map(shorten_label, places)),
+        series=tuple(series),
+        panels=(FigurePanel("", tuple(marks)),),
     )
     return InlineFigure(draw_inline(chart_figure(layout), "efficiency", alt), caption)
 
@@ -258,48 +238,33 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     releases = list(dict.fromkeys(cell.release for cell in cells))
-    marks = _mark_times(cells, variants, releases)
-    layout = FigureLayout(
-        kind=DOTS,
-        x_title="",
-        y_title="time of the loop per event (ms)",
-        groups=("site", "variant", "root"),
-        scale=_choose_scale(chain.from_iterable(marks.values())),
-        places=tuple(map(shorten_label, variants)),
-        series=tuple(
-            style_series(
-                [(f"root={release}", release, release) for release in releases], by_release=True
-            )
-        ),
-        panels=tuple(
-            FigurePanel(shorten_label(name), tuple(panel_marks))
-            for name, panel_marks in marks.items()
-        ),
-    )
-    caption = (
-        "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
-        f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
-        "point). Verdicts use pairs within jobs, which this figure does not show."
-    )
-    return InlineFigure(draw_inline(chart_figure(layout), "times", alt), caption)
-
-
-def _mark_times(
-    cells: Sequence[ExecutionCell], variants: Sequence[str], releases: Sequence[str]
-) -> dict[str, list[FigureMark]]:
-    """Make the marks of each panel, whose places are variants and whose series are releases."""
     marks: dict[str, list[FigureMark]] = defaultdict(list)
     for cell in cells:
         position = releases.index(cell.release), variants.index(cell.variant)
         for name, title in METRIC_TITLES.items():
             mark = _make_mark(cell.spreads[name], *position, scale=_MS_PER_S)
             marks[f"{cell.place}: {title}"].append(mark)
-    return marks
-
-
-def _choose_scale(marks: Iterable[FigureMark]) -> str:
-    means = [mark.y for mark in marks]
-    return LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else ZERO
+    means = [mark.y for panel_marks in marks.values() for mark in panel_marks]
+    series = [(f"root={release}", release, release) for release in releases]
+    caption = (
+        "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
+        f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
+        "point). Verdicts use pairs within jobs, which this figure does not show."
+    )
+    layout = FigureLayout(
+        Kind.DOTS,
+        x_title="",
+        y_title="time of the loop per event (ms)",
+        groups=("site", "variant", "root"),
+        scale=Scale.LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else Scale.ZERO,
+        places=tuple(map(shorten_label, variants)),
+        series=tuple(style_series(series, by_release=True)),
+        panels=tuple(
+            FigurePanel(shorten_label(name), tuple(panel_marks))
+            for name, panel_marks in marks.items()
+        ),
+    )
+    return InlineFigure(draw_inline(chart_figure(layout), "times", alt), caption)
 
 
 def _make_mark(spread: MeanAndRms, series: int, place: int, scale: float = 1.0) -> FigureMark:
@@ -335,57 +300,47 @@ def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:
         _EXECUTIONS,
         TableColumn("jobs", "jobs", is_number=True),
         TableColumn("hosts", "hosts", is_number=True),
-        *(
-            TableColumn(
-                column.metric, column.title, partial(_format_spread, column.scale), is_number=True
-            )
-            for column in MEAN_COLUMNS
-        ),
+        *MEAN_COLUMNS,
     )
-    metrics = [column.metric for column in MEAN_COLUMNS]
-    rows = [
-        {
-            "place": cell.place,
-            "variant": cell.variant,
-            "release": cell.release,
-            "executions": cell.executions,
-            "jobs": cell.jobs,
-            "hosts": cell.hosts,
-            **{metric: cell.spreads.get(metric) for metric in metrics},
-        }
-        for cell in cells
-    ]
+    metrics = [column.key for column in MEAN_COLUMNS]
+    rows = [{**vars(cell), **{name: cell.spreads.get(name) for name in metrics}} for cell in cells]
     return DataTable("means", "Means ± RMS over usable executions", columns, rows)
-
-
-def _format_spread(scale: float, spread: MeanAndRms) -> str:
-    return format_mean_and_rms(scale * spread.mean, scale * spread.rms)
 
 
 def make_effect_tables(comparison: Comparison) -> list[DataTable]:
     """Make the tables of a comparison: over all sites if there are effects, and by site."""
     query = comparison.query
     title = f"{query.axis} {query.b} against {query.a}"
-    over_sites = comparison.over_sites
     name = f"{query.axis}={query.b}"
-    by_site = _make_effect_table(
-        f"by_site {name}", f"{title}, by site", comparison.of_series, by_site=True
-    )
-    if all(row.effect is None for row in over_sites):
-        return [by_site]
-    pooled = _make_effect_table(f"pooled {name}", f"{title}, over all sites", over_sites)
-    return [pooled, by_site]
+    over_sites, by_site = comparison.over_sites, comparison.of_series
+    tables = [
+        _make_effect_table(
+            f"by_site {name}",
+            f"{title}, by site",
+            by_site,
+            [TableColumn("site", "site")],
+            _make_side_columns(by_site),
+        )
+    ]
+    if any(row.effect is not None for row in over_sites):
+        caption = f"{title}, over all sites"
+        tables.insert(0, _make_effect_table(f"pooled {name}", caption, over_sites))
+    return tables
 
 
 def _make_effect_table(
-    name: str, caption: str, rows: Sequence[VerdictRow], *, by_site: bool = False
+    name: str,
+    caption: str,
+    rows: Sequence[VerdictRow],
+    places: Sequence[TableColumn] = (),
+    sides: Sequence[TableColumn] = (),
 ) -> DataTable:
     columns = (
         TableColumn("label", "variant"),
-        *([TableColumn("site", "site")] if by_site else []),
+        *places,
         TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric),
         TableColumn("holds_for", "holds"),
-        *(_make_side_columns(rows) if by_site else []),
+        *sides,
         TableColumn("effect", "change", verdict_text.format_effect, is_number=True),
         TableColumn("interval", "interval", is_number=True),
         TableColumn("shown_verdict", "verdict", css_class=_verdict_class),
@@ -429,25 +384,18 @@ def _verdict_class(row: Row) -> str:
 
 
 def make_counted_table(
-    name: str, caption: str, rows: Sequence[Row], titles: Sequence[tuple[str, str]]
+    name: str, caption: str, rows: Sequence[Row], titles: Mapping[str, str]
 ) -> DataTable:
-    """Make a table of distinct rows with the number of their executions.
-
-    Args:
-        name: of the table.
-        caption: of the table.
-        rows: with the named values and ``executions``.
-        titles: key and heading of each column.
-    """
+    """Make a table of distinct rows with the number of their executions, and a heading by column."""
     columns = [
-        TableColumn(key, title, is_long=any(_is_long(row[key]) for row in rows))
-        for key, title in titles
+        TableColumn(
+            key,
+            title,
+            is_long=any(isinstance(row[key], str) and len(row[key]) > 40 for row in rows),
+        )
+        for key, title in titles.items()
     ]
     return DataTable(name, caption, (*columns, _EXECUTIONS), rows)
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, str) and len(value) > 40
 
 
 def make_measurement_table(rows: Sequence[Row], names: Sequence[str]) -> DataTable:
