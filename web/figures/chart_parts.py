@@ -11,11 +11,10 @@ from typing import Any
 from treehammer.web.figures.figure_layout import (
     GRID_COLOR,
     INK_COLOR,
-    LINEAR,
-    LOG,
     THEME,
     FigureLayout,
     FigureSeries,
+    Scale,
 )
 
 #: Vega-Lite specification, as plain data.
@@ -74,10 +73,6 @@ def add_zoom(
     """Name the layer to zoom; return the layers and the parameter that zooms.
 
     The wheel zooms with Ctrl, dragging moves and a double click resets.
-
-    Args:
-        layers: of the chart.
-        channels: axes of numbers or days.
     """
     first, *following = layers
     zoom = {
@@ -133,8 +128,6 @@ def encode_color(
     """Color by series, with a legend of as many columns as fit.
 
     Args:
-        series: by number.
-        width: of the chart.
         names: expression of the list of their names.
     """
     return encode_series(series, [line.color for line in series], width, names)
@@ -177,13 +170,13 @@ def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
     """Return the axis of values: fitted to the data, from zero, or logarithmic."""
     ends = _value_domain(layout)
     scale = {
-        "type": "log" if layout.scale == LOG else "linear",
+        "type": "log" if layout.scale == Scale.LOG else "linear",
         "domain": list(ends),
         "nice": False,
-        **without_zero(layout.scale == LOG),
+        **without_zero(layout.scale == Scale.LOG),
     }
     axis = {"gridColor": _ZERO_STANDS_OUT}
-    if layout.scale == LOG:
+    if layout.scale == Scale.LOG:
         axis |= log_ticks(*ends)
     elif layout.whole:
         axis |= WHOLE_TICKS
@@ -222,11 +215,11 @@ def without_zero(log: bool) -> dict[str, Any]:
 def _value_domain(layout: FigureLayout) -> tuple[float, float]:
     """Return the range of all panels, with some room."""
     high = max(mark.highest for mark in layout.marks)
-    if layout.scale == LOG:
+    if layout.scale == Scale.LOG:
         low = min(mark.lowest if mark.lowest > 0 else mark.y for mark in layout.marks)
         return low / 1.1, high * 1.1
     low = min(mark.lowest for mark in layout.marks)
-    if layout.scale == LINEAR:
+    if layout.scale == Scale.LINEAR:
         return _add_room(low, high)
     return _add_room(min(low, 0.0), max(high, 0.0))
 
@@ -243,9 +236,7 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
     """Return the axis of places: days, or numbers labeled by the names of places.
 
     Args:
-        layout: of the figure.
         field: number of a mark's place.
-        upright: it is the vertical axis.
     """
     if layout.dates and not upright:
         axis: Specification = {
@@ -349,10 +340,7 @@ def chart_layers(
     """Make a chart of layers whose series can be hidden, with axes that can be zoomed.
 
     Args:
-        layers: of the chart.
-        title: description for screen readers.
         size: width and height in a file, in pixels.
-        zoomed: channels of the axes.
     """
     named, zoom = add_zoom(layers, zoomed)
     width, height = size
@@ -373,7 +361,6 @@ def complete_specification(
 
     Args:
         chart: the chart, whose data are :data:`MARKS`.
-        rows: its marks.
         meta: what the page shows beside it: ``series`` of its legend, number of ``panels``, ``links``.
     """
     datasets = {str(MARKS["name"]): rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from datetime import date
+from enum import StrEnum
 from functools import cache
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Self
@@ -43,22 +44,42 @@ from treehammer.web.page_query import (
 
 #: Parameter of the width of a file on paper.
 SIZE = "size"
-#: Kinds of figures.
-MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
-HEATMAP, SORTED, RELATIVE = "heatmap", "sorted", "relative"
-VIEWS = {
-    RELATIVE: "per cent against the same work",
-    MEANS: "means",
-    HEATMAP: "means as heat map",
-    SORTED: "means, sorted",
-    DISTRIBUTION: "distributions",
-    LATENCY: "read latency",
+
+
+class View(StrEnum):
+    """What a figure shows."""
+
+    RELATIVE = "relative"
+    MEANS = "means"
+    HEATMAP = "heatmap"
+    SORTED = "sorted"
+    DISTRIBUTION = "distribution"
+    LATENCY = "latency"
+
+
+class Bars(StrEnum):
+    """What error bars show."""
+
+    RMS = "rms"
+    INTERVAL = "interval"
+    NONE = "none"
+
+
+VIEWS: Mapping[str, str] = {
+    View.RELATIVE: "per cent against the same work",
+    View.MEANS: "means",
+    View.HEATMAP: "means as heat map",
+    View.SORTED: "means, sorted",
+    View.DISTRIBUTION: "distributions",
+    View.LATENCY: "read latency",
 }
 #: Kinds of figures that show a mean for each group.
-MEAN_VIEWS = (MEANS, HEATMAP, SORTED)
-#: Kinds of error bars.
-RMS, INTERVAL, NO_BARS = "rms", "interval", "none"
-BARS = {RMS: "RMS of executions", INTERVAL: "95 % interval over jobs", NO_BARS: "none"}
+MEAN_VIEWS = (View.MEANS, View.HEATMAP, View.SORTED)
+BARS: Mapping[str, str] = {
+    Bars.RMS: "RMS of executions",
+    Bars.INTERVAL: "95 % interval over jobs",
+    Bars.NONE: "none",
+}
 SCALES = {"linear": "fitted to the data", "zero": "from zero", "log": "logarithmic"}
 #: Default window: days up to the last one with measurements.
 DEFAULT_DAYS = 30
@@ -147,7 +168,6 @@ class ExploreQuery(PageQuery):
     Attributes:
         filters: values of columns that the address names as parameters.
         conditions: those of ``where`` and ``filters``.
-        campaign_names: names of the campaigns.
         unreadable_conditions: texts that are not valid conditions.
         separated_columns: further columns shown by color and marker.
     """
@@ -155,7 +175,7 @@ class ExploreQuery(PageQuery):
     other_parameters: ClassVar[Collection[str] | None] = (SIZE,)
     filter_columns = FILTER_COLUMNS
     #: View of an address that names no parameter of the figure.
-    opening_view: ClassVar[str] = RELATIVE
+    opening_view: ClassVar[str] = View.RELATIVE
 
     metric: ColumnName = Field(
         "eff_job", description="A numeric metric of the catalogue, or extra_NAME."
@@ -164,13 +184,13 @@ class ExploreQuery(PageQuery):
     color: ColumnOrBlank = Field("axis_root", description="Second grouping column; empty for none.")
     panels: ColumnOrBlank = Field("", description="Third grouping column; empty for none.")
     view: Annotated[str, OneOf(tuple(VIEWS))] = Field(
-        MEANS,
+        View.MEANS,
         title="Show",
         description="Means, distributions, or histograms of read latency; by default means, and "
         "differences from the same work if no parameter of the figure is given.",
     )
     bars: Annotated[str, OneOf(tuple(BARS))] = Field(
-        RMS, title="Error bars", description="Kind of error bars."
+        Bars.RMS, title="Error bars", description="Kind of error bars."
     )
     scale: Annotated[str, OneOf(tuple(SCALES))] = Field(
         "linear", description="Scale of the vertical axis of images."
@@ -224,7 +244,7 @@ class ExploreQuery(PageQuery):
             changes["kind"] = ""
         if not _FIGURE_FIELDS & self.model_fields_set and self.view != self.opening_view:
             changes["view"] = self.opening_view
-        if self.view == RELATIVE and self.scale == "log":
+        if self.view == View.RELATIVE and self.scale == "log":
             # Differences are negative, too.
             changes["scale"] = "linear"
         return self.model_copy(update=changes)
@@ -235,13 +255,13 @@ class ExploreQuery(PageQuery):
         Raises:
             ConfigError: its columns or its metric would leave a figure that is empty or says nothing.
         """
-        is_mean = self.view not in (LATENCY, DISTRIBUTION)
+        is_mean = self.view not in (View.LATENCY, View.DISTRIBUTION)
         if is_mean and self.metric in {metric.name for metric in METRICS} & {*self.group_columns}:
             raise ConfigError(
                 f"each group has a single {title_column(self.metric)}: its mean says nothing",
                 hint="Choose another metric, or another column.",
             )
-        if self.view == RELATIVE and {*self.group_columns} <= {*_WORK_COLUMNS}:
+        if self.view == View.RELATIVE and {*self.group_columns} <= {*_WORK_COLUMNS}:
             titles = " and ".join(map(title_column, self.group_columns))
             raise ConfigError(
                 f"by {titles}, the same work would be compared with itself",
@@ -249,7 +269,9 @@ class ExploreQuery(PageQuery):
             )
         for pair in combinations(self.group_columns, 2):
             for detailed, implied in (pair, pair[::-1]):
-                is_empty = self.view == HEATMAP or (implied in TIME_UNITS and implied == self.by)
+                is_empty = self.view == View.HEATMAP or (
+                    implied in TIME_UNITS and implied == self.by
+                )
                 is_empty |= detailed == _JOB and self.panels in pair
                 if is_empty and _is_implied(implied, detailed):
                     raise ConfigError(
@@ -311,13 +333,13 @@ class ExploreQuery(PageQuery):
             ConfigError: a column cannot be used this way.
         """
         return FigureQuery(
-            metrics=() if self.view == LATENCY else (self.metric,),
+            metrics=() if self.view == View.LATENCY else (self.metric,),
             by=self.group_columns,
             selection=Selection(self.campaigns, self.conditions),
             first_day=day_number(self.first) if self.first else None,
             last_day=day_number(self.last) if self.last else None,
             kind=self.kind or None,
-            latencies=self.view == LATENCY,
+            latencies=self.view == View.LATENCY,
         )
 
     def chosen_values(self, column: str) -> set[str]:

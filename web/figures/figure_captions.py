@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.query_model import Condition
-from treehammer.web.display_formats import DisplayUnit
 from treehammer.web.figures.explore_query import (
-    DISTRIBUTION,
-    HEATMAP,
-    INTERVAL,
-    LATENCY,
-    NO_BARS,
-    RELATIVE,
-    RMS,
+    Bars,
     ExploreQuery,
+    View,
 )
-from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
+from treehammer.web.figures.figure_points import FigurePoint
 from treehammer.web.labels import VARIANT_COLUMN, describe_variant, head_column, title_column
 
 _EXCLUDED_NOTE = (
@@ -28,8 +21,8 @@ _EXCLUDED_NOTE = (
 
 def figure_heading(query: ExploreQuery) -> str:
     """Return the short heading of a figure."""
-    subject = "Read latency" if query.view == LATENCY else head_column(query.metric)
-    if query.view == RELATIVE:
+    subject = "Read latency" if query.view == View.LATENCY else head_column(query.metric)
+    if query.view == View.RELATIVE:
         subject += " against the same work"
     panels = f", for each {title_column(query.panels)}" if query.panels else ""
     names = [title_column(name) for name in (query.by, query.color) if name]
@@ -38,7 +31,7 @@ def figure_heading(query: ExploreQuery) -> str:
 
 def describe_metric(query: ExploreQuery) -> str:
     """Return the meaning of the metric, as a sentence."""
-    if query.view == LATENCY:
+    if query.view == View.LATENCY:
         return "Durations of single reads in all good executions that recorded them."
     metric = METRICS_BY_NAME.get(query.metric)
     if metric is None:
@@ -76,17 +69,9 @@ def describe_window(query: ExploreQuery) -> str:
     return "all days"
 
 
-def y_axis_title(query: ExploreQuery, unit: DisplayUnit) -> str:
-    """Return the title of the vertical axis."""
-    if query.view == RELATIVE:
-        return f"{head_column(query.metric)} against the same work, %"
-    title = head_column(query.metric)
-    return f"{title} in {unit.name}" if unit.name else title
-
-
 def describe_groups(query: ExploreQuery) -> str:
     """Explain how each group is drawn."""
-    if query.view == LATENCY:
+    if query.view == View.LATENCY:
         return (
             "The dot is the median of a group's reads, the tick their 95 % quantile, and the line ends at "
             "their 99 % quantile; the slowest places come first. Reads are binned while they are "
@@ -102,29 +87,6 @@ def describe_groups(query: ExploreQuery) -> str:
     return " ".join(parts)
 
 
-class FigureTexts(TypedDict):
-    """Texts of a :class:`~treehammer.web.figures.figure_layout.FigureLayout`."""
-
-    title: str
-    bars: str
-    shared: str
-    caption: str
-    selection: str
-    aggregated: str
-
-
-def describe_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureTexts:
-    """Describe the drawn points, their selection and aggregation."""
-    return {
-        "title": title,
-        "bars": describe_bars(query),
-        "shared": data.variants.shared_text,
-        "caption": describe_groups(query),
-        "selection": describe_selection(query, data.points),
-        "aggregated": data.aggregation.describe_figure(query.group_columns),
-    }
-
-
 def describe_bars(query: ExploreQuery) -> str:
     """Return the short description of points and error bars."""
     return _BAR_CAPTIONS[query.view if query.view in _BAR_CAPTIONS else query.bars]
@@ -136,7 +98,7 @@ _MAX_CELLS, _LEAST_FILLED = 2000, 0.2
 
 def explain_scattered(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
     """Explain why a heat map would consist of empty cells; '' if it would not."""
-    if query.view != HEATMAP:
+    if query.view != View.HEATMAP:
         return ""
     columns = [name for name in query.group_columns if name != query.by]
     places = {point.key[query.by] for point in points}
@@ -158,47 +120,35 @@ def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> 
     good = sum(point.good for point in points)
     if not good:
         return "Nothing to draw: no selected execution is good."
-    if query.view == LATENCY:
+    if query.view == View.LATENCY:
         return "Nothing to draw: no selected good execution recorded read latencies."
     if any(point.mean is not None for point in points):
         return "Nothing to draw: no mean is above zero, and the axis is logarithmic."
     return f"Nothing to draw: no selected good execution recorded {title_column(query.metric)}."
 
 
-def describe_left_out(
-    left_out: int, total: int, limits: tuple[int, int, int], *, newest: bool
-) -> str:
-    """Note on marks that could not be drawn."""
-    places, series, panels = limits
-    which = "newest days, weeks or months" if newest else "first places"
-    return (
-        f"The figure shows {total - left_out} of {total} marks: at most the {places} {which}, "
-        f"{series} series and {panels} panels. CSV, JSON and TTree hold all."
-    )
-
-
-_GROUP_CAPTIONS = {
-    HEATMAP: "Each cell is the mean over the executions of a group, colored by its difference from the "
+_GROUP_CAPTIONS: Mapping[str, str] = {
+    View.HEATMAP: "Each cell is the mean over the executions of a group, colored by its difference from the "
     "median of its row, unless means are zero or negative; cells without good executions are empty.",
-    RELATIVE: "Each kind of work (test, variant, ROOT release, dataset, protocol) is compared with the "
+    View.RELATIVE: "Each kind of work (test, variant, ROOT release, dataset, protocol) is compared with the "
     "median over all sites of its means in these days, and counts once. Points and works are fitted "
     "together, so another mix of work is no change; points that share no work are not connected. "
     "What the figure itself compares, such as releases, is not part of the work. RMS bars are the "
     "scatter of executions around the mean of their own work.",
-    DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
+    View.DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
     "the executions.",
-    RMS: "Points are means over executions, error bars their RMS around the mean; single executions "
+    Bars.RMS: "Points are means over executions, error bars their RMS around the mean; single executions "
     "have no bar.",
-    INTERVAL: "Points are means over the jobs' means, error bars the 95 % t interval; single jobs have "
+    Bars.INTERVAL: "Points are means over the jobs' means, error bars the 95 % t interval; single jobs have "
     "no bar.",
-    NO_BARS: "Points are means over executions.",
+    Bars.NONE: "Points are means over executions.",
 }
-_BAR_CAPTIONS = {
-    HEATMAP: "means of executions",
-    RELATIVE: "differences from the median of the same work at all sites",
-    DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
-    LATENCY: "median, 95 % and 99 % quantiles of the reads of a group",
-    RMS: "means, error bars: RMS of executions",
-    INTERVAL: "means over jobs, error bars: 95 % interval of the mean",
-    NO_BARS: "means of executions",
+_BAR_CAPTIONS: Mapping[str, str] = {
+    View.HEATMAP: "means of executions",
+    View.RELATIVE: "differences from the median of the same work at all sites",
+    View.DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
+    View.LATENCY: "median, 95 % and 99 % quantiles of the reads of a group",
+    Bars.RMS: "means, error bars: RMS of executions",
+    Bars.INTERVAL: "means over jobs, error bars: 95 % interval of the mean",
+    Bars.NONE: "means of executions",
 }

@@ -34,18 +34,13 @@ from treehammer.web.figures.chart_parts import (
     wrap_lines,
 )
 from treehammer.web.figures.figure_layout import (
-    BOXES,
     DASHES,
-    DOTS,
     GRID_COLOR,
-    HEAT_MAP,
-    LOG,
-    POINTS,
-    QUANTILES,
-    STEPS,
     THEME,
     UPRIGHT,
     FigureLayout,
+    Kind,
+    Scale,
 )
 
 #: Maximum panels in a row of a file.
@@ -73,7 +68,6 @@ class FigureChart:
     """Chart of a layout on a page, which can be had as a file.
 
     Attributes:
-        layout: of the figure.
         links: start of the addresses of marks, and the part that each panel, place and series adds.
     """
 
@@ -92,7 +86,6 @@ def chart_figure(
     """Build the chart of a layout.
 
     Args:
-        layout: of the figure.
         links: start of the addresses of marks, and the part that each panel, place and series adds.
         paper_width: pixels of a column of a paper, whose own caption replaces title and notes; 0 for
             the width that the figure needs.
@@ -103,7 +96,7 @@ def chart_figure(
         columns = min(columns, max(1, int(paper_width / _LEAST_PANEL_WIDTH)))
         axis_width = _AXIS_WIDTH if layout.has_panels else 0
         width = (paper_width - axis_width) / columns - (axis_width and _PANEL_GAP)
-        is_low = layout.kind in (HEAT_MAP, *UPRIGHT)
+        is_low = layout.kind in (Kind.HEAT_MAP, *UPRIGHT)
         most = MAX_PAPER_HEIGHT if is_low else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
         height = min(height, most)
     full_width = width * columns
@@ -123,13 +116,13 @@ def chart_figure(
     meta = {
         "series": _list_legend(layout),
         # Narrow columns of a heat map have labels that cannot be read.
-        **({"places": len(layout.places)} if layout.kind == HEAT_MAP else {}),
+        **({"places": len(layout.places)} if layout.kind == Kind.HEAT_MAP else {}),
         "legend": layout.groups[2],
         "panels": len(layout.panels),
         "links": links,
     }
     specification = complete_specification(chart, list_rows(layout), meta)
-    if paper_width and layout.kind == HEAT_MAP:
+    if paper_width and layout.kind == Kind.HEAT_MAP:
         letters = min(11.0, height / len(layout.series) - 1)
         specification["config"] = {**THEME, "axisY": {"labelFontSize": letters}}
     return specification
@@ -137,10 +130,10 @@ def chart_figure(
 
 def _list_legend(layout: FigureLayout) -> list[dict[str, Any]]:
     """List the series with the marks that are drawn; rows of a heat map have labels instead."""
-    if layout.kind == HEAT_MAP:
+    if layout.kind == Kind.HEAT_MAP:
         return []
     lines = layout.series
-    if layout.kind == STEPS:
+    if layout.kind == Kind.STEPS:
         lines = tuple(replace(line, marker="line") for line in lines)
     return [asdict(line) for line in lines]
 
@@ -149,25 +142,20 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     """Return the size of a panel in a file, in pixels."""
     places, series = len(layout.places), len(layout.series)
     dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
-    rows = float(series) if layout.kind == HEAT_MAP else 0.0
+    rows = float(series) if layout.kind == Kind.HEAT_MAP else 0.0
     rows = places * dodged if layout.kind in UPRIGHT else rows
     row_height = float(_ROW_HEIGHT)
-    if layout.kind == HEAT_MAP:
+    if layout.kind == Kind.HEAT_MAP:
         row_height = min(max(_HEAT_MAP_HEIGHT / series, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
     height = row_height * rows if rows else float(_PANEL_HEIGHT if layout.has_panels else _HEIGHT)
     if layout.has_panels:
         return PANEL_WIDTH, max(height, 60)
-    points = places * (1 if layout.dates or layout.kind in (HEAT_MAP, *UPRIGHT) else series)
+    points = places * (1 if layout.dates or layout.kind in (Kind.HEAT_MAP, *UPRIGHT) else series)
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
 
 class _MarkLayers:
-    """Makes layers of marks that lie at places and have a color by series.
-
-    Args:
-        layout: of the figure.
-        width: of the chart in a file.
-    """
+    """Makes layers of marks that lie at places and have a color by series."""
 
     def __init__(self, layout: FigureLayout, width: float) -> None:
         upright, count = layout.kind in UPRIGHT, len(layout.series)
@@ -176,7 +164,7 @@ class _MarkLayers:
         self._across = "x" if upright else "y"
         at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
         self._transform = [*add_common_fields(), *calculate_fields(at=at)]
-        field = "at" if self.is_dodged and layout.kind != STEPS else "x"
+        field = "at" if self.is_dodged and layout.kind != Kind.STEPS else "x"
         self._base = {
             "y" if upright else "x": encode_places(layout, field, upright=upright),
             "color": encode_color(layout.series, width),
@@ -197,13 +185,7 @@ class _MarkLayers:
         """Make a layer of marks at one value, or between two.
 
         Args:
-            mark: their type.
-            low: field of the value.
-            high: field of the other value.
-            filters: select the marks.
-            channels: further encodings.
             is_described: whether they have a tooltip, as all points have.
-            style: of the marks.
         """
         encoding = {**self._base, self._across: encode_values(self._layout, low), **channels}
         if high:
@@ -218,12 +200,19 @@ class _MarkLayers:
 #: Kind -> numbers in tooltips, by field and title; that of the number of executions is added.
 _MEAN_TOOLTIP = (("y", "mean"), ("l", "from"), ("h", "to"), ("n", ""))
 _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
-    POINTS: _MEAN_TOOLTIP,
-    DOTS: _MEAN_TOOLTIP,
-    HEAT_MAP: _MEAN_TOOLTIP,
-    BOXES: (("a", "5 %"), ("b", "25 %"), ("y", "median"), ("d", "75 %"), ("e", "95 %"), ("n", "")),
-    QUANTILES: (("y", "50 % below"), ("m", "95 % below"), ("h", "99 % below"), ("n", "")),
-    STEPS: (("y", ""),),
+    Kind.POINTS: _MEAN_TOOLTIP,
+    Kind.DOTS: _MEAN_TOOLTIP,
+    Kind.HEAT_MAP: _MEAN_TOOLTIP,
+    Kind.BOXES: (
+        ("a", "5 %"),
+        ("b", "25 %"),
+        ("y", "median"),
+        ("d", "75 %"),
+        ("e", "95 %"),
+        ("n", ""),
+    ),
+    Kind.QUANTILES: (("y", "50 % below"), ("m", "95 % below"), ("h", "99 % below"), ("n", "")),
+    Kind.STEPS: (("y", ""),),
 }
 
 
@@ -300,7 +289,10 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
     legend: Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
     transform = [*add_common_fields(), *edges]
     if not medians:
-        plain_colors = {"scheme": "cividis", "type": "log" if layout.scale == LOG else "linear"}
+        plain_colors = {
+            "scheme": "cividis",
+            "type": "log" if layout.scale == Scale.LOG else "linear",
+        }
         legend["format"] = ".3~g"
         encoding["color"] = encode_field(
             "y", QUANTITATIVE, title=layout.y_title, scale=plain_colors, legend=legend
@@ -362,10 +354,10 @@ def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
 
 
 _LAYERS: Mapping[str, Callable[[FigureLayout, float], list[Specification]]] = {
-    POINTS: _layer_points,
-    BOXES: _layer_boxes,
-    STEPS: _layer_steps,
-    HEAT_MAP: _layer_heat,
-    DOTS: _layer_dots,
-    QUANTILES: _layer_quantiles,
+    Kind.POINTS: _layer_points,
+    Kind.BOXES: _layer_boxes,
+    Kind.STEPS: _layer_steps,
+    Kind.HEAT_MAP: _layer_heat,
+    Kind.DOTS: _layer_dots,
+    Kind.QUANTILES: _layer_quantiles,
 }

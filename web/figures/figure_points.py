@@ -29,12 +29,10 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.figures.explore_query import (
-    DISTRIBUTION,
-    INTERVAL,
-    LATENCY,
     MEAN_VIEWS,
-    RELATIVE,
+    Bars,
     ExploreQuery,
+    View,
 )
 from treehammer.web.figures.work_mix import (
     AGGREGATED_COLUMNS,
@@ -65,7 +63,6 @@ class FigurePoint(NamedTuple):
     """One group of a figure.
 
     Attributes:
-        key: values of the group columns.
         number: good executions that have the metric.
         mean: mean of these; with intervals, mean over jobs; difference from the same work, as a
             share, if the figure is relative.
@@ -74,11 +71,9 @@ class FigurePoint(NamedTuple):
         high: upper end of the interval.
         jobs: number of jobs, with intervals.
         smallest: smallest value, None for roll-ups, which do not store it.
-        largest: largest value.
         quantiles: at :data:`QUANTILE_SHARES`, for distributions.
         reads: by latency, see :attr:`treehammer.sql.read.query_model.FigureGroup.reads`.
         good: plausible executions that succeeded.
-        failed: failed executions, without unsupported ones.
         implausible: executions with impossible values.
         not_supported: executions of features that the release or setup lacks.
     """
@@ -112,7 +107,6 @@ class FigurePoints:
     Attributes:
         points: in natural order of their groups.
         source: ``roll-ups`` or ``measurements``.
-        aggregation: numbers of values aggregated in points.
         variants: labels of variants, if groups have them.
         campaigns: campaign id -> unique name, if groups have them.
         connected: whether common work connects all places of each line of a relative figure.
@@ -138,15 +132,17 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
         ConfigError: a column cannot be used this way, or the figure would read more than
             :data:`MAX_READ` measurements or have more than :data:`MAX_GROUPS` groups.
     """
-    if query.view == RELATIVE:
+    if query.view == View.RELATIVE:
         return _load_relative(store, query)
     figure = query.figure
-    reads_values = query.view == DISTRIBUTION or _is_interval(query)
+    reads_values = query.view == View.DISTRIBUTION or _is_interval(query)
     with store.connection() as connection:
         if reads_values or figure.source == "measurements":
             _require_few_measurements(connection, figure)
         groups, stored_columns, work = _load_groups(connection, query)
-        values = figure_sql.fetch_values(connection, figure) if query.view == DISTRIBUTION else ()
+        values = (
+            figure_sql.fetch_values(connection, figure) if query.view == View.DISTRIBUTION else ()
+        )
         points = _build_points(groups, values, query)
     return _collect_points(
         store,
@@ -274,22 +270,24 @@ def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[Fi
 def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
     """Return whether a group contributes to the drawing."""
     return (
-        any(group.reads) if query.view == LATENCY else group.metrics[query.metric].value_count > 0
+        any(group.reads)
+        if query.view == View.LATENCY
+        else group.metrics[query.metric].value_count > 0
     )
 
 
 def _is_interval(query: ExploreQuery) -> bool:
-    return query.view in MEAN_VIEWS and query.bars == INTERVAL
+    return query.view in MEAN_VIEWS and query.bars == Bars.INTERVAL
 
 
 def _build_points(
     groups: Sequence[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
 ) -> list[FigurePoint]:
-    if query.view == LATENCY:
+    if query.view == View.LATENCY:
         return [_group_reads(group) for group in groups]
-    if query.view == DISTRIBUTION:
+    if query.view == View.DISTRIBUTION:
         return _distribution_points(groups, values, query)
-    if query.bars == INTERVAL:
+    if query.bars == Bars.INTERVAL:
         return _mean_over_jobs(groups, query)
     return [_point_of_group(group, query) for group in groups]
 

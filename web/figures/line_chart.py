@@ -48,12 +48,7 @@ _HOLLOW, _FILLED = {"filter": "datum.o"}, {"filter": "!datum.o"}
 
 @dataclass(frozen=True)
 class DayAxis:
-    """Axis of days.
-
-    Attributes:
-        first: first day.
-        last: last day.
-    """
+    """Axis of days."""
 
     first: date
     last: date
@@ -81,8 +76,6 @@ class NumberAxis:
 
     Attributes:
         values: of the axis, at least one; on a logarithmic axis at least one positive.
-        seconds: label the ticks with units of time.
-        whole: ticks are whole numbers.
         logarithmic: leave out numbers that are not positive.
     """
 
@@ -131,12 +124,7 @@ class ChartDot:
     """A value at a day or number.
 
     Attributes:
-        at: position along the axis.
-        value: the value.
         error: half length of the error bar, None if unknown.
-        text: tooltip.
-        hollow: draw an outline only.
-        link: page of its measurements.
     """
 
     at: Any
@@ -152,11 +140,7 @@ class ChartLine:
     """A line through dots in the order of their positions.
 
     Attributes:
-        name: name in the legend.
         role: ``own``, ``median``, ``ideal``, ``target``, or ``color`` with a number of the palette.
-        dots: in order of their positions.
-        round: draw circles instead of squares.
-        plain: draw no dots.
         joined: draw the line; else dots alone.
         color: replaces that of the role, e.g. the color of a release.
     """
@@ -199,9 +183,7 @@ class LineChart:
     """Lines with a common axis.
 
     Args:
-        title: description for screen readers.
         lines: at least one of them has a dot.
-        axis: horizontal axis.
         marks: vertical lines in the order of their positions.
         marked: what the numbers of marks count, in the plural.
         values: vertical axis, by default a linear one that fits the lines.

@@ -188,7 +188,6 @@ class RelativeMean:
     Attributes:
         difference: ratio of times or counts, minus 1.
         rms: scatter of executions about the mean of their own work, relative to it.
-        count: executions.
     """
 
     difference: float
@@ -202,7 +201,6 @@ class RelativeMeans:
 
     Attributes:
         by_group: values of the group columns -> difference.
-        connected: whether common work connects all places of each line.
     """
 
     by_group: dict[GroupKey, RelativeMean]
@@ -232,10 +230,6 @@ def compare_with_same_work(
     work at a place causes no difference. Work without a positive mean is left out.
 
     Args:
-        groups: by the figure's columns and those of the work.
-        site_groups: by site and the columns of the work.
-        metric: the metric.
-        columns: group columns of the figure.
         by: the one whose values are places; the others define lines.
     """
     find_work = _make_work_finder(columns)

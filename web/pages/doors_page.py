@@ -27,14 +27,17 @@ from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import format_per_cent
-from treehammer.web.figures.explore_query import MEANS, RELATIVE, ExploreQuery
+from treehammer.web.figures.explore_query import (
+    ExploreQuery,
+    View,
+)
 from treehammer.web.figures.figure_captions import describe_window
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import (
-    DOTS,
     FigureLayout,
     FigureMark,
     FigurePanel,
+    Kind,
     style_series,
 )
 from treehammer.web.figures.figure_points import MAX_READ
@@ -55,7 +58,7 @@ _METRICS = ("wall_per_event_s", "cpu_per_event_s", "event_rate_hz", "eff_job")
 class DoorsQuery(ExploreQuery):
     """Parameters of the comparison of doors."""
 
-    opening_view = MEANS
+    opening_view = View.MEANS
 
     by: Annotated[str, OneOf(tuple(DOORS))] = Field("door", title="Compare", description="Column.")
     metric: Annotated[str, OneOf(_METRICS)] = Field("wall_per_event_s", description="Metric.")
@@ -167,7 +170,7 @@ def _explore_parameters(query: DoorsQuery) -> dict[str, Any]:
         "metric": query.metric,
         "by": query.by,
         "color": "site",
-        "view": RELATIVE,
+        "view": View.RELATIVE,
         "from": query.first,
         "to": query.last,
         "where": query.where,
@@ -274,7 +277,7 @@ def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> Figur
     if not marks:
         return None
     return FigureLayout(
-        kind=DOTS,
+        kind=Kind.DOTS,
         title=title,
         x_title="",
         y_title=f"{title_column(query.metric)} against {comparison.best}, %",

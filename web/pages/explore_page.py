@@ -25,20 +25,15 @@ from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXE
 from treehammer.web.figures.explore_query import (
     BARS,
     DIMENSIONS,
-    DISTRIBUTION,
     FILTERS,
-    HEATMAP,
-    LATENCY,
     MEAN_VIEWS,
-    MEANS,
     METRICS,
     NO_COLUMN,
-    RELATIVE,
     SCALES,
     SIZE,
-    SORTED,
     VIEWS,
     ExploreQuery,
+    View,
     title_choice,
 )
 from treehammer.web.figures.figure_captions import describe_metric
@@ -55,8 +50,7 @@ from treehammer.web.page import (
 )
 from treehammer.web.page_service import MAX_DRAWING_PROCESSES, FigureFiles, make_figure_response
 from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
-from treehammer.web.pages.latency_figure import quantile_table
-from treehammer.web.pages.spread_figure import RowLinks
+from treehammer.web.pages.explore_tables import RowLinks, quantile_table
 from treehammer.web.sections import (
     Command,
     Figure,
@@ -217,7 +211,10 @@ def _note_aggregation(result: ExploreResult) -> Paragraph:
         " Differences may come from the mix: filter for one value, or separate them by color or panels"
     ]
     if query.view in MEAN_VIEWS and query.by in TIME_UNITS:
-        advice += [", or ", Link("compare with the same work", link_to_same_page(view=RELATIVE))]
+        advice += [
+            ", or ",
+            Link("compare with the same work", link_to_same_page(view=View.RELATIVE)),
+        ]
     return Paragraph(Strong(note), *advice, ".", look="aggregated")
 
 
@@ -278,27 +275,27 @@ def _explain_no_points(result: ExploreResult) -> Iterator[Section]:
 
 #: Looks of S0's figure, by their titles.
 _S0_LOOKS: Mapping[str, Mapping[str, str]] = {
-    "Heat map": {"view": HEATMAP},
-    "Sorted dots": {"view": SORTED},
-    "Panel per variant": {"view": MEANS, "panels": VARIANT_COLUMN, "color": "axis_root"},
-    "Points with bars": {"view": MEANS},
+    "Heat map": {"view": View.HEATMAP},
+    "Sorted dots": {"view": View.SORTED},
+    "Panel per variant": {"view": View.MEANS, "panels": VARIANT_COLUMN, "color": "axis_root"},
+    "Points with bars": {"view": View.MEANS},
 }
 #: Other figures of a metric; each distinguishes variants: a mean over several would depend on their mix.
 _PRESETS: Mapping[str, Mapping[str, str]] = {
-    "Trend by day": {"by": "day", "color": "site", "view": RELATIVE},
+    "Trend by day": {"by": "day", "color": "site", "view": View.RELATIVE},
     "Distribution by site": {
         "by": "site",
         "color": "axis_root",
         "panels": VARIANT_COLUMN,
-        "view": DISTRIBUTION,
+        "view": View.DISTRIBUTION,
     },
-    "Read latency by variant": {"by": VARIANT_COLUMN, "color": "axis_root", "view": LATENCY},
+    "Read latency by variant": {"by": VARIANT_COLUMN, "color": "axis_root", "view": View.LATENCY},
     "Small multiples by site": {"by": VARIANT_COLUMN, "color": "axis_root", "panels": "site"},
     "Trend by day, a panel per site": {
         "by": "day",
         "color": VARIANT_COLUMN,
         "panels": "site",
-        "view": RELATIVE,
+        "view": View.RELATIVE,
     },
 }
 #: Parameters that select executions, which links to other figures keep.
@@ -325,21 +322,14 @@ def _link_presets(result: ExploreResult) -> Iterator[Link]:
 def _list_form_values(
     store: Store, query: ExploreQuery, points: FigurePoints, action: str
 ) -> Mapping[str, Any]:
-    """Return the choices offered by the form.
-
-    Args:
-        store: the database.
-        query: parameters of the figure.
-        points: groups of the figure.
-        action: address of the figure's page.
-    """
+    """Return the choices offered by the form."""
     axes = [name for name in query.group_columns if is_variant_axis(name)]
     columns = {
         title_choice(name): name
         for name in sorted((*DIMENSIONS, *axes), key=lambda name: name not in ROLLUP_GROUPINGS)
     }
     metrics = sorted(METRICS, key=lambda metric: metric.name not in ROLLUP_METRICS)
-    is_latency = query.view == LATENCY
+    is_latency = query.view == View.LATENCY
     looks = {} if is_latency else {"bars": BARS, "scale": SCALES}
     return {
         "query": query,
@@ -370,9 +360,6 @@ class _Filter:
     """Values of a column that can be selected.
 
     Attributes:
-        column: the column.
-        labels: text by value.
-        chosen: values that are required.
         limit: number of listed values if there are more, else 0.
     """
 

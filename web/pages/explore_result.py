@@ -15,13 +15,11 @@ from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import DataTable
 from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.figures.explore_figure import lay_out_figure
 from treehammer.web.figures.explore_query import (
-    HEATMAP,
-    LATENCY,
-    MEANS,
-    RELATIVE,
     ColumnOrBlank,
     ExploreQuery,
+    View,
 )
 from treehammer.web.figures.figure_captions import (
     describe_bars,
@@ -39,8 +37,7 @@ from treehammer.web.page import PageRequest
 from treehammer.web.page_service import (
     error_sentence,
 )
-from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies
-from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
+from treehammer.web.pages.explore_tables import RowLinks, latency_table, spread_table
 
 S0_TITLE = "CPU efficiency by site (study S0)"
 #: Sites and series up to which S0's figure shows points by default.
@@ -52,7 +49,7 @@ _S0_SEPARATED = ("test_name", "dataset")
 class S0Query(ExploreQuery):
     """Parameters of the figure of study S0: CPU efficiency by site, with the RMS of repeated executions."""
 
-    opening_view = MEANS
+    opening_view = View.MEANS
 
     color: ColumnOrBlank = Field(
         VARIANT_COLUMN, description="Second grouping column; empty for none."
@@ -72,8 +69,6 @@ class ExploreResult:
     """Parameters of a figure and its points, or the reason why there are none.
 
     Attributes:
-        query: parameters of the figure.
-        points: groups of the figure.
         error: why the parameters were refused, '' otherwise.
     """
 
@@ -106,8 +101,7 @@ class ExploreResult:
         """Lay out the figure; None if there is nothing to draw."""
         if explain_scattered(self.query, self.points.points):
             return None
-        lay_out = lay_out_latencies if self.query.view == LATENCY else lay_out_spreads
-        return lay_out(self.query, self.points, self.title)
+        return lay_out_figure(self.query, self.points, self.title)
 
     def explain_empty(self) -> str:
         """Explain why there is nothing to draw."""
@@ -115,7 +109,7 @@ class ExploreResult:
 
     def build_table(self, links: RowLinks) -> DataTable:
         """Build the table of the figure's groups."""
-        table = latency_table if self.query.view == LATENCY else spread_table
+        table = latency_table if self.query.view == View.LATENCY else spread_table
         return table(self.query, self.points, links)
 
     def link_permanently(self) -> str:
@@ -134,8 +128,8 @@ class ExploreResult:
         """Description of the figure, for JSON."""
         query = self.query
         metric = METRICS_BY_NAME.get(query.metric)
-        unit = "1" if query.view == RELATIVE else metric.unit if metric else ""
-        is_latency = query.view == LATENCY
+        unit = "1" if query.view == View.RELATIVE else metric.unit if metric else ""
+        is_latency = query.view == View.LATENCY
         return {
             "metric": HISTOGRAM_COLUMN if is_latency else query.metric,
             "unit": "reads" if is_latency else unit,
@@ -175,7 +169,7 @@ def run_query(request: PageRequest[Any], *, is_drawn: bool) -> ExploreResult:
         return ExploreResult(query, FigurePoints((), ""), error_sentence(error))
     is_default = isinstance(query, S0Query) and "view" not in query.model_fields_set
     if is_default and _is_crowded(query, points):
-        query = query.model_copy(update={"view": HEATMAP})
+        query = query.model_copy(update={"view": View.HEATMAP})
     return ExploreResult(query, points)
 
 

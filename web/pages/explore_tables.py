@@ -1,13 +1,10 @@
-"""Means with error bars and distributions, as figure and as table, with links from its rows."""
+"""Tables of Explore: groups with their statistics, bins and quantiles of latencies; links of rows."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
-from statistics import fmean, median
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -22,68 +19,30 @@ from treehammer.sql.read.query_model import (
     intersect_conditions,
 )
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
+from treehammer.text_formatting import format_share
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.columns import outcome_columns
 from treehammer.web.display_formats import (
-    DisplayUnit,
     aligned_format,
     day_from_number,
     day_number,
-    fit_unit,
+    format_seconds,
 )
+from treehammer.web.figures.explore_figure import READ_QUANTILES, figure_unit, group_value_writers
 from treehammer.web.figures.explore_query import (
     DIMENSIONS,
-    DISTRIBUTION,
-    HEATMAP,
-    INTERVAL,
-    MEANS,
-    RELATIVE,
-    RMS,
-    SORTED,
+    Bars,
     ExploreQuery,
+    View,
 )
-from treehammer.web.figures.figure_captions import describe_figure, figure_heading, y_axis_title
-from treehammer.web.figures.figure_layout import (
-    BOXES,
-    DOTS,
-    HEAT_MAP,
-    LOG,
-    MAX_PANELS,
-    MAX_PLACES,
-    MAX_TIMES,
-    PALETTE,
-    POINTS,
-    FigureLayout,
-    FigureMark,
-    FigurePanel,
-    GroupKeys,
-    GroupNames,
-    MarkPosition,
-    group_value_writers,
-    lay_out_figure,
-    max_series,
-)
+from treehammer.web.figures.figure_captions import figure_heading
+from treehammer.web.figures.figure_layout import GroupKeys
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
+from treehammer.web.pages.latency_figure import BIN_COLUMNS, list_filled_bins
 
-_KINDS = {
-    MEANS: POINTS,
-    RELATIVE: POINTS,
-    HEATMAP: HEAT_MAP,
-    SORTED: DOTS,
-    DISTRIBUTION: BOXES,
-}
-#: Metrics that count something.
-_WHOLE_METRICS = {metric.name for metric in METRICS_BY_NAME.values() if metric.type == "int"}
-#: Lines of a trend that can all have their own color, and named ones of more.
-MAX_COLORED_LINES, MAX_NAMED_LINES = 8, 5
-#: Distance from the others, in standard deviations of the lines, from which a line stands out.
-_OUTLIER_DISTANCE = 3.5
-#: Color of lines that are like all others.
-QUIET_COLOR = "#a3abb3"
-_PER_CENT = DisplayUnit("%", 0.01)
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 #: Column -> URL of the page of its value ``-``.
@@ -97,142 +56,12 @@ _WEEK_LENGTH = timedelta(days=6)
 _LAST_MONDAY = date.max - _WEEK_LENGTH
 
 
-def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
-    """Lay out the points; None if there is nothing to draw."""
-    drawn = [point for point in data.points if _is_drawable(point, query.scale)]
-    if not drawn:
-        return None
-    kind, unit = _KINDS[query.view], figure_unit(query, drawn)
-    panels, places = (GroupNames(data, drawn, column) for column in (query.panels, query.by))
-    names = GroupNames(data, drawn, query.color, query.separated_columns)
-    panel_titles = panels.select_drawable(MAX_PANELS)
-    place_names = _select_places(kind, places, drawn)
-    series = names.build_series(max_series(kind))
-    short, x_title = places.axis_names()
-    empty = FigureLayout(
-        kind=kind,
-        x_title=x_title,
-        y_title=y_axis_title(query, unit),
-        groups=(panels.title, places.title, names.title),
-        counted="executions" if drawn[0].jobs is None else "jobs",
-        dates=places.are_time and kind not in (HEAT_MAP, DOTS),
-        scale=query.scale,
-        places=tuple(place_names),
-        series=tuple(series),
-        panels=tuple(FigurePanel(name, ()) for name in panel_titles),
-        joined=data.are_comparable,
-        better=METRICS_BY_NAME[query.metric].better if query.metric in METRICS_BY_NAME else "",
-        whole=query.view != RELATIVE and query.metric in _WHOLE_METRICS and unit.size == 1,
-        keys=(
-            panels.list_values(panel_titles),
-            places.list_values(place_names),
-            names.list_values(line.name for line in series),
-        ),
-        **describe_figure(query, data, title),
-    )
-    labels = (axis_names.label_points(drawn) for axis_names in (panels, places, names))
-    marks = [
-        (MarkPosition(*position), partial(_point_mark, query, point, unit))
-        for point, *position in zip(drawn, *labels, strict=True)
-    ]
-    layout, note = name_outliers(lay_out_figure(empty, marks, short), unit.name)
-    return replace(layout, outliers=note)
-
-
-def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
-    """Color and name the lines of a trend that differ most from the others; all others become grey.
-
-    Args:
-        layout: of the figure.
-        unit: of its values.
-
-    Returns:
-        the figure, and a sentence on these lines; unchanged and '' for few lines.
-    """
-    if not layout.dates or len(layout.series) <= MAX_COLORED_LINES:
-        return layout, ""
-    at_place: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for number, panel in enumerate(layout.panels):
-        for mark in panel.marks:
-            at_place[number, mark.place].append(mark.y)
-    medians = {place: median(values) for place, values in at_place.items()}
-    differences: dict[int, list[float]] = defaultdict(list)
-    for number, panel in enumerate(layout.panels):
-        for mark in panel.marks:
-            differences[mark.series].append(mark.y - medians[number, mark.place])
-    means = {line: fmean(values) for line, values in differences.items()}
-    spread = 1.4826 * median(map(abs, means.values()))
-    ranked = sorted(means, key=lambda line: -abs(means[line]))
-    named = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
-    named = named[:MAX_NAMED_LINES]
-    names = ", ".join(
-        f"{layout.series[line].name} ({f'{means[line]:+.2g} {unit}'.strip().replace('-', '−')})"
-        for line in named
-    )
-    note = f"Farthest from the median of all lines, on average: {names}. Other lines are grey."
-    if not named:
-        named = [max(means, key=means.__getitem__), min(means, key=means.__getitem__)]
-        note = "No line stands out: the highest and the lowest one are named, all others are grey."
-    colors = dict(zip(named, PALETTE, strict=False))
-    series = tuple(
-        replace(line, color=colors.get(number, QUIET_COLOR), is_quiet=number not in colors)
-        for number, line in enumerate(layout.series)
-    )
-    return replace(layout, series=series), note
-
-
-def _is_drawable(point: FigurePoint, scale: str) -> bool:
-    """Return whether a point has a mean with a place on the scale."""
-    return point.mean is not None and (scale != LOG or point.mean > 0)
-
-
-def _select_places(kind: str, places: GroupNames, points: Iterable[FigurePoint]) -> list[str]:
-    """Select the places to draw; sorted dots have the smallest medians of their means first."""
-    limit = MAX_TIMES if places.are_time else MAX_PLACES
-    if kind != DOTS:
-        return places.select_drawable(limit)
-    means: dict[str, list[float]] = defaultdict(list)
-    for point in points:
-        means[places[point]].append(point.mean or 0.0)
-    return sorted(means, key=lambda place: median(means[place]))[:limit]
-
-
-def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
-    """Return the unit in which the figure is shown."""
-    if query.view == RELATIVE:
-        return _PER_CENT
-    metric = METRICS_BY_NAME.get(query.metric)
-    return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
-
-
 def _exported_unit(query: ExploreQuery) -> str:
     """Return the unit of the numbers in files, '' if unknown."""
-    if query.view == RELATIVE:
+    if query.view == View.RELATIVE:
         return "shares: 0.05 is 5 %"
     metric = METRICS_BY_NAME.get(query.metric)
     return metric.unit if metric else ""
-
-
-def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:
-    """Return the ends of a point's error bar; None if it has none."""
-    if query.view == DISTRIBUTION or point.mean is None:
-        return None
-    if query.bars == INTERVAL and point.low is not None and point.high is not None:
-        return point.low, point.high
-    if query.bars == RMS and point.number > 1 and point.rms is not None:
-        return point.mean - point.rms, point.mean + point.rms
-    return None
-
-
-def _point_mark(
-    query: ExploreQuery, point: FigurePoint, unit: DisplayUnit, series: int, place: int
-) -> FigureMark:
-    ends = _error_bar(query, point)
-    low, high = map(unit.convert, ends) if ends else (None, None)
-    box = tuple(map(unit.convert, point.quantiles))
-    y = box[2] if box else unit.convert(point.mean or 0.0)
-    count = point.number if point.jobs is None else point.jobs
-    return FigureMark(series, place, y, low, high, box, count)
 
 
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
@@ -244,7 +73,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     number = aligned_format(
         (_find_statistic(point, name) for point in data.points for name in measured), unit
     )
-    in_heading = f", {unit.name}" if query.view == RELATIVE else ""
+    in_heading = f", {unit.name}" if query.view == View.RELATIVE else ""
     columns = (
         *group_columns(query, data, links),
         *outcome_columns(),
@@ -272,11 +101,11 @@ def _find_statistic(point: FigurePoint, name: str) -> float | None:
 
 def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
     """Name the statistics in the table, which depend on view, bars and source."""
-    if query.view == DISTRIBUTION:
+    if query.view == View.DISTRIBUTION:
         return ("smallest", *_QUANTILE_KEYS, "largest", "mean")
-    if query.view == RELATIVE:
+    if query.view == View.RELATIVE:
         return ("difference", "rms")
-    if query.bars == INTERVAL:
+    if query.bars == Bars.INTERVAL:
         return ("jobs", "mean", "low", "high")
     return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
 
@@ -302,6 +131,57 @@ def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableCol
     return [TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)]
 
 
+def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
+    """Build the table of reads of every group by bin."""
+    columns = (
+        *group_columns(query, data, links),
+        *BIN_COLUMNS,
+        TableColumn("share", "share", lambda share: f"{100 * share:.2f} %", is_number=True),
+    )
+    rows = [
+        {**point.key, **bin_, "share": bin_["reads"] / sum(point.reads)}
+        for point in data.points
+        for bin_ in list_filled_bins(point.reads)
+    ]
+    return DataTable("figure", f"{figure_heading(query)}, bin by bin", columns, rows)
+
+
+def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
+    """Build the table of quantiles of the read latency of every group."""
+    columns: tuple[TableColumn, ...] = (
+        *group_columns(query, data, links),
+        TableColumn("good", "executions", is_number=True, link=links.jobs_link),
+        TableColumn("reads", "reads", is_number=True),
+        *(
+            TableColumn(key, f"{format_share(share)} below", format_seconds, is_number=True)
+            for key, share in READ_QUANTILES.items()
+        ),
+    )
+    rows = [
+        {
+            **point.key,
+            "good": point.good,
+            "reads": sum(point.reads),
+            **dict(
+                zip(
+                    READ_QUANTILES,
+                    point.latency_quantiles_s(READ_QUANTILES.values()),
+                    strict=True,
+                )
+            ),
+            "aggregates": data.aggregation.describe_point(point.key),
+        }
+        for point in data.points
+        if sum(point.reads)
+    ]
+    columns += tuple(aggregation_column(query, data))
+    note = (
+        "Quantiles are accurate to a factor of two: reads are assumed to be evenly distributed "
+        "within a bin."
+    )
+    return DataTable("quantiles", figure_heading(query), columns, rows, note=note)
+
+
 def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
     values = point._asdict()
     quantiles = point.quantiles or (None,) * len(QUANTILE_SHARES)
@@ -315,11 +195,7 @@ def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
 
 
 class RowLinks:
-    """Links of the rows of one figure's table.
-
-    Args:
-        query: the figure's parameters.
-    """
+    """Links of the rows of one figure's table."""
 
     def __init__(self, query: ExploreQuery) -> None:
         self._groups = query.group_columns
@@ -330,7 +206,13 @@ class RowLinks:
             for name, page in _PAGE_LINKS.items()
             if name in query.group_columns
         }
-        jobs = {"by": _JOB, "color": VARIANT_COLUMN, "panels": "", "view": MEANS, "bars": RMS}
+        jobs = {
+            "by": _JOB,
+            "color": VARIANT_COLUMN,
+            "panels": "",
+            "view": View.MEANS,
+            "bars": Bars.RMS,
+        }
         removed = ("where", *(("kind",) if "kind" in query.group_columns else ()))
         parameters = [
             (name, jobs.get(name, value))

@@ -43,10 +43,7 @@ def draw_levels(
 
     Args:
         series: levels of each line, by its name.
-        label: labels a level.
         rule: contains the rates that study S1 expects of a site in its tests.
-        test: name of the test.
-        operation: name of the operation.
         latency_line: name of the line whose latencies are drawn if it has several levels.
     """
     lines = {name: levels for name, groups in series.items() if (levels := sort_levels(groups))}
@@ -125,7 +122,6 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
 
     Args:
         steps: with number and start in s as key, in order.
-        merged_steps: steps merged into each point.
     """
     drawn = [step for step in steps if step.seconds]
     if not drawn:

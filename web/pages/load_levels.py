@@ -55,8 +55,6 @@ class LoadLevel:
     """A load on a storage that all jobs of one variant make.
 
     Attributes:
-        storage_site: site of the storage.
-        door: its door.
         variant: axes and values as JSON.
         jobs: jobs that load at the same time after a step of the ramp; 0 without a ramp.
     """
@@ -213,11 +211,8 @@ class LoadDetails:
 
     Attributes:
         levels: all operations by level, in order.
-        chosen: the chosen level and operation; None without any.
         steps: its time steps, with number and start as key, in order.
         servers: its servers, in order of their names; their rates are over the time of the level.
-        sites: sites of its jobs.
-        labels: labels of the levels.
         points: time steps merged into each of :attr:`steps`.
         sides: time steps by side, if both timed the operation.
     """

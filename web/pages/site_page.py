@@ -44,7 +44,9 @@ from treehammer.web.display_formats import (
     format_time,
     midnight_us,
 )
-from treehammer.web.figures.explore_query import RELATIVE
+from treehammer.web.figures.explore_query import (
+    View,
+)
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
@@ -374,7 +376,7 @@ def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]
         (f"{head_column(query.metric)} by variant", {**metric, "by": VARIANT_COLUMN}),
         (
             f"{head_column(query.metric)} by day and release",
-            {**metric, "by": "day", "view": RELATIVE},
+            {**metric, "by": "day", "view": View.RELATIVE},
         ),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):

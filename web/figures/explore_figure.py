@@ -1,0 +1,411 @@
+"""Figure of Explore: groups of points placed in panels, along an axis and in series."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from statistics import fmean, median
+from typing import Any
+
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.hctests.definition.model import drop_release_axis
+from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
+from treehammer.web.display_formats import DisplayUnit, day_from_number, fit_unit
+from treehammer.web.figures.explore_query import (
+    Bars,
+    ExploreQuery,
+    View,
+)
+from treehammer.web.figures.figure_captions import (
+    describe_bars,
+    describe_groups,
+    describe_selection,
+)
+from treehammer.web.figures.figure_layout import (
+    MAX_PANELS,
+    MAX_PLACES,
+    MAX_ROWS,
+    MAX_SERIES,
+    MAX_TIMES,
+    PALETTE,
+    UPRIGHT,
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    FigureSeries,
+    Kind,
+    Scale,
+    shorten_label,
+    style_series,
+)
+from treehammer.web.figures.figure_points import (
+    CAMPAIGN_COLUMN,
+    FigurePoint,
+    FigurePoints,
+    rank_value,
+)
+from treehammer.web.labels import (
+    VARIANT_COLUMN,
+    VariantLabels,
+    head_column,
+    release_of_variant,
+    title_column,
+)
+
+_KINDS: Mapping[str, Kind] = {
+    View.MEANS: Kind.POINTS,
+    View.RELATIVE: Kind.POINTS,
+    View.HEATMAP: Kind.HEAT_MAP,
+    View.SORTED: Kind.DOTS,
+    View.DISTRIBUTION: Kind.BOXES,
+    View.LATENCY: Kind.QUANTILES,
+}
+#: Columns whose values are releases.
+_RELEASE_COLUMNS = ("axis_root", "root_version")
+#: Label of missing values.
+UNKNOWN_NAME = "not known"
+#: Maximum characters of the name of a series.
+_MAX_SERIES_CHARS = 90
+#: Metrics that count something.
+_WHOLE_METRICS = {metric.name for metric in METRICS_BY_NAME.values() if metric.type == "int"}
+#: Drawn quantiles of the read latency.
+READ_QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+#: Lines of a trend that can all have their own color, and named ones of more.
+MAX_COLORED_LINES, MAX_NAMED_LINES = 8, 5
+#: Distance from the others, in standard deviations of the lines, from which a line stands out.
+_OUTLIER_DISTANCE = 3.5
+#: Color of lines that are like all others.
+QUIET_COLOR = "#a3abb3"
+
+
+def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
+    """Lay out the points; None if there is nothing to draw."""
+    is_latency = query.view == View.LATENCY
+    drawn = list(_select_points(query, data.points))
+    if not drawn:
+        return None
+    kind, unit = _KINDS[query.view], figure_unit(query, drawn)
+    panels, places = (GroupNames(data, drawn, column) for column in (query.panels, query.by))
+    color = "" if is_latency and query.color == query.by else query.color
+    names = GroupNames(data, drawn, color, query.separated_columns)
+    max_series = MAX_ROWS if kind == Kind.HEAT_MAP else MAX_SERIES
+    panel_titles = panels.select_drawable(MAX_PANELS)
+    place_names = _select_places(kind, places, drawn)
+    series = names.build_series(max_series)
+    panel_marks: dict[str, list[FigureMark]] = {text: [] for text in panel_titles}
+    place_numbers = {text: number for number, text in enumerate(place_names)}
+    series_numbers = {line.name: number for number, line in enumerate(series)}
+    labels = (axis_names.label_points(drawn) for axis_names in (panels, places, names))
+    for point, panel, place, name in zip(drawn, *labels, strict=True):
+        if panel in panel_marks and place in place_numbers and name in series_numbers:
+            position = series_numbers[name], place_numbers[place]
+            panel_marks[panel].append(_make_mark(query, point, unit, *position))
+    is_trend = places.are_time and kind not in (Kind.HEAT_MAP, *UPRIGHT)
+    shown = sum(map(len, panel_marks.values()))
+    left_out = ""
+    if shown < len(drawn):
+        which = "newest days, weeks or months" if is_trend else "first places"
+        left_out = (
+            f"The figure shows {shown} of {len(drawn)} marks: at most the "
+            f"{MAX_TIMES if is_trend else MAX_PLACES} {which}, {max_series} series and "
+            f"{MAX_PANELS} panels. CSV, JSON and TTree hold all."
+        )
+    short, x_title = places.axis_names()
+    metric = METRICS_BY_NAME.get(query.metric)
+    is_plain = query.view not in (View.RELATIVE, View.LATENCY)
+    layout = FigureLayout(
+        kind,
+        title=title,
+        x_title=x_title,
+        y_title=_title_values(query, unit),
+        groups=(panels.title, places.title, names.title),
+        counted="executions" if drawn[0].jobs is None else "jobs",
+        dates=is_trend,
+        scale=Scale.LOG if is_latency else query.scale,
+        places=tuple(shorten_label(short.get(place, place)) for place in place_names),
+        series=tuple(
+            replace(line, name=shorten_label(line.name, _MAX_SERIES_CHARS)) for line in series
+        ),
+        panels=tuple(
+            FigurePanel(shorten_label(text), tuple(marks)) for text, marks in panel_marks.items()
+        ),
+        joined=is_latency or data.are_comparable,
+        better=metric.better if metric and not is_latency else "",
+        whole=is_plain and query.metric in _WHOLE_METRICS and unit.size == 1,
+        keys=(
+            panels.list_values(panel_titles),
+            places.list_values(place_names),
+            names.list_values(series_numbers),
+        ),
+        bars=describe_bars(query),
+        shared=data.variants.shared_text,
+        caption=describe_groups(query),
+        selection=describe_selection(query, data.points),
+        aggregated=data.aggregation.describe_figure(query.group_columns),
+        left_out=left_out,
+    )
+    layout, note = name_outliers(layout, unit.name)
+    return replace(layout, outliers=note)
+
+
+def _select_points(query: ExploreQuery, points: Iterable[FigurePoint]) -> Iterator[FigurePoint]:
+    """Yield the points that have a place on the axis of values."""
+    for point in points:
+        if query.view == View.LATENCY:
+            if any(point.reads):
+                quantiles = point.latency_quantiles_s(READ_QUANTILES.values())
+                yield point._replace(quantiles=tuple(quantiles))
+        elif point.mean is not None and (query.scale != Scale.LOG or point.mean > 0):
+            yield point
+
+
+def _select_places(kind: str, places: GroupNames, points: Sequence[FigurePoint]) -> list[str]:
+    """Select the places to draw: of sorted dots the smallest first, of latencies the slowest."""
+    is_sorted = kind == Kind.DOTS or (kind == Kind.QUANTILES and not places.are_time)
+    limit = MAX_TIMES if places.are_time and kind != Kind.QUANTILES else MAX_PLACES
+    if not is_sorted:
+        return places.select_drawable(limit)
+    values: dict[str, list[float]] = defaultdict(list)
+    for place, point in zip(places.label_points(points), points, strict=True):
+        values[place].append(point.mean or 0.0 if kind == Kind.DOTS else -point.quantiles[1])
+    find = median if kind == Kind.DOTS else min
+    return sorted(values, key=lambda place: find(values[place]))[:limit]
+
+
+def _title_values(query: ExploreQuery, unit: DisplayUnit) -> str:
+    """Return the title of the axis of values."""
+    if query.view == View.RELATIVE:
+        return f"{head_column(query.metric)} against the same work, %"
+    title = "read latency" if query.view == View.LATENCY else head_column(query.metric)
+    return f"{title} in {unit.name}" if unit.name else title
+
+
+def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
+    """Return the unit in which the figure is shown."""
+    if query.view == View.RELATIVE:
+        return DisplayUnit("%", 0.01)
+    if query.view == View.LATENCY:
+        return fit_unit("s", (point.quantiles[1] for point in points))
+    metric = METRICS_BY_NAME.get(query.metric)
+    return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
+
+
+def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:
+    """Return the ends of a point's error bar; None if it has none."""
+    if query.view == View.DISTRIBUTION or point.mean is None:
+        return None
+    if query.bars == Bars.INTERVAL and point.low is not None and point.high is not None:
+        return point.low, point.high
+    if query.bars == Bars.RMS and point.number > 1 and point.rms is not None:
+        return point.mean - point.rms, point.mean + point.rms
+    return None
+
+
+def _make_mark(
+    query: ExploreQuery, point: FigurePoint, unit: DisplayUnit, series: int, place: int
+) -> FigureMark:
+    quantiles = tuple(map(unit.convert, point.quantiles))
+    if query.view == View.LATENCY:
+        half, most, all_ = quantiles
+        return FigureMark(series, place, half, half, all_, count=point.good, middle=most)
+    ends = _error_bar(query, point)
+    low, high = map(unit.convert, ends) if ends else (None, None)
+    y = quantiles[2] if quantiles else unit.convert(point.mean or 0.0)
+    count = point.number if point.jobs is None else point.jobs
+    return FigureMark(series, place, y, low, high, quantiles, count)
+
+
+def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
+    """Color and name the lines of a trend that differ most from the others; all others become grey.
+
+    Returns:
+        the figure, and a sentence on these lines; unchanged and '' for few lines.
+    """
+    if not layout.dates or len(layout.series) <= MAX_COLORED_LINES:
+        return layout, ""
+    at_place: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for number, panel in enumerate(layout.panels):
+        for mark in panel.marks:
+            at_place[number, mark.place].append(mark.y)
+    medians = {place: median(values) for place, values in at_place.items()}
+    differences: dict[int, list[float]] = defaultdict(list)
+    for number, panel in enumerate(layout.panels):
+        for mark in panel.marks:
+            differences[mark.series].append(mark.y - medians[number, mark.place])
+    means = {line: fmean(values) for line, values in differences.items()}
+    spread = 1.4826 * median(map(abs, means.values()))
+    ranked = sorted(means, key=lambda line: -abs(means[line]))
+    named = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
+    named = named[:MAX_NAMED_LINES]
+    names = ", ".join(
+        f"{layout.series[line].name} ({f'{means[line]:+.2g} {unit}'.strip().replace('-', '−')})"
+        for line in named
+    )
+    note = f"Farthest from the median of all lines, on average: {names}. Other lines are grey."
+    if not named:
+        named = [max(means, key=means.__getitem__), min(means, key=means.__getitem__)]
+        note = "No line stands out: the highest and the lowest one are named, all others are grey."
+    colors = dict(zip(named, PALETTE, strict=False))
+    series = tuple(
+        replace(line, color=colors.get(number, QUIET_COLOR), is_quiet=number not in colors)
+        for number, line in enumerate(layout.series)
+    )
+    return replace(layout, series=series), note
+
+
+class GroupNames:
+    """Labels of a column's values.
+
+    Args:
+        column: '' for none; then all values have the same empty label.
+        apart: further columns whose values precede the column's.
+    """
+
+    def __init__(
+        self,
+        data: FigurePoints,
+        points: Sequence[FigurePoint],
+        column: str,
+        apart: Sequence[str] = (),
+    ) -> None:
+        self.column = column
+        self.columns = (*apart, column)
+        self._variants = data.variants if column == VARIANT_COLUMN else VariantLabels()
+        write_value = group_value_writers(data, column)
+        self._texts: dict[tuple[Scalar, ...], str] = {}
+        for key in _sort_keys({*self._list_keys(points)}, _value_names(data, column)):
+            texts = [*map(format_value, apart, key[:-1])]
+            texts += [write_value(key[-1])] if column else []
+            self._texts[key] = " · ".join(filter(None, texts))
+
+    def _list_keys(self, points: Sequence[FigurePoint]) -> Iterator[tuple[Scalar, ...]]:
+        # By columns, because a figure has thousands of points.
+        return zip(
+            *([point.key.get(name) for point in points] for name in self.columns), strict=True
+        )
+
+    def label_points(self, points: Sequence[FigurePoint]) -> list[str]:
+        """Label points."""
+        return [*map(self._texts.__getitem__, self._list_keys(points))]
+
+    def __getitem__(self, point: FigurePoint) -> str:
+        return self.label_points([point])[0]
+
+    @property
+    def title(self) -> str:
+        """Titles of the columns, '' for none."""
+        return ", ".join(title_column(name) for name in self.columns if name)
+
+    def list_values(self, labels: Iterable[str]) -> list[Mapping[str, Scalar]]:
+        """List the values of the columns that have each label, the first of several."""
+        keys = {text: key for key, text in reversed(self._texts.items())}
+        rows = (zip(self.columns, keys[label], strict=True) for label in labels)
+        return [{name: value for name, value in row if name} for row in rows]
+
+    @property
+    def all(self) -> list[str]:
+        """Distinct labels in order."""
+        return list(dict.fromkeys(self._texts.values()))
+
+    @property
+    def are_time(self) -> bool:
+        """Whether all labels are valid days, weeks or months."""
+        return is_time_axis(self.column, self.all)
+
+    def select_drawable(self, limit: int) -> list[str]:
+        """Select the first labels up to a limit; of times the newest."""
+        return self.all[-limit:] if self.are_time else self.all[:limit]
+
+    def axis_names(self) -> tuple[Mapping[str, str], str]:
+        """Return the shorter labels for places along an axis, if any, and the axis' title."""
+        if not self._variants.axes:
+            return {}, title_column(self.column) if self.column else ""
+        axes = [title_column(f"axis_{axis}") for axis in self._variants.axes]
+        return self._variants.values, " · ".join(axes)
+
+    def build_series(self, limit: int = MAX_SERIES) -> list[FigureSeries]:
+        """Build one series per label; a release has the same color in every figure."""
+        family_of: dict[str, tuple[Scalar, ...]] = {}
+        releases_of: dict[str, str] = {}
+        for (*separate_values, value), text in self._texts.items():
+            variant = str(value) if self._variants.names and value else ""
+            family_of.setdefault(
+                text, (*separate_values, drop_release_axis(variant) if variant else text)
+            )
+            release = str(value) if self.column in _RELEASE_COLUMNS and value else ""
+            releases_of.setdefault(text, release or release_of_variant(variant))
+        series = style_series(
+            [(name, family, releases_of[name]) for name, family in family_of.items()],
+            by_release=self.column in _RELEASE_COLUMNS,
+        )
+        drawable = set(self.select_drawable(limit))
+        return [line for line in series if line.name in drawable]
+
+
+def _sort_keys(
+    keys: Iterable[tuple[Scalar, ...]], names: Iterable[str]
+) -> list[tuple[Scalar, ...]]:
+    """Sort by the columns in turn, the last one in the order of its names if it has any."""
+    # Names of variants are ordered so that releases of the same variant are adjacent.
+    places = {name: place for place, name in enumerate(names)}
+
+    def rank(key: tuple[Scalar, ...]) -> tuple[Any, ...]:
+        *separate_values, value = key
+        place = places.get(str(value), len(places))
+        return [*map(rank_value, separate_values)], place, rank_value(value)
+
+    return sorted(keys, key=rank)
+
+
+def group_value_writers(data: FigurePoints, name: str) -> Callable[[Scalar], str]:
+    """Return the formatter of the values of a group's column."""
+    names = _value_names(data, name)
+    return lambda value: names.get(str(value)) or format_value(name, value)
+
+
+def _value_names(data: FigurePoints, column: str) -> Mapping[str, str]:
+    """Map values to labels in order, for columns whose labels differ from their values."""
+    return {VARIANT_COLUMN: data.variants.names, CAMPAIGN_COLUMN: data.campaigns}.get(column, {})
+
+
+def format_value(name: str, value: Scalar) -> str:
+    """Format a value of a column; days as ``2026-03-01``."""
+    if value in (None, ""):
+        return UNKNOWN_NAME
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return _TIME_FORMATS.get(name, str)(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _format_day(number: int) -> str:
+    day = day_from_number(number)
+    return str(number) if day == date.max else day.isoformat()
+
+
+def _format_month(number: int) -> str:
+    return f"{number // 100:04}-{number % 100:02}"
+
+
+#: Column of time -> formatter of its values.
+_TIME_FORMATS: Mapping[str, Callable[[int], str]] = {
+    DAY: _format_day,
+    WEEK: _format_day,
+    MONTH: _format_month,
+}
+
+
+def is_time_axis(column: str, places: Sequence[str]) -> bool:
+    """Return whether places are valid days, weeks or months."""
+    return column in (DAY, WEEK, MONTH) and all(map(_is_day, places))
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text if len(text) > 7 else f"{text}-01")
+    except ValueError:
+        return False
+    return True
