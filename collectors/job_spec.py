@@ -129,6 +129,26 @@ class ServerCommand:
     timeout_s: float
 
 
+#: Axis with the state of the cache behind a door before an execution, and its values.
+SERVER_CACHE_AXIS = "server_cache"
+SERVER_CACHE_STATES = COLD, HALF, WARM = "cold", "half", "warm"
+
+
+@dataclass(frozen=True)
+class ServerCache:
+    """The cache behind a door, as far as jobs can empty it and read its counts.
+
+    ``evict`` is a command that removes one file from it, run on the node with ``{server}``, ``{path}``
+    and ``{url}`` filled in.  ``files`` is its folder as jobs see it, with a ``.cinfo`` beside each file;
+    '' if they cannot.  ``monitor`` is the HOST:PORT on the node to which it sends its ``pfc`` stream;
+    '' for none.
+    """
+
+    evict: str
+    files: str = ""
+    monitor: str = ""
+
+
 @dataclass(frozen=True)
 class BuildCommand:
     """A command that builds libraries of the test on the node, once for each ROOT of a job.
@@ -183,6 +203,7 @@ class ExecutionSpec:
     ``missing_branches`` are those that not all files have, which no test reads.
     ``door_url`` is the address of its door where a job reads through several, '' for the job's own.
     ``payload`` is its payload where a job compares commits of the test, None for the job's own.
+    ``server_cache`` is the cache behind its door, None for none.
     """
 
     round: int
@@ -201,6 +222,7 @@ class ExecutionSpec:
     missing_branches: Tuple[str, ...] = ()
     door_url: str = ""
     payload: Optional[PayloadSpec] = None
+    server_cache: Optional[ServerCache] = None
 
     @property
     def threads(self) -> int:

@@ -307,7 +307,7 @@ def _worker_metrics() -> List[Metric]:
         m("client_cache_state", "text", "", "", "Client page cache before the first pass: first touch, evicted, warmed, unknown.", "worker"),
         m("client_cache_method", "text", "", "", "How that state was reached.", "worker"),
         m("client_cached_fraction", "float", "1", "", "Share of the file's pages in the node's page cache before the payload.", "mincore"),
-        m("server_cache_state", "text", "", "", "Server's cache: first touch, warmed, unknown.", "worker"),
+        m("server_cache_state", "text", "", "", "Server's cache before the measurement: cold, half or warm (axis server_cache), unknown.", "worker"),
         m("server_cache_method", "text", "", "", "How that state was reached.", "worker"),
         m("failure_class", "text", "", "", "Class of the failure; NULL when there was none.", "worker"),
         m("failure_kind", "text", "", "", "Finer: exit, signal, timeout, memory, no-result, bad-result, version, …", "worker"),

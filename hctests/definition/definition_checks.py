@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
+from treehammer.collectors.job_spec import HALF, PAIRED, SERVER_CACHE_AXIS, THREADS_AXIS
 from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_nearest
@@ -96,8 +96,9 @@ def _check_bundle(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 def _reason_against_doors(definition: TestDefinition) -> str:
     """Describe why one job of this test cannot compare doors; '' if it can."""
-    if definition.load is not None:
-        return "in a load test: each of its jobs loads one door"
+    load = definition.load
+    if load is not None and (load.writes or load.together):
+        return "in a load that writes or starts together: each of its jobs loads one door"
     if "staged" in definition.axis_values("access"):
         return 'with access = "staged": the loop reads a copy, through any door'
     if "cold" in definition.axis_values("cache"):
@@ -209,6 +210,20 @@ def _check_threads(definition: TestDefinition) -> Iterator[DocumentProblem]:
         )
     if THREADS_AXIS in definition.axes and definition.load:
         yield DocumentProblem(path, "a load test's clients share one thread; remove the axis")
+
+
+def _check_server_cache(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that a test can bring about the states of a server's cache that it names."""
+    states = definition.axes.get(SERVER_CACHE_AXIS, ())
+    path: KeyPath = ("matrix", SERVER_CACHE_AXIS)
+    if states and definition.test.mode == PAIRED:
+        yield DocumentProblem(
+            path, "'paired' executions read the same files at once; the axis needs mode = 'solo'"
+        )
+    if HALF in states and definition.load is None:
+        yield DocumentProblem(
+            path, "'half' needs a payload that reads half of the files before: a load test"
+        )
 
 
 def _check_datasets(definition: TestDefinition) -> Iterator[DocumentProblem]:
@@ -482,6 +497,7 @@ def _check_extensions(definition: TestDefinition) -> Iterator[DocumentProblem]:
 _CHECKS = (
     _check_axes,
     _check_bundle,
+    _check_server_cache,
     _check_mode,
     _check_rules,
     _check_optional_axes,

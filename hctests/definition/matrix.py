@@ -22,6 +22,8 @@ from treehammer.collectors.job_spec import (
     CONTROL,
     OTHER_SIDE,
     PAIRED,
+    SERVER_CACHE_AXIS,
+    SERVER_CACHE_STATES,
     SOLO,
     THREADS_AXIS,
     TIMED,
@@ -236,6 +238,12 @@ OPTIONAL_AXES: Mapping[str, Axis] = {
         {"type": "integer", "minimum": 0, "maximum": MAX_PREFETCH},
         _make_count_reader(0, MAX_PREFETCH),
         numeric=True,
+    ),
+    SERVER_CACHE_AXIS: Axis(
+        (),
+        '"cold", "half" or "warm": the state of the cache behind the door, which is emptied before',
+        {"enum": [*SERVER_CACHE_STATES]},
+        _make_choice_reader(*SERVER_CACHE_STATES),
     ),
     DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),
     COMMIT_AXIS: Axis(

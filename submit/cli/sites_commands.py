@@ -34,7 +34,7 @@ def _describe_ceilings(values: Mapping[str, Any]) -> str:
 def _describe_load(values: Mapping[str, Any]) -> str:
     from treehammer.submit.sites.site_model import LoadPermission
 
-    return LoadPermission(**values).describe()
+    return LoadPermission.model_construct(**values).describe()
 
 
 _SITE_COLUMNS = (

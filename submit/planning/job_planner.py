@@ -21,6 +21,7 @@ from treehammer.collectors.job_spec import (
     JobSpec,
     LoadSpec,
     PayloadSpec,
+    ServerCache,
     SoftwareRequest,
 )
 from treehammer.collectors.record.metric_catalogue import (
@@ -340,6 +341,7 @@ class JobPlanner:
             mode=entry.mode,
             side=entry.side,
             door_url=door.prefix if variant.door else "",
+            server_cache=ServerCache(**door.cache.model_dump()) if door.cache else None,
             payload=self._payload_by_commit.get(variant.commit),
             **_list_left_out(manifest, definition.test.tree),
         )

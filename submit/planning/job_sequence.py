@@ -189,11 +189,15 @@ class JobSequence(Sequence[PlannedJob]):
         """
         groups: dict[str, list[GroupAccess]] = {}
         named = DOOR_AXIS in self._definition.axes
-        for access in self.accesses:
-            for group in self.groups_at(access):
-                key = f"{access.door.name if named else ''}|{group.key}"
-                groups.setdefault(key, []).append((access, group))
+        for accesses in self.shared_accesses:
+            for group in self.groups_at(*accesses):
+                key = f"{accesses[0].door.name if named else ''}|{group.key}"
+                groups.setdefault(key, []).append((accesses[0], group))
         return groups
+
+    def doors_beside(self, access: DoorAccess) -> tuple[DoorAccess, ...]:
+        """Return the doors of the jobs whose first door this is."""
+        return next(shared for shared in self.shared_accesses if shared[0].key == access.key)
 
     def count_together(self, site: Site, doors: Collection[str]) -> int:
         """Return the most jobs at a site that start together; 0 if none do.

@@ -72,9 +72,11 @@ def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
     jobs: Counter[tuple[DoorKey, str, str]] = Counter()
     for members in plan.jobs.load_groups.values():
         group: Counter[DoorKey] = Counter()
-        for access, _ in members:
-            group[_door_key(access)] += definition.test.repeats
-            jobs[_door_key(access), access.site.name, access.door_label] += definition.test.repeats
+        for first, _ in members:
+            for access in plan.jobs.doors_beside(first):
+                key, repeats = _door_key(access), definition.test.repeats
+                group[key] += repeats
+                jobs[key, first.site.name, first.door_label] += repeats
         most |= group
     if load.together:
         return most
@@ -96,20 +98,30 @@ def limit_load(job: PlannedJob, concurrent: Mapping[DoorKey, int]) -> PlannedJob
         job: planned job of any test.
         concurrent: from :func:`count_loading_jobs`.
     """
-    load, permitted = job.spec.load, job.access.door.load
-    is_own_disk = job.access.storage.name == LOCAL_BATCH
-    if load is None or permitted is None or is_own_disk or load.is_watch:
+    load, storage = job.spec.load, job.access.storage
+    if load is None or storage.name == LOCAL_BATCH or load.is_watch:
         return job
-    limited = _share_permission(load, permitted, max(concurrent[_door_key(job.access)], 1))
-    return replace(job, spec=replace(job.spec, load=limited))
+    names = {job.spec.door_of(execution) for execution in job.spec.executions}
+    doors = [door for door in storage.doors if door.name in names and door.load is not None]
+    for door in doors:
+        assert door.load is not None
+        jobs = max(concurrent[storage.name, door.name], 1)
+        load = _share_permission(load, door.load, jobs)
+    return replace(job, spec=replace(job.spec, load=load))
 
 
 def _share_permission(load: LoadSpec, permitted: LoadPermission, jobs: int) -> LoadSpec:
+    """Limit a load by the share of one door, beside those of other doors of the same job."""
+
+    def lower(limit: float, share: float) -> float:
+        return min(limit, share) if limit and share else limit or share
+
+    clients = max(permitted.clients // jobs, 1) if permitted.clients else 0
     return replace(
         load,
-        max_opens_per_s=permitted.opens_per_s / jobs,
-        max_clients=max(permitted.clients // jobs, 1) if permitted.clients else 0,
-        max_mb_per_s=permitted.mb_per_s / jobs,
+        max_opens_per_s=lower(load.max_opens_per_s, permitted.opens_per_s / jobs),
+        max_clients=int(lower(load.max_clients, clients)),
+        max_mb_per_s=lower(load.max_mb_per_s, permitted.mb_per_s / jobs),
     )
 
 

@@ -288,6 +288,24 @@ class LoadPermission(StrictModel):
         return ", ".join(filter(None, parts)) or "–"
 
 
+class DoorCache(StrictModel):
+    """A cache behind a door, which tests with the axis server_cache empty and whose counts they read."""
+
+    evict: FilledLine = Field(
+        "xrdfs {server} cache evict {path}",
+        description="Command that removes one file from the cache, run on the job's node; {server} is "
+        "HOST:PORT of the door, {path} the file's path there, {url} its whole URL.",
+    )
+    files: Line = Field(
+        "",
+        description="Folder of the cache as jobs see it, with a .cinfo beside each file; empty if they cannot.",
+    )
+    monitor: Line = Field(
+        "",
+        description="HOST:PORT on the job's node to which the cache sends its pfc stream (xrootd.mongstream).",
+    )
+
+
 class Door(StrictModel):
     """A storage endpoint; tests that name no door use the first."""
 
@@ -313,6 +331,9 @@ class Door(StrictModel):
     settings: Items[Annotated[str, StringConstraints(pattern=AXIS_NAME_PATTERN)]] = Field(
         default_factory=tuple,
         description="Settings of its server that tests may change with the command of [before]: names of axes.",
+    )
+    cache: DoorCache | None = Field(
+        None, description="The cache behind it, such as an XCache; none without this table."
     )
     token_pools: Items[Annotated[FilledLine, AfterValidator(validate_token_pool)]] = Field(
         default_factory=tuple,

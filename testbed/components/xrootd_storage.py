@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from treehammer.submit.sites.site_model import Door, LoadPermission
+from treehammer.submit.sites.site_model import Door, DoorCache, LoadPermission
 from treehammer.testbed import network
-from treehammer.testbed.component import Component, DaemonSpec, render_template
+from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.debian_packages import SUITE, PackageTree
 from treehammer.testbed.network import (
     DistanceLinks,
@@ -75,6 +75,8 @@ class XrootdStorage(Component):
         self.programs = programs_folder(SUITE, box.cache)
         #: Site -> door -> port.
         self.ports: dict[str, dict[str, int]] = {}
+        #: Site -> HOST:PORT to which its cache sends the pfc stream.
+        self.monitors: dict[str, str] = {}
         self._link_kind = kind
         self._known_sites: set[str] = set()
         self._wanlink = self._loopback = Path()
@@ -125,9 +127,13 @@ class XrootdStorage(Component):
         )
         if profile.cache:
             name, host = f"{site}-cache", self.links.location_of(profile).door_address
-            self.box.make_folder(self.folder / name / "cached")
+            self.box.make_folder(self._cache_folder(site))
             origin = f"{host}:{ports['root']}"
-            self._write_configuration(name, "cache", site, ports["cache"], origin=origin)
+            (port,) = find_free_ports(1)
+            self.monitors[site] = f"{host}:{port}"
+            self._write_configuration(
+                name, "cache", site, ports["cache"], origin=origin, monitor=self.monitors[site]
+            )
         for door, suite in channels.items():
             name = f"{site}-{door}"
             self._write_configuration(
@@ -265,9 +271,21 @@ class XrootdStorage(Component):
                 version=self._versions.get(channels.get(name, SUITE), ""),
                 # A cache and a pinned path would write elsewhere than they read.
                 load=PERMITTED_LOAD if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
+                cache=self._describe_cache(site) if name == "cache" else None,
             )
             for name, address in addresses.items()
         ]
+
+    def _cache_folder(self, site: str) -> Path:
+        return self.folder / f"{site}-cache" / "cached"
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Return the folders of caches, of which jobs read the counts."""
+        folders = [self._cache_folder(p.site) for p in self.profiles.values() if p.cache]
+        return [VisibleFolder(folder, folder) for folder in folders]
+
+    def _describe_cache(self, site: str) -> DoorCache:
+        return DoorCache(files=str(self._cache_folder(site)), monitor=self.monitors[site])
 
     def _door_host(self, site: str) -> str:
         return self.links.location_of(self.profiles[site]).door_address

@@ -25,6 +25,7 @@ __all__ = [
     "read_pattern",
     "replay_recording",
     "run",
+    "run_cached_reads",
     "run_log_parser",
     "run_server_watch",
     "stream_files",
@@ -37,6 +38,7 @@ if __package__ == "treehammer_load":
     _package = types.ModuleType("treehammer_node")
     _package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(__file__)))]
     sys.modules[_package.__name__] = _package
+    cached_reads = importlib.import_module("treehammer_node.kit.treehammer_load.cached_reads")
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
     replay = importlib.import_module("treehammer_node.kit.treehammer_load.replay")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
@@ -44,7 +46,7 @@ if __package__ == "treehammer_load":
         "treehammer_node.kit.treehammer_load.server.server_payloads"
     )
 else:
-    from . import payload, replay, workloads
+    from . import cached_reads, payload, replay, workloads
     from .server import server_payloads
 
 run = payload.run
@@ -55,6 +57,11 @@ stream_files, write_streams = workloads.stream_files, workloads.write_streams
 pretend_transfers = workloads.pretend_transfers
 make_own_folders = workloads.make_own_folders
 delete_files, create_files = workloads.delete_files, workloads.create_files
+
+
+def run_cached_reads() -> None:
+    """Read files through a cache or directly, count at both ends, write the result, and exit."""
+    payload.run_payload(cached_reads.read_through_cache)
 
 
 def run_log_parser() -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...record.operation_steps import CREATE, DELETE, MKDIR, READ_FILE, RMDIR, WRITE_FILE
 from ...shared_files import local_path
+from ...storage_access import XROOTD_CLIENT, find_scheme
 from ..treehammer_kit.payload_task import PayloadError, parse_job
 from .load_driver import GRACE_S, ClosedLoop, ClosedLoopDriver, LoadTimer, LoadWatchdog
 from .operation import NO_CEILING, CeilingShare, Flight, LoadFile, Operation, StorageClient
@@ -155,17 +156,57 @@ def _perform_all(
         ended.append((flight.operation, failure))
 
     lanes = min(PARALLEL, client.clients)
-    steps = StepClock(limit_s, 0)
-    recorder = Recorder(steps, lanes, observe=note)
-    timer = LoadTimer(time.monotonic(), stop)
-    driver = ClosedLoopDriver(client, recorder, steps, timer, ceiling)
     all_operations = list(operations)
     sequences = [_assign(all_operations[lane::lanes], lane) for lane in range(lanes)]
+    _perform_sequences(client, sequences, limit_s, stop, note, ceiling)
+    return ended
+
+
+def _perform_sequences(
+    client: StorageClient,
+    sequences: Sequence[Iterator[Operation]],
+    limit_s: float,
+    stop: Event,
+    observe: Callable[[Flight, str], None],
+    ceiling: CeilingShare,
+) -> bool:
+    """Perform the operations of each client in order; return whether all came to their ends."""
+    steps = StepClock(limit_s, 0)
+    recorder = Recorder(steps, len(sequences), observe=observe)
+    timer = LoadTimer(time.monotonic(), stop)
+    driver = ClosedLoopDriver(client, recorder, steps, timer, ceiling)
     with LoadWatchdog(
         limit_s + GRACE_S, f"operations before or after the load took over {limit_s:g} s"
     ):
         driver.run_loop(ClosedLoop(sequences), limit_s, patience_s=0.0)
-    return ended
+    return driver.is_complete
+
+
+def perform_reads_before(
+    client: StorageClient,
+    sequences: Sequence[Iterator[Operation]],
+    stop: Event,
+    ceiling: CeilingShare = NO_CEILING,
+) -> None:
+    """Perform reads that come before a load, those of each client in order.
+
+    Raises:
+        PayloadError: one failed, or they took too long.
+    """
+    failures: List[Tuple[Operation, str]] = []
+
+    def note(flight: Flight, failure: str) -> None:
+        if failure:
+            failures.append((flight.operation, failure))
+
+    is_complete = _perform_sequences(client, sequences, PREPARATION_S, stop, note, ceiling)
+    if stop.is_set() or (is_complete and not failures):
+        return
+    message = f"the reads before the load took longer than {PREPARATION_S:g} s"
+    if failures:
+        operation, failure = failures[0]
+        message = f"{operation.name} {operation.file.url} before the load: {failure}"
+    raise PayloadError("open", failures[0][1] if failures else "timeout", "setup", message)
 
 
 def _assign(operations: Iterable[Operation], client: int) -> Iterator[Operation]:
@@ -191,6 +232,8 @@ MAX_DURATION_S = 86_400.0
 MAX_STEPS = 9_000
 MAX_OPERATIONS = 20_000_000
 MAX_CLIENTS = 5_000
+#: KiB of a client's block: a server reads at most 2 GB at once. Streams of one connection.
+MAX_BLOCK_KIB, MAX_STREAMS = 1 << 20, 15
 #: Default of the setting ``timeout_s``: an operation that takes longer fails.
 TIMEOUT_S = 30.0
 #: Setting ``client``: whole files are moved by this generator, not by a copy program.
@@ -216,6 +259,7 @@ class LoadTask:
         door_url: URL or path of the door below which datasets lie; '' if only files are known.
         ceiling: share of this job in the load that the door permits.
         end_file: file that appears when all jobs that load have ended; '' for none.
+        server_cache: the cache behind the door, as in the job; empty for none.
     """
 
     files: Sequence[LoadFile]
@@ -232,6 +276,7 @@ class LoadTask:
     door_url: str = ""
     ceiling: CeilingShare = NO_CEILING
     end_file: str = ""
+    server_cache: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str, *, needs_storage: bool = True) -> LoadTask:
@@ -269,6 +314,7 @@ class LoadTask:
                 door_url=document.get("door_url", ""),
                 ceiling=CeilingShare(**load["ceiling"]),
                 end_file=str(load.get("end_file") or ""),
+                server_cache=execution.get("server_cache") or {},
             )
         if needs_storage:
             task._check_storage()
@@ -340,8 +386,39 @@ class LoadTask:
 
     @property
     def client(self) -> str:
-        """Program that moves whole files: the generator, or a copy program (setting ``client``)."""
+        """Program that moves whole files: the generator, or a copy program (setting ``client``).
+
+        Only the generator reads parts of files.
+        """
+        if self.axes.get("pattern") == "sparse":
+            return GENERATOR
         return str(self.axes.get("client", self.settings.get("client", GENERATOR)))
+
+    def read_block(self) -> int:
+        """Return the bytes of one block that the client requests; 0 for its own default."""
+        return round(1024 * self.read_number("block_kib", 0.0, (0, MAX_BLOCK_KIB), zero=True))
+
+    def list_client_settings(self, url: str) -> Dict[str, str]:
+        """List the variables by which XRootD's clients learn block size and streams.
+
+        Raises:
+            PayloadError: the client of the URL has no such settings.
+        """
+        streams, block = self.read_count("streams", 1, MAX_STREAMS), self.read_block()
+        scheme = find_scheme(url)
+        is_xrootd = scheme is not None and scheme.client == XROOTD_CLIENT
+        if not is_xrootd and streams > 1:
+            raise _make_task_error(f"streams = {streams}: only root:// has several streams")
+        copies_blocks = block > 0 and self.client != GENERATOR
+        if copies_blocks and not is_xrootd:
+            raise _make_task_error(
+                f"block_kib = {block / 1024:g}: the copy program of this door has no block size; set it "
+                "to 0, or client = 'generator'"
+            )
+        settings = {"XRD_CPCHUNKSIZE": str(block)} if copies_blocks else {}
+        if streams > 1:
+            settings["XRD_SUBSTREAMSPERCHANNEL"] = str(streams)
+        return settings
 
     @property
     def connects(self) -> bool:

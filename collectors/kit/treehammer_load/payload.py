@@ -19,6 +19,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     Optional,
+    Sequence,
     Union,
 )
 
@@ -36,7 +37,7 @@ from .load_driver import (
     LoadTimer,
     LoadWatchdog,
 )
-from .load_task import GENERATOR, TIMEOUT_S, LoadTask
+from .load_task import GENERATOR, TIMEOUT_S, LoadTask, perform_reads_before
 from .operation import Flight, Operation, StorageClient
 from .recorder import (
     Recorder,
@@ -103,9 +104,21 @@ def run_payload(
 
 
 def perform_load(
-    task: LoadTask, make_operations: MakeOperations, prepare: Optional[MakePreparation] = None
+    task: LoadTask,
+    make_operations: MakeOperations,
+    prepare: Optional[MakePreparation] = None,
+    *,
+    prepare_reads: Sequence[Iterator[Operation]] = (),
+    begin: Optional[Callable[[], None]] = None,
 ) -> LoadOutcome:
     """Perform a load until its end or SIGTERM, and remove the files that it wrote.
+
+    Args:
+        task: the load.
+        make_operations: makes its operations.
+        prepare: makes operations in the folder for writing that come before.
+        prepare_reads: reads of each client that come before.
+        begin: called after these, before the load.
 
     Raises:
         PayloadError: the task cannot be performed.
@@ -121,6 +134,11 @@ def perform_load(
         preparation = prepare(task) if prepare else ()
         if written is not None:
             written.prepare(client, preparation, stop, task.ceiling)
+        if prepare_reads:
+            sequences = [_leave_out(client.unsupported, sequence) for sequence in prepare_reads]
+            perform_reads_before(client, sequences, stop, task.ceiling)
+        if begin is not None:
+            begin()
         outcome = _Load(task, client, clients, stop).perform(make_operations)
         if written is not None and task.puts_copies and not stop.is_set():
             wrong["files_wrong"] = float(written.count_wrong(client, stop, task.ceiling))
@@ -138,6 +156,7 @@ def perform_load(
 
 def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
     """Make the client of a task's storage, with a copy program and polls if the task requires them."""
+    os.environ.update(task.list_client_settings(task.url))  # before a library reads them
     client = make_client(
         task.url,
         clients,

@@ -20,6 +20,7 @@ from . import input_files, node_commands
 from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
+from .server_cache import prepare_server_cache
 
 #: File in the payload's folder to which the payload writes its result.
 RESULT_FILE = "result.json"
@@ -100,6 +101,9 @@ class PayloadPreparation:
         setup = self._setup_root()
         self._build_libraries(setup)
         self._build_loop(setup)
+        # Before files are staged, which fills the cache.
+        self._record.phase = "setup"
+        self._record.values.update(prepare_server_cache(context, self._spec, setup.env, self._name))
         spec = self._prepare_inputs(setup)
         self._probe_door(spec)
         self._record.phase = "setup"
@@ -257,10 +261,6 @@ class PayloadPreparation:
         self._record.values.update(address_family=reach.address_family, door_rtt_s=reach.rtt_s)
         if reach.rtt_s is not None:  # a door that does not answer is not queried
             self._record.values.update(storage_door.identify_door_server(address))
-        if reach.address_family != "local":
-            self._record.values.update(
-                server_cache_state="unknown", server_cache_method="not controlled by the worker"
-            )
 
     def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
         self._record.phase = "open"

@@ -1,0 +1,158 @@
+"""Workload of the test ``cache-read``: whole files, or a fraction of their blocks without repeats.
+
+Each file is divided into blocks, which a seeded permutation orders.  A fraction reads the first ones,
+so that 0.9 reads 90 % of the bytes.  Files of a cache that was emptied are read before, in part
+or whole, as the axis ``server_cache`` requires, and the cache's own counts become figures.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Dict, Iterator, List, NamedTuple, Sequence
+
+from ...job_spec import HALF, SERVER_CACHE_AXIS, WARM
+from ...record.operation_steps import CLOSE, COPY, OPEN, READ, READ_FILE
+from .load_driver import ClosedLoop
+from .load_task import GENERATOR, LoadTask
+from .operation import Chunk, LoadFile, Operation
+from .payload import LoadOutcome, perform_load
+from .server.cache_counts import CacheCounter
+from .workloads import LoadSpan
+
+#: Ways of reading (axis ``pattern``): whole files, or a fraction of their blocks.
+WHOLE, SPARSE = "copy", "sparse"
+#: Bytes of a block where neither axis nor setting names any.
+DEFAULT_BLOCK_KIB = 1024
+#: Operations that read, of which one is the load's.
+_READS = frozenset({READ, READ_FILE, COPY})
+
+
+def choose_blocks(size: int, block: int, fraction: float, seed: str) -> List[Chunk]:
+    """Choose blocks of a file that together are a fraction of its bytes, in random order.
+
+    No block repeats.  The last block of a file may be short; the last one that is read is cut so
+    that the number of bytes is exact, rounded up.
+    """
+    numbers = list(range(math.ceil(size / block)))
+    random.Random(seed).shuffle(numbers)
+    chunks: List[Chunk] = []
+    left = min(math.ceil(round(size * fraction, 6)), size)
+    for number in numbers:
+        if not left:
+            break
+        length = min(block, size - number * block, left)
+        chunks.append((number * block, length))
+        left -= length
+    return chunks
+
+
+def choose_primed(chunks: Sequence[Chunk], state: str) -> List[Chunk]:
+    """Choose the blocks that are read before: all for ``warm``, for ``half`` those of low offsets.
+
+    Neighbors share the blocks of a cache, so the lower half of the file is half of these as well.
+    """
+    ordered = sorted(chunks)
+    if state == WARM:
+        return ordered
+    return ordered[: (len(ordered) + 1) // 2] if state == HALF else []
+
+
+class _Part(NamedTuple):
+    """The part of a file that one client reads."""
+
+    client: int
+    file: LoadFile
+    chunks: Sequence[Chunk]
+
+
+class CachedReads:
+    """Reads of one execution.
+
+    Args:
+        task: the execution.
+
+    Attributes:
+        pattern: :data:`WHOLE` or :data:`SPARSE`.
+        state: of the cache before; '' for any.
+    """
+
+    def __init__(self, task: LoadTask) -> None:
+        self.pattern = task.read_choice("pattern", (SPARSE, WHOLE))
+        self.state = str(task.axes.get(SERVER_CACHE_AXIS, ""))
+        fraction = task.read_number("fraction", 1.0, (0, 1))
+        block = task.read_block() or DEFAULT_BLOCK_KIB * 1024
+        clients = task.read_clients()
+        self._task = task
+        first = task.index * clients
+        by_file: Dict[int, List[int]] = {}
+        for client in range(clients):
+            by_file.setdefault((first + client) % len(task.files), []).append(client)
+        self.parts: List[_Part] = []
+        for number, members in by_file.items():
+            file = task.files[number]
+            # Seeded by the file alone: through every door, the same blocks are read.
+            seed = f"{task.seed} {number} {block}"
+            share = 1.0 if self.pattern == WHOLE else fraction
+            chunks = choose_blocks(file.size, block, share, seed)
+            self.parts += [
+                _Part(client, file, chunks[place :: len(members)])
+                for place, client in enumerate(members)
+            ]
+        self.parts.sort()
+
+    @property
+    def files(self) -> Sequence[LoadFile]:
+        """The files that are read, each once."""
+        return list(dict.fromkeys(part.file for part in self.parts))
+
+    def list_preparations(self) -> List[Iterator[Operation]]:
+        """List the reads of each client that come before the load."""
+        sequences = []
+        for part in self.parts:
+            chunks = choose_primed(part.chunks, self.state)
+            if chunks:
+                sequences.append(_read_chunks(part._replace(chunks=chunks)))
+        return sequences
+
+    def list_reads(self) -> List[Iterator[Operation]]:
+        """List the reads of each client."""
+        if self.pattern == SPARSE:
+            return [_read_chunks(part) for part in self.parts]
+        name = READ_FILE if self._task.client == GENERATOR else COPY
+        return [iter([Operation(0.0, name, part.client, part.file)]) for part in self.parts]
+
+
+def _read_chunks(part: _Part) -> Iterator[Operation]:
+    yield Operation(0.0, OPEN, part.client, part.file, keep=True)
+    for chunk in part.chunks:
+        yield Operation(0.0, READ, part.client, part.file, [chunk])
+    # A cache counts the reads of a file when it is closed.
+    yield Operation(0.0, CLOSE, part.client, part.file)
+
+
+def read_through_cache(task: LoadTask) -> LoadOutcome:
+    """Perform the load, and add the exact counts of clients and cache to its figures."""
+    reads = CachedReads(task)
+    counter = CacheCounter(task.server_cache, [file.url for file in reads.files])
+    preparations = reads.list_preparations()
+
+    def make_loop(_task: LoadTask, _span: LoadSpan) -> ClosedLoop:
+        return ClosedLoop(reads.list_reads(), moves_files=reads.pattern == WHOLE)
+
+    try:
+        outcome = perform_load(
+            task,
+            make_loop,
+            prepare_reads=preparations,
+            begin=lambda: counter.begin(is_primed=bool(preparations)),
+        )
+        asked = sum(row["bytes"] for row in outcome.rows if row["operation"] in _READS)
+        outcome.figures.update(
+            asked_mb=asked / 1e6,
+            asked_fraction=asked / sum(file.size for file in reads.files),
+            **counter.end(asked),
+        )
+    finally:
+        counter.close()
+    return outcome

@@ -1,0 +1,110 @@
+"""State of the cache behind a door before an execution (axis ``server_cache``).
+
+Files are removed from the cache before each execution with the axis.  A payload then reads some of
+them (``half``), or all (``warm``), before it measures.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from typing import Dict, Mapping
+from urllib.parse import unquote, urlsplit
+
+from ...job_spec import CHECKSUM, COLD, SERVER_CACHE_AXIS, ExecutionSpec, InputFile, ServerCache
+from ...record.outcome import ExecutionError, Failure
+from ...shared_files import local_path, read_file_end
+from .job_context import JobContext
+from .node_commands import describe_failure, run_logged_command
+
+#: Kind of the failure of an eviction, in the class of the set-up.
+SERVER_CACHE = "server-cache"
+#: Seconds for the eviction of one file, and pause before a file in use is tried again.
+EVICTION_S, _RETRY_S = 30.0, 0.5
+#: Message of an XCache about a file that is still open: it closes files with a delay.
+_IN_USE = "in use"
+_MAX_OUTPUT_BYTES = 4_000
+
+
+def prepare_server_cache(
+    context: JobContext, spec: ExecutionSpec, env: Mapping[str, str], name: str
+) -> Dict[str, str]:
+    """Empty the cache of an execution's files if its variant asks for it; return values of the record.
+
+    Args:
+        context: state of the job.
+        spec: the execution, with the URLs at the door.
+        env: environment of its software, which may have the program.
+        name: name of its log, ``NAME.evict``.
+
+    Raises:
+        ExecutionError: a file could not be removed, class ``software-setup``, kind ``server-cache``.
+    """
+    state, cache = spec.variant.get(SERVER_CACHE_AXIS), spec.server_cache
+    if all(local_path(file.url) is not None for file in spec.files):
+        return {}
+    if state is None or spec.kind == CHECKSUM:
+        return _describe("unknown", "not controlled by the worker")
+    if cache is None:
+        return _describe("unknown", "the sites file declares no cache at this door")
+    for file in spec.files:
+        _evict(context, cache, file, env, os.path.join(context.output, "logs", f"{name}.evict"))
+    program = shlex.split(cache.evict)[0]
+    method = f"evicted with {os.path.basename(program)}"
+    return _describe(str(state), method if state == COLD else f"{method}, then read by the payload")
+
+
+def _describe(state: str, method: str) -> Dict[str, str]:
+    return {"server_cache_state": state, "server_cache_method": method}
+
+
+def _evict(
+    context: JobContext, cache: ServerCache, file: InputFile, env: Mapping[str, str], log: str
+) -> None:
+    """Remove a file from the cache; one that is still in use is tried again."""
+    deadline = time.monotonic() + EVICTION_S
+    command = fill_command(cache.evict, file.url)
+    while True:
+        try:
+            code = run_logged_command(
+                command,
+                context.output,
+                env,
+                log,
+                max(deadline - time.monotonic(), 1.0),
+                lambda: context.signals.raise_if_stopped("open"),
+            )
+        except OSError as error:
+            raise _fail(
+                f"{command[0]} empties the cache of this door and cannot be run: {error.strerror}. Install "
+                "it on the node, or name another command in the sites file (cache.evict)"
+            ) from error
+        in_use = code != 0 and _IN_USE in read_file_end(log, _MAX_OUTPUT_BYTES)
+        if not in_use or time.monotonic() > deadline - _RETRY_S:
+            break
+        time.sleep(_RETRY_S)
+    if code != 0:
+        problem = describe_failure(code, EVICTION_S, log)
+        raise _fail(f"{shlex.join(command)}, which empties the cache of this door, {problem}")
+    info = f"{cache.files}{find_path(file.url)}.cinfo" if cache.files else ""
+    if info and os.path.exists(info):
+        raise _fail(f"{shlex.join(command)} succeeded, but the cache still has {info}")
+
+
+def fill_command(command: str, url: str) -> "list[str]":
+    """Fill the address of a file into an eviction command, in words for the system."""
+    values = {"server": urlsplit(url).netloc, "path": find_path(url), "url": url}
+    words = shlex.split(command)
+    for name, value in values.items():
+        words = [word.replace("{%s}" % name, value) for word in words]
+    return words
+
+
+def find_path(url: str) -> str:
+    """Return the path of a file at its server."""
+    return "/" + unquote(urlsplit(url).path).lstrip("/")
+
+
+def _fail(message: str) -> ExecutionError:
+    return ExecutionError(Failure("software-setup", SERVER_CACHE, "setup", message))
