@@ -111,6 +111,10 @@ def total_cpu_s(pass_cpu_s: float, passes: int) -> float:
 THREADS_AXIS = "threads"
 
 
+#: Axes of the distance to the data's origin: round trip in ms, and rate in Mbit/s (0: no limit).
+LATENCY_AXIS, BANDWIDTH_AXIS = "latency_ms", "bandwidth_mbit"
+
+
 def count_threads(kind: str, variant: Mapping[str, Scalar]) -> int:
     """Count the threads of an execution, and the CPUs that it needs; a checksum has one."""
     return 1 if kind == CHECKSUM else int(variant.get(THREADS_AXIS, 1))
@@ -204,6 +208,8 @@ class ExecutionSpec:
     ``door_url`` is the address of its door where a job reads through several, '' for the job's own.
     ``payload`` is its payload where a job compares commits of the test, None for the job's own.
     ``server_cache`` is the cache behind its door, None for none.
+    ``origin`` is the address of the server behind a cache, and ``link`` the control of the link before
+    the data's origin, '' for none.
     """
 
     round: int
@@ -223,6 +229,8 @@ class ExecutionSpec:
     door_url: str = ""
     payload: Optional[PayloadSpec] = None
     server_cache: Optional[ServerCache] = None
+    origin: str = ""
+    link: str = ""
 
     @property
     def threads(self) -> int:

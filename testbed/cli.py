@@ -14,6 +14,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.hctests.definition.matrix import MAX_BANDWIDTH_MBIT, MAX_LATENCY_MS
 from treehammer.tables import TableColumn
 from treehammer.terminal import CommandOutput, on_interrupt, prints_rows, progress_bar
 from treehammer.testbed.workspace import (
@@ -206,16 +207,70 @@ def token(
 def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> None:
     """Restart the server of a site's DOOR with XRootD of another SUITE of Debian.
 
-    Jobs continue, and the next measurement records the new version. DOOR is root, or a door of
-    --xrootd-channel. An older suite downgrades.
+    Jobs continue, and the next measurement records the new version. DOOR is root, cache, origin (the
+    cache's alone), or a door of --xrootd-channel. SUITE is also path:FOLDER, an installation with
+    bin/xrootd. An older suite downgrades.
 
-    Example: treehammer testbed upgrade SITE_A testing sid
+    \b
+    Example: treehammer testbed upgrade SITE_A cache sid
+             treehammer testbed upgrade SITE_A origin path:/opt/xrootd-6.3
     """
     from treehammer.testbed.faults import upgrade_server
 
     box = _load_running_testbed(name, settings)
     before, after = upgrade_server(box, site, door, suite, _print_progress)
     click.echo(f"{site}, door {door}: {before or 'no answer'} -> {after}")
+
+
+@testbed.command()
+@click.argument("site")
+@click.argument("door")
+@click.option("--rtt", metavar="TIME", help="Round trip such as 80ms.")
+@click.option(
+    "--rate",
+    "rate_mbit",
+    type=click.FloatRange(0, MAX_BANDWIDTH_MBIT),
+    metavar="MBIT",
+    help="Megabits per second in each direction; 0 for no limit.",
+)
+@testbed_name_option
+@click.pass_obj
+def distance(
+    settings: Settings, site: str, door: str, rtt: str | None, rate_mbit: float | None, name: str
+) -> None:
+    """Set how far the data of a site's DOOR are, or print it.
+
+    DOOR is one of a distant site, or cache or origin of the first site: the link is then between the
+    cache and its origin. Connections continue. Tests set it for a job by the axes latency_ms and
+    bandwidth_mbit.
+
+    Example: treehammer testbed distance SITE_A cache --rtt 80ms --rate 1000
+    """
+    from treehammer.testbed.faults import set_distance
+
+    box = _load_running_testbed(name, settings)
+    rtt_ms = None if rtt is None else _parse_rtt(rtt)
+    before, after, measured_ms = set_distance(box, site, door, rtt_ms, rate_mbit)
+    change = f"{before} -> {after}" if before != after else f"{after}"
+    measured = "no answer" if measured_ms is None else f"{measured_ms:.1f} ms"
+    click.echo(f"{site}, door {door}: {change}; measured round trip: {measured}")
+
+
+def _parse_rtt(text: str) -> float:
+    """Parse a round trip such as ``80ms`` or ``0.2 s`` to milliseconds.
+
+    Raises:
+        ConfigError: it is none, or too long for a link.
+    """
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)", text.strip())
+    rtt_ms = float(match[1]) * (1000 if match[2] == "s" else 1) if match else -1.0
+    if not 0 <= rtt_ms <= MAX_LATENCY_MS:
+        raise ConfigError(
+            f"{text!r} is not a round trip from 0ms to {MAX_LATENCY_MS}ms",
+            where="--rtt",
+            hint="Write it like 80ms or 0.2s.",
+        )
+    return rtt_ms
 
 
 @testbed.command()

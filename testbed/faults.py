@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import psutil
 
-from treehammer.collectors.worker.probes.storage_door import query_server
+from treehammer.collectors.worker.distance import read_link, set_link
+from treehammer.collectors.worker.probes.storage_door import identify_server, query_server
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError, suggest_word
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door
@@ -20,7 +21,9 @@ from treehammer.testbed import lifecycle
 from treehammer.testbed.component import Component
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
+from treehammer.testbed.components.xrootd_storage import CACHE_DOOR, ORIGIN_DOOR
 from treehammer.testbed.lifecycle import RunningDaemon, WorkspaceState, read_state, write_state
+from treehammer.testbed.network import NO_DISTANCE, NetworkDistance
 from treehammer.testbed.workspace import ProgressCallback, Workspace, lock_workspace
 
 #: Seconds for a daemon to end, and for its service to be ready again.
@@ -199,8 +202,9 @@ def upgrade_server(
     Args:
         box: a running testbed.
         site: one of its sites.
-        door: the site's main door or one of its channels.
-        suite: of Debian, e.g. ``sid``; an older one downgrades the server.
+        door: the site's main door, its cache, the cache's origin, or one of its channels.
+        suite: of Debian, e.g. ``sid``, or ``path:FOLDER`` of another installation; an older one
+            downgrades the server.
         say: receives progress.
 
     Returns:
@@ -212,7 +216,7 @@ def upgrade_server(
         TestbedError: the suite cannot be reached, or the server does not come back.
     """
     doors = _list_doors(box, site)
-    names = (MAIN_DOOR, *dict(box.channels))
+    names = (MAIN_DOOR, CACHE_DOOR, ORIGIN_DOOR, *dict(box.channels))
     _check_name(door, [name for name in names if name in doors], "DOOR")
     programs = xrootd_storage.install_servers(suite, box.cache, say)
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
@@ -232,6 +236,49 @@ def upgrade_server(
     return before, _query_version(doors[door])
 
 
+def set_distance(
+    box: Workspace, site: str, door: str, rtt_ms: float | None, rate_mbit: float | None
+) -> tuple[NetworkDistance, NetworkDistance, float | None]:
+    """Set round trip and rate of the link before the data of a site's door.
+
+    Args:
+        box: a running testbed.
+        site: one of its sites.
+        door: a door behind a link; of a cache, the link is between it and its origin.
+        rtt_ms: round trip; None keeps it.
+        rate_mbit: rate of each direction, 0 for no limit; None keeps it.
+
+    Returns:
+        the distance before and after, and the measured round trip to the origin in ms; None without
+        an answer.
+
+    Raises:
+        ConfigError: the site or door is unknown, or there is no link before its data.
+        TestbedError: the link does not answer.
+    """
+    doors = _list_doors(box, site)
+    _check_name(door, doors, "DOOR")
+    if not doors[door].link:
+        linked = ", ".join(name for name in doors if doors[name].link) or "none"
+        raise ConfigError(
+            f"no link leads to the data of door {door!r}",
+            where=site,
+            hint=f"Doors of {site} behind a link: {linked}. In tests, the axis latency_ms puts a proxy "
+            "before any root or http door.",
+        )
+    try:
+        before = NetworkDistance(*read_link(doors[door].link))
+        wanted = NetworkDistance(
+            before.rtt_ms if rtt_ms is None else rtt_ms,
+            before.rate_mbit if rate_mbit is None else rate_mbit or NO_DISTANCE.rate_mbit,
+        )
+        after = NetworkDistance(*set_link(doors[door].link, wanted.rtt_ms, wanted.rate_mbit))
+    except OSError as error:
+        raise TestbedError(str(error), where=f"{site}, door {door}") from error
+    measured_s = identify_server(doors[door].origin or doors[door].prefix).rtt_s
+    return before, after, None if measured_s is None else measured_s * 1e3
+
+
 def _find_servers(box: Workspace, site: str, door: str) -> list[RunningDaemon]:
     """Find the daemons of the server behind a door, first the one that the redirector asks."""
     server = _SERVERS.get(door, f"{{site}}-{door}").format(site=site)
@@ -245,9 +292,16 @@ def _restart_servers(box: Workspace, site: str, door: Door) -> None:
         _end_daemon(daemon, daemon.spec.stop_signal)
         _start_again(box, daemon)
     wait_until(
-        lambda: xrootd_storage.is_listening(door.prefix),
+        lambda: _is_answering(door.prefix),
         f"door {door.name} of {site} does not answer; see treehammer testbed logs",
     )
+
+
+def _is_answering(prefix: str) -> bool:
+    """Return whether a server answers; a delaying proxy before it accepts connections without it."""
+    if not prefix.startswith("root://"):
+        return xrootd_storage.is_listening(prefix)
+    return identify_server(prefix).is_data_server is not None
 
 
 def _check_name(name: str, names: Collection[str], where: str) -> None:

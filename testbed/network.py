@@ -2,7 +2,8 @@
 
 As root with ``/dev/net/tun``, a distant storage runs in a network namespace behind a link
 (``native/wanlink.c``, compiled on demand and kept in the package cache). Otherwise a delaying proxy
-precedes it (:mod:`.programs.delay_proxy`).
+precedes it (:mod:`~treehammer.collectors.worker.delay_proxy`).  Both change their round trip and rate
+when a message to their control port asks for it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from pathlib import Path
 import psutil
 
 from treehammer.collectors.shared_files import hold_lock
+from treehammer.collectors.worker import delay_proxy
 from treehammer.errors import TestbedError
 from treehammer.testbed.component import DaemonSpec
-from treehammer.testbed.programs import delay_proxy
 from treehammer.testbed.workspace import ProgressCallback, Workspace, run_program
 
 #: Below the kernel's range for outgoing connections.
@@ -46,7 +47,7 @@ _WAIT_FOR_LINK_SCRIPT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
 _handed_out: set[int] = set()
 
 
-def find_free_ports(count: int) -> list[int]:
+def find_free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
     """Find ports on which no process of this machine listens and that this one did not get before.
 
     Raises:
@@ -56,7 +57,7 @@ def find_free_ports(count: int) -> list[int]:
     for port in random.sample(PORT_RANGE, len(PORT_RANGE)):  # testbeds may start at the same time
         if len(free_ports) == count:
             return free_ports
-        with suppress(OSError), socket.socket() as probe:
+        with suppress(OSError), socket.socket(type=kind) as probe:
             if port not in _handed_out:
                 probe.bind(("", port))
                 free_ports.append(port)
@@ -77,10 +78,11 @@ class NetworkDistance:
     rtt_ms: float
     rate_mbit: float
 
-    @property
-    def queue_kb(self) -> int:
-        """Queue of the link in units of 1024 bytes: three round trips, at least 2 MB."""
-        return max(2048, int(3 * self.rtt_ms * 1e-3 * self.rate_mbit * 1e6 / 8 / 1024))
+    def __str__(self) -> str:
+        is_limited = self.rate_mbit < NO_DISTANCE.rate_mbit
+        return f"{self.rtt_ms:g} ms, " + (
+            f"{self.rate_mbit:g} Mbit/s" if is_limited else "no limit"
+        )
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class SiteProfile:
 
 MEDIUM_DISTANCE = NetworkDistance(rtt_ms=8.0, rate_mbit=1000.0)
 LONG_DISTANCE = NetworkDistance(rtt_ms=20.0, rate_mbit=1000.0)
+#: Of a link until it is set: no delay, and a rate that no link reaches.
+NO_DISTANCE = NetworkDistance(rtt_ms=0.0, rate_mbit=100_000.0)
 
 
 def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
@@ -150,11 +154,11 @@ class NetworkLocation:
 
 
 class DistanceLinks:
-    """The network links of a testbed.
+    """The network links of a testbed, each to a place beyond it.
 
     Args:
         box: the testbed.
-        profiles: of its sites.
+        distances: name of a place -> its distance; other places are near.
         folder: for the links' files.
         kind: :data:`TUNNEL` or :data:`PROXY`.
 
@@ -164,72 +168,76 @@ class DistanceLinks:
     """
 
     def __init__(
-        self, box: Workspace, profiles: Sequence[SiteProfile], folder: Path, kind: str
+        self, box: Workspace, distances: Mapping[str, NetworkDistance], folder: Path, kind: str
     ) -> None:
-        self.box = box
         self.folder = folder
-        self.distant_profiles = tuple(profile for profile in profiles if profile.distance)
-        self._uses_tunnels = kind == TUNNEL and bool(self.distant_profiles)
+        self._distances = dict(distances)
+        self._control_ports = dict(
+            zip(distances, find_free_ports(len(distances), socket.SOCK_DGRAM), strict=True)
+        )
+        self._uses_tunnels = kind == TUNNEL and bool(distances)
         self.hub = NetworkLocation(LOOPBACK, LOOPBACK)
         if self._uses_tunnels:
             self._network = _choose_free_network(box.name)
             address = _ADDRESS_FORMAT.format(self._network, 1)
-            ready_file = str(self._ready_file(self.distant_profiles[-1]))
+            ready_file = str(self._ready_file([*distances][-1]))
             self.hub = NetworkLocation(
                 address, address, ("sh", "-c", _WAIT_FOR_LINK_SCRIPT, ready_file)
             )
 
-    def location_of(self, profile: SiteProfile) -> NetworkLocation:
-        """Return the addresses of a site's storage server."""
-        if profile.distance is None:
+    def location_of(self, place: str) -> NetworkLocation:
+        """Return the addresses of a storage server at a place."""
+        if place not in self._distances:
             return self.hub
         if not self._uses_tunnels:
             return NetworkLocation(LOOPBACK, PROXY_TARGET)
-        prefix = ("sh", "-c", _ENTER_NAMESPACE_SCRIPT, str(self._ready_file(profile)))
-        return NetworkLocation(self._address_behind_link(profile), "", prefix)
+        prefix = ("sh", "-c", _ENTER_NAMESPACE_SCRIPT, str(self._ready_file(place)))
+        return NetworkLocation(self._address_behind_link(place), "", prefix)
+
+    def control_address(self, place: str) -> str:
+        """Return HOST:PORT at which the link to a place is set; '' for a near one."""
+        return f"{LOOPBACK}:{self._control_ports[place]}" if place in self._distances else ""
 
     def daemons(self, wanlink: Path, ports: Mapping[str, Sequence[int]]) -> list[DaemonSpec]:
-        """Return one daemon per distant site; ``ports`` are those of its doors."""
+        """Return one daemon per link; ``ports`` are those of the doors behind it."""
         return [
             DaemonSpec(
-                name=f"cable-{profile.site}",
-                command=self._link_command(profile, wanlink, ports[profile.site]),
+                name=f"cable-{place}",
+                command=self._link_command(place, wanlink, ports[place]),
                 env={"PATH": "/usr/bin:/bin"},
                 folder=self.folder,
                 privileged=True,
             )
-            for profile in self.distant_profiles
+            for place in self._distances
         ]
 
-    def _link_command(self, profile: SiteProfile, wanlink: Path, ports: Sequence[int]) -> list[str]:
-        assert profile.distance is not None
-        delay_ms, rate = profile.distance.rtt_ms / 2, str(profile.distance.rate_mbit)
+    def _link_command(self, place: str, wanlink: Path, ports: Sequence[int]) -> list[str]:
+        distance = self._distances[place]
+        settings = [str(distance.rtt_ms), str(distance.rate_mbit), str(self._control_ports[place])]
         if not self._uses_tunnels:
-            program = [sys.executable, "-I", delay_proxy.__file__, str(delay_ms), rate]
+            program = [sys.executable, "-I", delay_proxy.__file__, *settings]
             return [*program, LOOPBACK, PROXY_TARGET, *map(str, ports)]
         return [
             str(wanlink),
-            str(self._ready_file(profile)),
-            f"th{self._network}-{self._number(profile)}",
+            str(self._ready_file(place)),
+            f"th{self._network}-{self._number(place)}",
             self.hub.door_address,
-            self._address_behind_link(profile),
-            str(int(delay_ms * 1000)),
-            rate,
-            str(profile.distance.queue_kb),
+            self._address_behind_link(place),
+            *settings,
         ]
 
-    def _number(self, profile: SiteProfile) -> int:
-        return 2 + self.distant_profiles.index(profile)
+    def _number(self, place: str) -> int:
+        return 2 + [*self._distances].index(place)
 
-    def _address_behind_link(self, profile: SiteProfile) -> str:
-        return _ADDRESS_FORMAT.format(self._network, self._number(profile))
+    def _address_behind_link(self, place: str) -> str:
+        return _ADDRESS_FORMAT.format(self._network, self._number(place))
 
-    def _ready_file(self, profile: SiteProfile) -> Path:
-        return self.folder / f"{profile.site}.cable"
+    def _ready_file(self, place: str) -> Path:
+        return self.folder / f"{place}.cable"
 
     def describe_missing(self) -> str:
         """Name links that are not ready, '' if all are."""
-        lacking = [p.site for p in self.distant_profiles if not self._ready_file(p).exists()]
+        lacking = [place for place in self._distances if not self._ready_file(place).exists()]
         return f"no cable to {', '.join(lacking)} yet" if lacking and self._uses_tunnels else ""
 
 

@@ -40,6 +40,7 @@ _TITLES: Mapping[str, str] = {
     "job_id": "job",
     "commit_id": "commit",
     "door_rtt_s": "round-trip time to the door",
+    "origin_rtt_s": "round-trip time to the origin",
     "load1_start": "load at the start",
     "load1_end": "load at the end",
     "first_byte_s": "time to the first byte",

@@ -56,6 +56,7 @@ CONTEXT_AXES: Mapping[str, str] = {
     "campaign": "campaign_id",
     "dataset": "dataset",
     "server_version": "server_version",
+    "origin_version": "origin_version",
     COMMIT_AXIS: "commit",
 }
 
@@ -84,6 +85,7 @@ _TEXT_COLUMNS = (
     "root_version",
     "root_commit",
     "server_version",
+    "origin_version",
     "commit_id",
     "test_path",
 )
@@ -153,6 +155,7 @@ class Sample:
     launch_ratios: Mapping[str, float] = field(default_factory=dict)
     storage_site: str = ""
     server_version: str = ""
+    origin_version: str = ""
     machine: str = ""
     headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
     commit_id: str = ""

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from treehammer.collectors.job_spec import HALF, PAIRED, SERVER_CACHE_AXIS, THREADS_AXIS
+from treehammer.collectors.job_spec import (
+    BANDWIDTH_AXIS,
+    HALF,
+    LATENCY_AXIS,
+    PAIRED,
+    SERVER_CACHE_AXIS,
+    THREADS_AXIS,
+)
 from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_nearest
@@ -224,6 +231,21 @@ def _check_server_cache(definition: TestDefinition) -> Iterator[DocumentProblem]
         yield DocumentProblem(
             path, "'half' needs a payload that reads half of the files before: a load test"
         )
+
+
+def _check_distance(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that distances are not compared at once, and that all of a load is at a distance."""
+    for name in (LATENCY_AXIS, BANDWIDTH_AXIS):
+        values = definition.axes.get(name, ())
+        path: KeyPath = ("matrix", name)
+        if name in definition.matrix.bundle and len(values) > 1 and definition.test.mode == PAIRED:
+            yield DocumentProblem(
+                path,
+                "'paired' executions run at once, over one link: several distances need mode = 'solo', or "
+                "jobs of their own (not in bundle)",
+            )
+        if values and definition.load and definition.load.writes:
+            yield DocumentProblem(path, "writes of a load test have no distance; remove the axis")
 
 
 def _check_datasets(definition: TestDefinition) -> Iterator[DocumentProblem]:
@@ -502,6 +524,7 @@ _CHECKS = (
     _check_rules,
     _check_optional_axes,
     _check_threads,
+    _check_distance,
     _check_datasets,
     _check_twins,
     _check_metrics,

@@ -18,8 +18,10 @@ from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
 from treehammer.collectors.job_spec import (
+    BANDWIDTH_AXIS,
     BASE_SIDE,
     CONTROL,
+    LATENCY_AXIS,
     OTHER_SIDE,
     PAIRED,
     SERVER_CACHE_AXIS,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 #: The most threads of an execution; more are taken for an oversight.
 MAX_THREADS = 1024
 MAX_PREFETCH = 1000
+#: The largest distance; links and proxies accept no more.
+MAX_LATENCY_MS, MAX_BANDWIDTH_MBIT = 10_000, 100_000
 AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
 MAX_AXIS_TEXT = 1000
 
@@ -133,11 +137,14 @@ def _normalize_branches(value: Any) -> Scalar:
     return value
 
 
-def _normalize_cache_mb(value: Any) -> Scalar:
-    number = _normalize_number(value)
-    if not 0 <= number <= 100_000:
-        raise ValueError(f"{value!r} is not between 0 and 100000 MB")
-    return number
+def _make_number_reader(high: int, unit: str) -> Callable[[Any], Scalar]:
+    def read(value: Any) -> Scalar:
+        number = _normalize_number(value)
+        if not 0 <= number <= high:
+            raise ValueError(f"{value!r} is not between 0 and {high} {unit}")
+        return number
+
+    return read
 
 
 def _make_count_reader(low: int, high: int) -> Callable[[Any], Scalar]:
@@ -193,7 +200,7 @@ AXES_BY_NAME: Mapping[str, Axis] = {
         (30,),
         "megabytes of TTreeCache from 0 (off)",
         {"type": "number", "minimum": 0, "maximum": 100_000},
-        _normalize_cache_mb,
+        _make_number_reader(100_000, "MB"),
         numeric=True,
     ),
     "events": Axis(
@@ -246,6 +253,20 @@ OPTIONAL_AXES: Mapping[str, Axis] = {
         _make_choice_reader(*SERVER_CACHE_STATES),
     ),
     DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),
+    LATENCY_AXIS: Axis(
+        (),
+        f"a round trip in milliseconds from 0 to {MAX_LATENCY_MS}",
+        {"type": "number", "minimum": 0, "maximum": MAX_LATENCY_MS},
+        _make_number_reader(MAX_LATENCY_MS, "ms"),
+        numeric=True,
+    ),
+    BANDWIDTH_AXIS: Axis(
+        (),
+        f"a rate in Mbit/s up to {MAX_BANDWIDTH_MBIT}, 0 for no limit",
+        {"type": "number", "minimum": 0, "maximum": MAX_BANDWIDTH_MBIT},
+        _make_number_reader(MAX_BANDWIDTH_MBIT, "Mbit/s"),
+        numeric=True,
+    ),
     COMMIT_AXIS: Axis(
         (),
         f'a branch, tag or commit of the test\'s repository, or "{WORKING_TREE}" for the working tree',

@@ -297,6 +297,8 @@ DIMENSIONS = (
             "data_server",
             "address_family",
             "server_version",
+            "origin_version",
+            "distance_method",
             "client_cache_state",
             "client_cache_method",
             "server_cache_state",

@@ -394,9 +394,11 @@ def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) ->
     costs = tuple(estimate_site_costs(plan, history))
     load_lines = permission_checks.list_load_violations(plan, slots)
     setting_lines = permission_checks.list_setting_violations(plan, slots)
+    distance_lines = permission_checks.list_distance_violations(plan, slots)
     rules = (
         BrokenRule("load that is not permitted", tuple(load_lines)),
         BrokenRule("server settings cannot be changed", tuple(setting_lines)),
+        BrokenRule("the distance cannot be set", tuple(distance_lines)),
         BrokenRule(
             "above the ceiling of a site",
             tuple(list_ceiling_violations(plan, costs)),

@@ -343,6 +343,8 @@ class JobPlanner:
             door_url=door.prefix if variant.door else "",
             server_cache=ServerCache(**door.cache.model_dump()) if door.cache else None,
             payload=self._payload_by_commit.get(variant.commit),
+            origin=door.origin,
+            link=door.link,
             **_list_left_out(manifest, definition.test.tree),
         )
 

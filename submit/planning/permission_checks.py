@@ -1,4 +1,4 @@
-"""Checks of load tests and of changed server settings against the permissions of doors.
+"""Checks of load tests, changed server settings and distances against what doors permit.
 
 Each job of a load test gets its share of the permitted load.
 """
@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from treehammer.collectors.job_spec import LOCAL_BATCH, LoadSpec
+from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH, LoadSpec
+from treehammer.collectors.storage_access import SCHEMES, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
 from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace
-from treehammer.submit.sites.site_model import DoorAccess, LoadPermission
+from treehammer.submit.sites.site_model import Door, DoorAccess, LoadPermission
 from treehammer.text_formatting import pluralize
 
 #: Names of the storage site and of its door.
@@ -284,6 +285,61 @@ def _group_ways_of_access(plan: Plan) -> dict[str, set[str]]:
     for access in plan.jobs.accesses:
         ways.setdefault(access.storage.name, set()).add(f"{access.site.name}/{access.door.name}")
     return ways
+
+
+def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
+    """Describe why the distance to the data cannot be set or made, with a remedy.
+
+    Args:
+        plan: the plan to be submitted.
+        local_slots: jobs that run on this machine at once.
+    """
+    axes = plan.pinned_test.definition.axes
+    names = [name for name in (LATENCY_AXIS, BANDWIDTH_AXIS) if name in axes]
+    if not names:
+        return []
+    linked = [access for access in plan.jobs.accesses if access.door.link]
+    needs_proxy = any(value for name in names for value in axes[name])
+    without_proxy = {
+        (access.storage.name, access.door.name): access.door
+        for access in plan.jobs.accesses
+        if needs_proxy and not access.door.link and not _can_have_proxy(access.door)
+    }
+    return [
+        *(
+            f"Door {name} of site {site} cannot be put behind a proxy on the node, because "
+            + ("jobs read it as a file" if door.is_path else "its certificate names the host")
+            + f": choose a root or http door (-P door=NAME), or leave out {' and '.join(names)}."
+            for (site, name), door in without_proxy.items()
+        ),
+        *(_list_shared_links(plan, local_slots) if linked else ()),
+    ]
+
+
+def _can_have_proxy(door: Door) -> bool:
+    scheme = find_scheme(door.prefix) if door.prefix else SCHEMES.get(door.protocol)
+    return not door.is_path and scheme is not None and not scheme.tls
+
+
+def _list_shared_links(plan: Plan, local_slots: int) -> Iterator[str]:
+    """Describe why jobs could change the distance while another one measures it."""
+    reason = "one job would change the distance while another measures it"
+    ways: dict[str, set[str]] = {}
+    for accesses in plan.jobs.shared_accesses:
+        label = "+".join(access.door.name for access in accesses)
+        for control in {access.door.link for access in accesses} - {""}:
+            ways.setdefault(control, set()).add(f"{accesses[0].site.name}/{label}")
+    for names in ways.values():
+        if len(names) > 1:
+            yield (
+                f"One link leads to the data of {', '.join(sorted(names))}, and {reason}: compare the "
+                "doors in one job (-P bundle=door), and choose one site of jobs."
+            )
+    at_local = any(access.site.is_local for access in plan.jobs.accesses)
+    if at_local and local_slots > 1:
+        yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
+    if plan.options.pace.in_flight > 1:
+        yield f"{plan.options.pace.in_flight} jobs of a door run at once, and {reason}: --in-flight 1."
 
 
 def check_common_start(plan: Plan, *, has_service: bool) -> None:

@@ -60,6 +60,7 @@ _GRID_RESOURCE_WORDS = {"condor": (2,), "arc": (1,), "batch": (1, 2)}
 
 #: URL with a path that is not ARC's REST interface, to which HTCondor would post in vain.
 _ARC_PATH_WITHOUT_REST = re.compile(r"(https?://)?[^/]+/(?!.*\brest/\d)[^/].*")
+_HOST_AND_PORT = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}"
 #: Site names that ``--sites`` interprets itself, with their meaning.
 RESERVED_NAMES: Mapping[str, str] = {
     "local": "this machine, which is always a site",
@@ -150,6 +151,28 @@ def validate_token_pool(pool: str) -> str:
     if re.fullmatch(r"(?=.*[A-Za-z0-9])([A-Za-z0-9.*_-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?", pool):
         return pool
     raise invalid_value(f"{pool!r} is no HOST or HOST:PORT, such as pool*.example.org")
+
+
+def validate_origin(origin: str) -> str:
+    """Accept the address of a server without a path.
+
+    Raises:
+        PydanticCustomError: the text is something else.
+    """
+    if not origin or re.fullmatch(rf"(root|roots|http|https)://{_HOST_AND_PORT}", origin):
+        return origin
+    raise invalid_value(f"{origin!r} is no address of a server, such as root://origin.example:1094")
+
+
+def validate_link(link: str) -> str:
+    """Accept a host and a port.
+
+    Raises:
+        PydanticCustomError: the text is something else.
+    """
+    if not link or re.fullmatch(_HOST_AND_PORT, link):
+        return link
+    raise invalid_value(f"{link!r} is no HOST:PORT of a link's control")
 
 
 def validate_protocol(protocol: str) -> str:
@@ -325,6 +348,16 @@ class Door(StrictModel):
     )
     middleware: Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
     version: Line = Field("", description="Version of the middleware; informative.")
+    origin: Annotated[str, AfterValidator(validate_origin)] = Field(
+        "",
+        description="Server from which a cache fetches files, as root://HOST:PORT: measurements record its "
+        "version and the round trip to it.",
+    )
+    link: Annotated[str, AfterValidator(validate_link)] = Field(
+        "",
+        description="HOST:PORT of the control of a link before the data's origin, which the axes latency_ms "
+        "and bandwidth_mbit set; without one, jobs start a proxy on their node.",
+    )
     load: LoadPermission | None = Field(
         None, description="Load that load tests may put on it; none without this table."
     )

@@ -1,12 +1,13 @@
 """Storage of a testbed's sites: one XRootD server each, and a redirector over all of them.
 
 Each site's files have their own folder. A site may also serve HTTP (XrdHttp), have a caching proxy
-(XCache) as a second door, servers of other suites of Debian as further doors, and be distant
-(:mod:`~treehammer.testbed.network`).
+(XCache) with an origin of its own behind an adjustable link, servers of other suites of Debian as
+further doors, and be distant (:mod:`~treehammer.testbed.network`).
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -14,12 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, DoorCache, LoadPermission
 from treehammer.testbed import network
 from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.debian_packages import SUITE, PackageTree
 from treehammer.testbed.network import (
+    NO_DISTANCE,
     DistanceLinks,
+    NetworkDistance,
     NetworkLocation,
     SiteProfile,
     build_profiles,
@@ -42,12 +46,16 @@ SITE_ALIAS_FOLDER = "/store/test/xrootd"
 SITE_MARKER_FILE = ".sign-of-{}"
 REDIRECTOR = "redirector"
 #: Names of a site's doors that no channel can have.
-RESERVED_DOORS = ("root", "http", "cache", "pinned", "federation", "rucio")
+RESERVED_DOORS = ("root", "http", "cache", "origin", "pinned", "federation", "rucio")
 _MIDDLEWARE = {
     "http": "XrdHttp",
     "cache": "XCache",
     **dict.fromkeys(("pinned", "federation"), "XRootD redirector"),
 }
+#: The cache of a site, and the server from which alone it fetches files: doors and parts of names.
+CACHE_DOOR, ORIGIN_DOOR = "cache", "origin"
+#: Prefix of an installation's folder in place of a suite of Debian.
+PATH_PREFIX = "path:"
 #: Link to XRootD's programs in each server's folder.
 PROGRAMS_LINK = "programs"
 _CONNECT_TIMEOUT_S = 2.0
@@ -104,7 +112,13 @@ class XrootdStorage(Component):
         self._known_sites.clear()
         self.box.make_folder(self.folder)
         profiles = self.profiles.values()
-        self.links = DistanceLinks(self.box, [*profiles], self.folder, self._link_kind)
+        distances: dict[str, NetworkDistance] = {}
+        for profile in profiles:
+            if profile.distance:
+                distances[profile.site] = profile.distance
+            if profile.cache:
+                distances[_origin_name(profile.site)] = NO_DISTANCE
+        self.links = DistanceLinks(self.box, distances, self.folder, self._link_kind)
         self.redirector_port, self.manager_port = find_free_ports(2)
         self._write_configuration(REDIRECTOR, REDIRECTOR, self.box.name, self.redirector_port)
         for profile in profiles:
@@ -112,7 +126,8 @@ class XrootdStorage(Component):
 
     def _configure_site(self, profile: SiteProfile) -> None:
         site, channels = profile.site, dict(self.box.channels)
-        doors = ["root", *["http"] * profile.http, *["cache"] * profile.cache, *channels]
+        doors_beside = [CACHE_DOOR, ORIGIN_DOOR] * profile.cache
+        doors = ["root", *["http"] * profile.http, *doors_beside, *channels]
         ports = dict(zip(doors, find_free_ports(len(doors)), strict=True))
         self.ports[site] = ports
         storage = make_storage(self.box, site)
@@ -126,14 +141,15 @@ class XrootdStorage(Component):
             xrdcp=self.programs / "xrdcp",
         )
         if profile.cache:
-            name, host = f"{site}-cache", self.links.location_of(profile).door_address
+            name = f"{site}-{CACHE_DOOR}"
             self.box.make_folder(self._cache_folder(site))
-            origin = f"{host}:{ports['root']}"
+            origin = self._origin_address(site)
             (port,) = find_free_ports(1)
-            self.monitors[site] = f"{host}:{port}"
+            self.monitors[site] = f"{self._door_host(site, CACHE_DOOR)}:{port}"
             self._write_configuration(
-                name, "cache", site, ports["cache"], origin=origin, monitor=self.monitors[site]
+                name, "cache", site, ports[CACHE_DOOR], origin=origin, monitor=self.monitors[site]
             )
+            channels[ORIGIN_DOOR] = SUITE
         for door, suite in channels.items():
             name = f"{site}-{door}"
             self._write_configuration(
@@ -166,13 +182,19 @@ class XrootdStorage(Component):
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return links first, then the redirector, then each site's servers."""
         doors = {site: [*ports.values()] for site, ports in self.ports.items()}
+        for site, ports in self.ports.items():
+            if ORIGIN_DOOR in ports:
+                doors[_origin_name(site)] = [ports[ORIGIN_DOOR]]
         specs = self.links.daemons(self._wanlink, doors)
         servers = [("cmsd", REDIRECTOR, self.links.hub), ("xrootd", REDIRECTOR, self.links.hub)]
         for profile in self.profiles.values():
-            site, location = profile.site, self.links.location_of(profile)
-            doors_beside = [*["cache"] * profile.cache, *dict(self.box.channels)]
+            site, location = profile.site, self.links.location_of(profile.site)
+            doors_beside = [*[CACHE_DOOR] * profile.cache, *dict(self.box.channels)]
             servers += [("cmsd", site, location), ("xrootd", site, location)]
             servers += [("xrootd", f"{site}-{door}", location) for door in doors_beside]
+            if profile.cache:
+                origin = _origin_name(site)
+                servers.append(("xrootd", origin, self.links.location_of(origin)))
         return [*specs, *(self._daemon_spec(*server) for server in servers)]
 
     def _daemon_spec(self, program: str, name: str, location: NetworkLocation) -> DaemonSpec:
@@ -254,11 +276,11 @@ class XrootdStorage(Component):
 
     def _doors_below(self, site: str, export: str) -> list[Door]:
         channels = dict(self.box.channels)
-        host = self._door_host(site)
         redirector = f"root://{self.links.hub.door_address}:{self.redirector_port}/"
         addresses = {
             name: f"http://{host}:{port}" if name == "http" else f"root://{host}:{port}/"
             for name, port in self.ports[site].items()
+            for host in [self._door_host(site, name)]
         }
         addresses["pinned"] = f"{redirector}{SITE_ALIAS_FOLDER}/{site}"
         addresses["federation"] = redirector
@@ -270,14 +292,18 @@ class XrootdStorage(Component):
                 middleware=_MIDDLEWARE.get(name, "XRootD"),
                 version=self._versions.get(channels.get(name, SUITE), ""),
                 # A cache and a pinned path would write elsewhere than they read.
-                load=PERMITTED_LOAD if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
-                cache=self._describe_cache(site) if name == "cache" else None,
+                load=PERMITTED_LOAD if name in (CACHE_DOOR, "pinned") else _PERMITTED_WITH_WRITES,
+                origin=f"root://{self._origin_address(site)}" if name == CACHE_DOOR else "",
+                link=self.links.control_address(_place_of(site, name))
+                if name in self.ports[site]
+                else "",
+                cache=self._describe_cache(site) if name == CACHE_DOOR else None,
             )
             for name, address in addresses.items()
         ]
 
     def _cache_folder(self, site: str) -> Path:
-        return self.folder / f"{site}-cache" / "cached"
+        return self.folder / f"{site}-{CACHE_DOOR}" / "cached"
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return the folders of caches, of which jobs read the counts."""
@@ -287,8 +313,13 @@ class XrootdStorage(Component):
     def _describe_cache(self, site: str) -> DoorCache:
         return DoorCache(files=str(self._cache_folder(site)), monitor=self.monitors[site])
 
-    def _door_host(self, site: str) -> str:
-        return self.links.location_of(self.profiles[site]).door_address
+    def _door_host(self, site: str, door: str = "root") -> str:
+        # A cache is where its site is; the link is on its other side.
+        place = site if door == CACHE_DOOR else _place_of(site, door)
+        return self.links.location_of(place).door_address
+
+    def _origin_address(self, site: str) -> str:
+        return f"{self._door_host(site, ORIGIN_DOOR)}:{self.ports[site][ORIGIN_DOOR]}"
 
     def storage_address(self, site: str) -> tuple[str, int, int]:
         """Return host, port for root://, and port for http:// (or 0) of a site's storage."""
@@ -300,12 +331,34 @@ class XrootdStorage(Component):
         self._known_sites.clear()
 
 
+def _origin_name(site: str) -> str:
+    """Return the name of the origin of a site's cache, which is a place of its own."""
+    return f"{site}-{ORIGIN_DOOR}"
+
+
+def _place_of(site: str, door: str) -> str:
+    """Return the place whose link decides how far the data of a door are."""
+    return _origin_name(site) if door in (CACHE_DOOR, ORIGIN_DOOR) else site
+
+
 def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
     """Unpack XRootD of a suite of Debian; return the folder of its programs.
 
+    ``path:FOLDER`` is another installation, which stays where it is.
+
     Raises:
+        ConfigError: the folder has no XRootD.
         TestbedError: the suite cannot be reached, or has no XRootD.
     """
+    if suite.startswith(PATH_PREFIX):
+        programs = Path(suite.removeprefix(PATH_PREFIX)).expanduser().absolute() / "bin"
+        if not os.access(programs / "xrootd", os.X_OK):
+            raise ConfigError(
+                f"no program {programs / 'xrootd'}",
+                where="SUITE",
+                hint="Name the folder above its bin: path:/opt/xrootd-6.3",
+            )
+        return programs
     _package_tree(suite).unpack(cache, say)
     return programs_folder(suite, cache)
 

@@ -1,9 +1,11 @@
 // A long cable, for kernels without netem: a network namespace that is reached through two TUN
 // devices, with a delay, a rate and a drop-tail queue in each direction.
 //
-// usage: wanlink PIDFILE DEVICE NEAR FAR DELAY_US RATE_MBIT QUEUE_KB
+// usage: wanlink PIDFILE DEVICE NEAR FAR RTT_MS RATE_MBIT CONTROL_PORT
 //        wanlink --check
 //
+// A datagram "RTT_MS RATE_MBIT" to CONTROL_PORT on loopback sets round trip and rate, any other one
+// changes nothing; the answer is what holds then.  Packets on their way keep their delay.
 // DEVICE with the address NEAR is in the namespace that it is started in.  FAR is in a namespace
 // that it makes for itself: enter it through /proc/PID/ns/net.  PIDFILE appears when all is ready.
 // From afar the near end and what lies behind other cables to it (NEAR's /24) can be reached.
@@ -38,11 +40,19 @@ typedef struct {
 typedef struct {
    Packet ring[SLOTS];
    unsigned head, tail;
-   uint64_t free_at; // ns, when the cable has sent all that it was given
+   uint64_t free_at;  // ns, when the cable has sent all that it was given
+   uint64_t last_due; // ns, when the last packet arrives
    unsigned long long packets, bytes, dropped;
 } Direction;
 
+// Delay one way, and how many bytes may wait: three round trips, at least 2 MB.
+typedef struct {
+   double rtt_ms, rate_mbit, ns_per_byte;
+   uint64_t delay, queue;
+} Link;
+
 static Direction directions[2];
+static Link cable;
 static volatile sig_atomic_t stopped;
 
 static void stop(int number)
@@ -169,7 +179,43 @@ static uint64_t deliver(const int *fds)
    return next;
 }
 
-static void take(Direction *way, int fd, uint64_t delay, double ns_per_byte, uint64_t queue)
+static int set_cable(const char *words)
+{
+   double rtt_ms, rate_mbit;
+   if (sscanf(words, "%lf %lf", &rtt_ms, &rate_mbit) != 2 || !(rtt_ms >= 0 && rtt_ms <= 10000) ||
+       !(rate_mbit > 0 && rate_mbit <= 1e6))
+      return 0;
+   uint64_t queue = 3 * rtt_ms * 1e-3 * rate_mbit * 1e6 / 8;
+   cable = (Link){rtt_ms, rate_mbit, 8000.0 / rate_mbit, (uint64_t)(rtt_ms * 5e5),
+                  queue > 2097152 ? queue : 2097152};
+   return 1;
+}
+
+static int open_control(int port)
+{
+   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+   struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons(port)};
+   own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+   if (fd < 0 || bind(fd, (struct sockaddr *)&own, sizeof own))
+      fail("control port");
+   return fd;
+}
+
+static void answer_control(int fd)
+{
+   char words[64];
+   struct sockaddr_in peer;
+   socklen_t length = sizeof peer;
+   int size = recvfrom(fd, words, sizeof words - 1, 0, (struct sockaddr *)&peer, &length);
+   if (size < 0)
+      return;
+   words[size] = 0;
+   set_cable(words);
+   size = snprintf(words, sizeof words, "%.10g %.10g", cable.rtt_ms, cable.rate_mbit);
+   sendto(fd, words, size, 0, (struct sockaddr *)&peer, length);
+}
+
+static void take(Direction *way, int fd)
 {
    static unsigned char bytes[65536];
    for (int i = 0; i < BURST; i++) {
@@ -179,17 +225,22 @@ static void take(Direction *way, int fd, uint64_t delay, double ns_per_byte, uin
       uint64_t time = now();
       if (way->free_at < time)
          way->free_at = time;
-      if ((way->free_at - time) / ns_per_byte + size > queue || way->tail - way->head >= SLOTS) {
+      if ((way->free_at - time) / cable.ns_per_byte + size > cable.queue ||
+          way->tail - way->head >= SLOTS) {
          way->dropped++;
          continue;
       }
-      way->free_at += (uint64_t)(size * ns_per_byte);
+      way->free_at += (uint64_t)(size * cable.ns_per_byte);
       Packet *packet = &way->ring[way->tail % SLOTS];
       packet->bytes = malloc(size);
       if (!packet->bytes)
          fail("memory");
       memcpy(packet->bytes, bytes, size);
-      packet->due = way->free_at + delay;
+      // No packet overtakes another one when the delay has become shorter.
+      packet->due = way->free_at + cable.delay;
+      if (packet->due < way->last_due)
+         packet->due = way->last_due;
+      way->last_due = packet->due;
       packet->size = size;
       way->tail++;
       way->packets++;
@@ -204,14 +255,18 @@ int main(int count, char **words)
       return unshare(CLONE_NEWNET) ? 1 : 0;
    }
    if (count != 8) {
-      fprintf(stderr, "usage: wanlink PIDFILE DEVICE NEAR FAR DELAY_US RATE_MBIT QUEUE_KB\n");
+      fprintf(stderr, "usage: wanlink PIDFILE DEVICE NEAR FAR RTT_MS RATE_MBIT CONTROL_PORT\n");
       return 2;
    }
    const char *device = words[2], *near = words[3], *far = words[4];
-   uint64_t delay = strtoull(words[5], 0, 10) * 1000ull;
-   double ns_per_byte = 8000.0 / atof(words[6]);
-   uint64_t queue = strtoull(words[7], 0, 10) * 1024ull;
+   char settings[64];
    int fds[2];
+   snprintf(settings, sizeof settings, "%s %s", words[5], words[6]);
+   if (!set_cable(settings)) {
+      fprintf(stderr, "wanlink: RTT_MS is 0 to 10000, RATE_MBIT above 0 and up to 1000000\n");
+      return 2;
+   }
+   int control = open_control(atoi(words[7]));
    signal(SIGTERM, stop);
    signal(SIGINT, stop);
    prctl(PR_SET_TIMERSLACK, 1000);
@@ -228,12 +283,14 @@ int main(int count, char **words)
    while (!stopped) {
       uint64_t next = deliver(fds), time = now(), wait = next > time ? next - time : 0;
       struct timespec patience = {(time_t)(wait / 1000000000ull), (long)(wait % 1000000000ull)};
-      struct pollfd polled[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
-      if (ppoll(polled, 2, &patience, 0) <= 0)
+      struct pollfd polled[3] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}, {control, POLLIN, 0}};
+      if (ppoll(polled, 3, &patience, 0) <= 0)
          continue;
       for (int d = 0; d < 2; d++)
          if (polled[d].revents & POLLIN)
-            take(&directions[d], fds[d], delay, ns_per_byte, queue);
+            take(&directions[d], fds[d]);
+      if (polled[2].revents & POLLIN)
+         answer_control(control);
    }
    for (int d = 0; d < 2; d++)
       printf("%s: %llu packets, %llu bytes, %llu dropped\n", d ? "from afar" : "to afar",

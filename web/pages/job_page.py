@@ -106,6 +106,9 @@ _STORAGE_COLUMNS = (
     "address_family",
     "server_version",
     "door_rtt_s",
+    "origin_version",
+    "origin_rtt_s",
+    "distance_method",
 )
 _MEASUREMENT_COLUMNS = (
     "measurement_id",

@@ -14,7 +14,7 @@ import struct
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Iterable, Mapping, Optional, Tuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,6 +25,8 @@ from ...storage_access import HTTP_CLIENT, SCHEMES, XROOTD_CLIENT
 #: Total time of a query.
 _QUERY_TIMEOUT_S = 3.0
 _MAX_RESPONSE_BYTES = 4096
+#: Queries of which the fastest counts as the round trip.
+_MEASURED_QUERIES = 3
 
 # Version 5.2 of the xroot protocol: the first messages of a session, and their codes.
 _HANDSHAKE = struct.pack(">iiiii", 0, 0, 0, 4, 2012)
@@ -35,35 +37,62 @@ _STREAM_ID = b"th"
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """Identity reported by a server; unreported fields are None."""
+    """Identity reported by a server; unreported fields are None.
+
+    ``rtt_s`` is the shortest time from a request to its answer on an open connection: it sees a proxy's
+    delay, which a connect does not.
+    """
 
     version: Optional[str] = None
     is_data_server: Optional[bool] = None
+    rtt_s: Optional[float] = field(default=None, compare=False)
 
 
-def query_server(scheme: str, host: str, port: int) -> ServerIdentity:
+def query_server(scheme: str, host: str, port: int, *, measures: bool = False) -> ServerIdentity:
     """Ask a server for its identity; failures and refusals leave fields None.
 
     Each execution repeats the request: a server may be upgraded while a job runs.
+
+    Args:
+        scheme: of its URLs.
+        host: of the server.
+        port: of the server.
+        measures: send as many requests as the round trip takes.
     """
     try:
         query = _QUERIES.get(SCHEMES[scheme].client) if scheme in SCHEMES else None
-        return query(scheme, host, port) if query else ServerIdentity()
+        return query(scheme, host, port, measures) if query else ServerIdentity()
     except (OSError, ValueError, struct.error, http.client.HTTPException):
         return ServerIdentity()
 
 
-def _query_http_server(scheme: str, host: str, port: int) -> ServerIdentity:
+def _query_http_server(scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
     kind = TimedTlsConnection if scheme == "https" else TimedConnection
     connection = kind(host, Deadline(_QUERY_TIMEOUT_S), port)
     try:
-        connection.request("HEAD", "/")
-        return ServerIdentity(connection.getresponse().getheader("Server"))
+        version, rtt_s = _time_request(connection)
+        if measures:
+            # A proxy with delay makes the first answer wait for the connect, too; this one does not.
+            connection.close()
+            connection.connect()
+            time.sleep(min(rtt_s, _QUERY_TIMEOUT_S / 4))
+            rtt_s = min(rtt_s, _time_request(connection)[1])
+        return ServerIdentity(version, None, rtt_s)
     finally:
         connection.close()
 
 
-def _query_xrootd_server(_scheme: str, host: str, port: int) -> ServerIdentity:
+def _time_request(connection: TimedConnection) -> Tuple[Optional[str], float]:
+    """Send a request; return the server's version and the time to its answer."""
+    if connection.sock is None:
+        connection.connect()
+    start = time.monotonic()
+    connection.request("HEAD", "/")
+    response = connection.getresponse()
+    return response.getheader("Server"), time.monotonic() - start
+
+
+def _query_xrootd_server(_scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
     deadline = Deadline(_QUERY_TIMEOUT_S)
     with socket.create_connection((host, port), timeout=_QUERY_TIMEOUT_S) as connection:
         connection.sendall(_HANDSHAKE)
@@ -73,21 +102,26 @@ def _query_xrootd_server(_scheme: str, host: str, port: int) -> ServerIdentity:
         try:
             # Anonymous: a server that requires authentication does not report its version.
             user = b"treehamm"
+            start = time.monotonic()
             connection.sendall(struct.pack(">2sHi8sBBBBi", _STREAM_ID, _LOGIN_REQUEST, os.getpid(), user, 0, 0, 5, 0, 0))  # fmt: skip
             if _read_response(connection, deadline)[0] != _STATUS_OK:
                 return server
+            server = replace(server, rtt_s=time.monotonic() - start)
             words = b"version"
             query = struct.pack(">2sHH2s4s8si", _STREAM_ID, _QUERY_REQUEST, _QUERY_CONFIG, b"", b"", b"", len(words))  # fmt: skip
-            connection.sendall(query + words)
-            status, answer = _read_response(connection, deadline)
+            for _ in range(_MEASURED_QUERIES if measures else 1):
+                start = time.monotonic()
+                connection.sendall(query + words)
+                status, answer = _read_response(connection, deadline)
+                server = replace(server, rtt_s=min(server.rtt_s or 0.0, time.monotonic() - start))
         except (OSError, ValueError, struct.error):
             return server
         text = answer.decode("ascii", "replace").strip("\0\n ") if status == _STATUS_OK else ""
-        return ServerIdentity(f"XRootD {text}" if text else None, server.is_data_server)
+        return replace(server, version=f"XRootD {text}" if text else None)
 
 
 #: Client of a scheme -> query of its servers.
-_QUERIES: Mapping[str, Callable[[str, str, int], ServerIdentity]] = {
+_QUERIES: Mapping[str, Callable[[str, str, int, bool], ServerIdentity]] = {
     HTTP_CLIENT: _query_http_server,
     XROOTD_CLIENT: _query_xrootd_server,
 }
@@ -156,6 +190,17 @@ def _parse_address(parts: SplitResult) -> Tuple[str, int]:
     """Split into host and port; raises ValueError for an invalid port."""
     scheme = SCHEMES.get(parts.scheme)
     return parts.hostname or "", parts.port or (scheme and scheme.port) or _HTTPS_PORT
+
+
+def identify_server(url: str) -> ServerIdentity:
+    """Ask the server of a URL for its identity and measure the round trip; unknown for a local file."""
+    parts = urlsplit(url)
+    if local_path(url) is not None:
+        return ServerIdentity()
+    try:
+        return query_server(parts.scheme, *_parse_address(parts), measures=True)
+    except ValueError:
+        return ServerIdentity()
 
 
 def identify_door_server(url: str) -> Mapping[str, Optional[str]]:

@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
@@ -163,11 +164,17 @@ class Execution:
     def _run_watching_payload(self) -> PayloadRun:
         """Run the payload; one that watches a server learns when the load has ended."""
         common_start, signals = self._context.common_start, self._context.signals
-        if common_start is None or not common_start.is_watch:
+        watches = common_start is not None and common_start.is_watch
+        if not watches and not self._context.distance.has_proxies:
             return self.run_payload()
-        # In a child, so that the process which waits for the end is not one of the payload's.
+        # In a child, so that a proxy, or the process which waits for the end, is not one of the
+        # payload's.
         call = ForkedCall(lambda: supervise_payload(self, signals))
-        with common_start.watching_end(self._name, os.path.join(self._folder, END_FILE)):
+        with (
+            common_start.watching_end(self._name, os.path.join(self._folder, END_FILE))
+            if common_start is not None and watches
+            else nullcontext()
+        ):
             while not select.select([call.fd], [], [], _STOP_POLL_S)[0]:
                 signals.drain()
                 if signals.stopped_by:
@@ -229,6 +236,7 @@ class Execution:
             self._context.job.payload_of(self._spec).metrics,
         )
         self._record.add_result(reported)
+        self._name_data_server(reported.values.get("data_server"))
         if self._prepared.load_start is not None:
             began_us = reported.values.get("load_started_us")
             self.add_values(**self._prepared.load_start.values(began_us))
@@ -249,6 +257,17 @@ class Execution:
             # Later errors of a compiler often follow from the first.
             first_error = payload_failures.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
             self.add_values(log_excerpt=first_error or run.excerpt)
+
+    def _name_data_server(self, data_server: Optional[str]) -> None:
+        """Name the server behind a proxy; fail if the payload read past the proxy."""
+        distance = self._context.distance
+        if not data_server or not distance.has_proxies:
+            return
+        escape = distance.describe_escape(self._spec, data_server)
+        if escape:
+            message = f"{escape}: the door redirected its client."
+            self._record.failure = Failure("read", "distance", "payload", message)
+        self.add_values(data_server=distance.find_server_behind(data_server))
 
     def _name_refusal(self, failure: Failure, excerpt: str = "") -> Failure:
         """Give a failure the class of credentials if a door refused the job's."""

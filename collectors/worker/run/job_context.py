@@ -29,6 +29,7 @@ from ...record.metric_catalogue import (
 from ...record.outcome import Failure
 from ...software.providers import RUNNABLE_PAYLOAD_KINDS
 from ..child_processes import StopSignals
+from ..distance import JobDistance
 from ..load_start import CommonStart
 from ..probes import credential_checks, node_state
 from ..probes.process_stats import Cgroup
@@ -191,6 +192,7 @@ class JobContext:
         kit: absolute folder of the payload kit.
         attempt: number of the attempt, from 1.
         signals: the worker's signals.
+        distance: brings about the distance of executions to their data.
         common_start: lets executions of a load test start together; None for other tests.
         builds: failures of the builds in folders, None for success.
         loops: folders of the libraries of compiled loops, '' for none.
@@ -210,6 +212,7 @@ class JobContext:
     ) -> None:
         self.common_start = common_start
         self.count = count
+        self.distance = JobDistance(os.path.join(output, "work"))
         self.builds: Dict[str, Optional[Failure]] = {}
         self.loops: Dict[str, str] = {}
         self.job = job

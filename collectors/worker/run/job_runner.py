@@ -7,7 +7,7 @@ import importlib.resources
 import json
 import os
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
@@ -58,7 +58,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     os.makedirs(output, exist_ok=True)
     payload_process.become_subreaper()
     doors = DoorLocks(job.storage_site or job.site, map(job.door_of, job.executions))
-    with StopSignals() as signals, doors:
+    with StopSignals() as signals, doors, ExitStack() as stack:
         kit = locate_kit(os.path.join(output, "work", "kit"))
         job_folder = os.path.abspath(job_folder)
         uploader = Uploader(job_folder, output, signals)
@@ -66,6 +66,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         if job.load is not None:
             common_start = CommonStart(job.load, job_folder, uploader.endpoint, signals)
         context = JobContext(job, job_folder, output, kit, attempt, signals, common_start)
+        stack.enter_context(context.distance)
         report = AttemptReport(context)
         report.write()
         labels = [

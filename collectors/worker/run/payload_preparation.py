@@ -101,11 +101,14 @@ class PayloadPreparation:
         setup = self._setup_root()
         self._build_libraries(setup)
         self._build_loop(setup)
-        # Before files are staged, which fills the cache.
         self._record.phase = "setup"
+        door_url = context.job.door_url_of(self._spec)
+        distant = context.distance.apply(self._spec, door_url, self._record.values)
+        # Before files are staged, which fills the cache.
         self._record.values.update(prepare_server_cache(context, self._spec, setup.env, self._name))
-        spec = self._prepare_inputs(setup)
-        self._probe_door(spec)
+        spec = self._prepare_inputs(setup, distant)
+        # Recorded addresses are the door's own, also where a proxy leads to it.
+        self._probe_door(self._spec if spec is distant else spec)
         self._record.phase = "setup"
         node_commands.apply_settings(context, spec, self._name)
         self._prepare_page_cache(spec)
@@ -207,9 +210,8 @@ class PayloadPreparation:
             for name in payload.libraries
         ]
 
-    def _prepare_inputs(self, setup: providers.SoftwareSetup) -> ExecutionSpec:
+    def _prepare_inputs(self, setup: providers.SoftwareSetup, spec: ExecutionSpec) -> ExecutionSpec:
         """Check the files or stage them; return the execution with the files' final URLs."""
-        spec = self._spec
         if spec.variant.get("access") == "staged":
             self._record.phase = "stage-in"
             input_files.check_sizes(spec.files, "stage-in")

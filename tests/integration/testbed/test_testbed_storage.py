@@ -25,6 +25,7 @@ from storage_alone import run_storage
 from tiny_dataset import TINY_SPEC, load_generated_spec
 
 from treehammer import config
+from treehammer.collectors.worker.distance import set_link
 from treehammer.collectors.worker.run.input_files import ClientLog
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -142,10 +143,10 @@ def test_sites_file_describes_sites(grid: Grid) -> None:
 
     doors = {name: [door.name for door in site.doors] for name, site in sites_by_name.items()}
     assert doors == {
-        "SITE_A": ["root", "cache", "pinned", "federation"],
+        "SITE_A": ["root", "cache", "origin", "pinned", "federation"],
         "SITE_B": ["root", "http", "pinned", "federation"],
         "SITE_C": ["root", "http", "pinned", "federation"],
-        "POOL2_SITE": ["root", "cache", "pinned", "federation"],
+        "POOL2_SITE": ["root", "cache", "origin", "pinned", "federation"],
     }
     assert [site.labels[0] for site in sites_by_name.values()] == [
         "near",
@@ -387,6 +388,13 @@ def test_distance_by_tunnel_and_proxy(kind: str) -> None:
         assert led.decode().split()[0] == f"[::{host}]:{port}"
         assert xrdfs(grid, federation, "cat", path) == b"SITE_B\n"
         hub = address(federation)[0]
+        # The distance changes while servers run; the origin of the cache has a link of its own.
+        origin = next(door for door in part.doors("SITE_A") if door.name == "origin")
+        assert round_trip(origin) < 10
+        for door, rtt_ms in ((far, 0), (origin, 50)):
+            assert set_link(door.link, rtt_ms, 1000) == (rtt_ms, 1000)
+        assert round_trip(far) < 10
+        assert 50 <= round_trip(origin) < 100
     assert (
         not any(hub in str(addresses) for addresses in psutil.net_if_addrs().values())
         or hub == LOOPBACK

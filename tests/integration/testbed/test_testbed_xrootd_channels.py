@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from spool_harness import SpoolHarness
 from storage_alone import run_storage
 
 from treehammer import config
+from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import RawSpec
@@ -35,7 +38,7 @@ from treehammer.testbed.components import site_list
 from treehammer.testbed.components.site_list import sites_file_path
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.debian_packages import SUITE
-from treehammer.testbed.faults import restart_server, upgrade_server
+from treehammer.testbed.faults import restart_server, set_distance, upgrade_server
 from treehammer.testbed.lifecycle import RunningDaemon, read_state
 
 OLD_SUITE, OLD, NEW = "bookworm", "XRootD v5.5.3", "XRootD v5.8.1"
@@ -194,6 +197,52 @@ def test_upgrade_is_recorded_while_a_job_reads(
         "stable": "5.8.1",
         "testing": "5.8.1",
     }
+
+
+def test_cache_and_origin_are_upgraded_apart_and_at_a_distance(
+    storage: XrootdStorage, settings: Settings, tmp_path: Path
+) -> None:
+    """The record of a job names the versions of both, and the distance as set and as measured."""
+    latency_s = 0.06
+    versions_reported = upgrade_server(storage.box, "SITE_A", "cache", OLD_SUITE, print)
+    assert versions_reported == (NEW, OLD)
+    definition = DEFINITION.partition("rounds")[0] + (
+        '[matrix]\nroot = ["none"]\nlatency_ms = [0, 60]\n'
+        'door = ["origin", "cache", "root"]\nbundle = ["door", "latency_ms"]\n'
+    )
+    script = COPY.partition("case")[0] + COPY.partition("esac")[2]
+    test = write_test(tmp_path, definition, script.format(xrdcp=storage.programs / "xrdcp"))
+
+    submit_copies(settings, test)
+
+    with Store.open(settings.database) as store:
+        rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
+    assert not [row["failure_message"] for row in rows if row["failure_class"]]
+    methods = {
+        (row["door"], json.loads(row["variant"])["latency_ms"]): row["distance_method"]
+        for row in rows
+    }
+    assert methods == {
+        **dict.fromkeys(product(("origin", "cache"), (0, 60)), "link"),
+        ("root", 0): None,
+        ("root", 60): "proxy",
+    }
+    for row in rows:
+        expected_s = json.loads(row["variant"])["latency_ms"] / 1e3
+        assert expected_s <= row["origin_rtt_s"] < expected_s + latency_s / 2
+        if row["door"] != "cache" and expected_s:
+            assert row["payload_wall_s"] > 2 * latency_s
+        assert (row["server_version"], row["origin_version"]) == (
+            (OLD, NEW) if row["door"] == "cache" else (NEW, None)
+        )
+    doors = {door.name: door for door in storage.doors("SITE_A")}
+    before, after, measured_ms = set_distance(storage.box, "SITE_A", "cache", None, None)
+    assert before == after == network.NO_DISTANCE  # set back at the end of the job
+    assert measured_ms is not None
+    assert upgrade_server(storage.box, "SITE_A", "origin", OLD_SUITE, print) == (NEW, OLD)
+    assert identify_server(doors["root"].prefix).version == NEW
+    with pytest.raises(ConfigError, match=r"(?s)no link leads.*cache, origin"):
+        set_distance(storage.box, "SITE_A", "root", 20, None)
 
 
 def run_rounds(patrol: Patrol, store: Store, version: str) -> None:

@@ -36,6 +36,7 @@ from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.permission_checks import (
     check_common_start,
+    list_distance_violations,
     list_load_violations,
     list_setting_violations,
 )
@@ -285,6 +286,48 @@ def test_jobs_that_overlap_are_refused(tmp_path: Path) -> None:
     )
     (line,) = list_setting_violations(remote, 1)
     assert "Jobs use site SITE_A in 2 ways at once" in line
+
+
+def make_distant_plan(folder: Path, *doors: Door, matrix: str = "", in_flight: int = 1) -> Plan:
+    text = TEST.partition("[matrix]")[0] + f"[matrix]\nlatency_ms = [0, 20]\n{matrix}"
+    return make_plan(folder, make_grid_site().replace(doors=doors), text, in_flight)
+
+
+def test_doors_that_can_have_no_distance_are_refused(tmp_path: Path) -> None:
+    doors = (
+        Door(name="far", protocol="root", prefix="root://h.example:1094//d"),
+        Door(name="tls", protocol="root", prefix="roots://h.example:1094//d"),
+        Door(name="linked", protocol="https", prefix="https://h.example/d", link="h.example:9"),
+    )
+    matrix = 'door = ["far", "tls", "linked"]\n'
+    plan = make_distant_plan(tmp_path / "a", *doors, matrix=matrix)
+    (line,) = list_distance_violations(plan, 1)
+    assert line.startswith("Door tls of site SITE_A cannot be put behind a proxy")
+    with pytest.raises(ConfigError, match="the distance cannot be set"):
+        submission.submit_plan(plan, make_settings(tmp_path))
+    (job, *_) = plan.jobs
+    assert {execution.link for execution in job.spec.executions} <= {"", "h.example:9"}
+
+
+def test_jobs_that_would_share_a_link_are_refused(tmp_path: Path) -> None:
+    cache, origin = (
+        Door(name=name, protocol="root", prefix=f"root://{name}:1094//d", link="h.example:9")
+        for name in ("cache", "origin")
+    )
+    cache = cache.replace(origin="root://origin:1094")
+    matrix = 'door = ["cache", "origin"]\n'
+    apart = make_distant_plan(tmp_path / "a", cache, origin, matrix=matrix)
+    (line,) = list_distance_violations(apart, 1)
+    assert "SITE_A/cache, SITE_A/origin" in line
+    assert "-P bundle=door" in line
+    matrix += 'bundle = ["door"]\n'
+    together = make_distant_plan(tmp_path / "b", cache, origin, matrix=matrix)
+    assert not list_distance_violations(together, 1)
+    (job, *_) = together.jobs
+    assert [execution.origin for execution in job.spec.executions].count("root://origin:1094") == 2
+    crowded = make_distant_plan(tmp_path / "c", cache, in_flight=3)
+    (line,) = list_distance_violations(crowded, 1)
+    assert "3 jobs of a door run at once" in line
 
 
 LOAD_TEST = """

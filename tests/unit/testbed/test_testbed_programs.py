@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from local_servers import serve_http
 
-from treehammer.testbed.programs import fts_service
-from treehammer.testbed.programs.delay_proxy import (
+from treehammer.collectors.worker.delay_proxy import (
     CHUNK_BYTES,
     MIN_WINDOW_BYTES,
     DelayProxy,
     Link,
 )
+from treehammer.testbed.programs import fts_service
 from treehammer.testbed.programs.fts_service import TransferQueue, make_handler
 
-FAST = 1e12
+#: No limit.
+FAST = 0.0
 HERE, BEHIND = "127.0.0.1", "127.0.0.2"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -33,7 +34,7 @@ async def with_proxy(
     """Visit a server behind a proxy."""
     server = await asyncio.start_server(serve, BEHIND, 0)
     port = server.sockets[0].getsockname()[1]
-    proxy = await DelayProxy(delay, rate).serve(HERE, BEHIND, port)
+    proxy = await DelayProxy(2e3 * delay, rate * 8 / 1e6).serve(HERE, BEHIND, port)
     async with server, proxy:
         await visit(port)
         await wait_for_end()

@@ -24,6 +24,7 @@ from treehammer.testbed.mount_namespace import render_mount_script, topmost_inac
 from treehammer.testbed.network import (
     LONG_DISTANCE,
     MEDIUM_DISTANCE,
+    NO_DISTANCE,
     NetworkDistance,
     build_profiles,
 )
@@ -313,6 +314,6 @@ def test_labels_match_distance() -> None:
     ]
 
 
-def test_link_queue_holds_three_round_trips() -> None:
-    assert NetworkDistance(20, 1000).queue_kb * 1024 >= 20e-3 * 1000e6 / 8
-    assert NetworkDistance(1, 10).queue_kb == 2048
+def test_distance_without_limit_has_no_rate() -> None:
+    assert str(NetworkDistance(20, 1000)) == "20 ms, 1000 Mbit/s"
+    assert str(NO_DISTANCE) == "0 ms, no limit"

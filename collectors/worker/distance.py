@@ -1,0 +1,258 @@
+"""Distance between a job and the origin of its data: the axes ``latency_ms`` and ``bandwidth_mbit``.
+
+A door whose data lie behind an adjustable link names the link's control, and the link is set before each
+execution: it may be between a cache and its origin. For every other door a proxy on the node adds the
+distance between client and door. A proxy covers one server; a redirection would leave it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import pkgutil
+import select
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Dict, Mapping, Optional, Tuple
+from urllib.parse import urlsplit
+
+from ..http_requests import Deadline, TimedConnection
+from ..job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, ExecutionSpec
+from ..record.outcome import NOT_SUPPORTED, ExecutionError, Failure
+from ..shared_files import local_path
+from ..storage_access import HTTP_CLIENT, SCHEMES, StorageScheme
+from .child_processes import enter_helper_process
+from .delay_proxy import UNLIMITED_MBIT
+from .probes import storage_door
+
+#: Methods, as recorded.
+LINK, PROXY = "link", "proxy"
+_HOST = "127.0.0.1"
+_CONTROL_TRIES = 5
+_CONTROL_TIMEOUT_S = 1.0
+_START_TIMEOUT_S = 20.0
+_HEAD_TIMEOUT_S = 10.0
+_PROGRAM = "delay_proxy.py"
+
+
+def set_link(control: str, rtt_ms: float, rate_mbit: float) -> Tuple[float, float]:
+    """Set round trip and rate of a link; return those that hold then.
+
+    Raises:
+        OSError: the link does not answer.
+    """
+    return _ask_link(control, f"{rtt_ms!r} {rate_mbit!r}")
+
+
+def read_link(control: str) -> Tuple[float, float]:
+    """Return round trip in ms and rate in Mbit/s of a link.
+
+    Raises:
+        OSError: the link does not answer.
+    """
+    return _ask_link(control, "?")
+
+
+def _ask_link(control: str, question: str) -> Tuple[float, float]:
+    host, _, port = control.rpartition(":")
+    problem: Exception = OSError("no answer")
+    for _ in range(_CONTROL_TRIES):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+            connection.settimeout(_CONTROL_TIMEOUT_S)
+            try:
+                connection.connect((host, int(port)))
+                connection.send(question.encode())
+                rtt_ms, rate_mbit = map(float, connection.recv(100).split())
+                return rtt_ms, rate_mbit
+            except (OSError, ValueError) as error:
+                problem = error
+    raise OSError(f"the link at {control} does not answer: {problem}")
+
+
+@dataclass
+class _Proxy:
+    """A running proxy before one server."""
+
+    process: subprocess.Popen[bytes]
+    target: str
+    address: str
+
+
+class JobDistance:
+    """Distances of a job's executions; context that stops proxies and sets links back.
+
+    Args:
+        folder: for the proxy's program.
+
+    Attributes:
+        has_proxies: whether proxies run, which are no part of a payload's process tree.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._proxies: Dict[Tuple[str, float, float], _Proxy] = {}
+        #: Control of a link -> its settings before the job.
+        self._settings: Dict[str, Tuple[float, float]] = {}
+
+    def __enter__(self) -> JobDistance:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for proxy in self._proxies.values():
+            proxy.process.kill()
+            proxy.process.wait()
+        for control, settings in self._settings.items():
+            with suppress(OSError):  # the link is gone
+                set_link(control, *settings)
+
+    @property
+    def has_proxies(self) -> bool:
+        """Whether a proxy runs."""
+        return bool(self._proxies)
+
+    def apply(self, spec: ExecutionSpec, door_url: str, values: Dict[str, object]) -> ExecutionSpec:
+        """Bring about the distance of an execution; return it with the addresses to read from.
+
+        Args:
+            spec: the execution.
+            door_url: address of its door, '' if unknown.
+            values: of its record, to which the method and the measured round trip are added.
+
+        Raises:
+            ExecutionError: the distance cannot be made.
+            OSError: the node cannot start a process.
+        """
+        distance = read_axes(spec.variant)
+        origin = spec.origin or (spec.files[0].url if spec.files else door_url)
+        if distance is not None and spec.link:
+            self._set_link(spec.link, *distance)
+            values["distance_method"] = LINK
+        elif distance is not None and any(distance):
+            files = tuple(
+                replace(file, url=self._divert(file.url, *distance)) for file in spec.files
+            )
+            door_url = self._divert(door_url, *distance) if door_url else ""
+            spec = replace(spec, files=files, door_url=door_url)
+            values["distance_method"] = PROXY
+            origin = files[0].url if files else door_url
+        if distance is not None or spec.origin:
+            identity = storage_door.identify_server(origin)
+            values["origin_rtt_s"] = identity.rtt_s
+            if spec.origin:
+                values["origin_version"] = identity.version
+        return spec
+
+    def _set_link(self, control: str, rtt_ms: float, rate_mbit: float) -> None:
+        wanted = rtt_ms, rate_mbit or UNLIMITED_MBIT
+        try:
+            if control not in self._settings:
+                self._settings[control] = read_link(control)
+            actual = set_link(control, *wanted)
+        except OSError as error:
+            raise ExecutionError(
+                Failure("software-setup", "distance", "setup", f"{error}.", transient=True)
+            ) from error
+        if actual != wanted:
+            message = f"The link at {control} accepts {wanted[0]:g} ms, {wanted[1]:g} Mbit/s not."
+            raise ExecutionError(Failure("software-setup", "distance", "setup", message))
+
+    def _divert(self, url: str, rtt_ms: float, rate_mbit: float) -> str:
+        """Return the address that leads through a proxy to the server of a URL."""
+        parts = urlsplit(url)
+        scheme = SCHEMES.get(parts.scheme)
+        if scheme is None or local_path(url) is not None:
+            raise _make_refusal(f"{url} is a file of the node, at no distance")
+        if scheme.tls:
+            raise _make_refusal(
+                f"the certificate of {parts.hostname} does not name a proxy on the node, so that "
+                f"{scheme.name}:// needs a link before the origin"
+            )
+        target = f"{parts.hostname}:{parts.port or scheme.port}"
+        key = target, rtt_ms, rate_mbit
+        if key not in self._proxies:
+            self._proxies[key] = self._start_proxy(*key)
+        address = self._proxies[key].address
+        _check_redirection(scheme, address, url, target)
+        user, at, _ = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{user}{at}{address}").geturl() if parts.path else url
+
+    def _start_proxy(self, target: str, rtt_ms: float, rate_mbit: float) -> _Proxy:
+        path = os.path.join(self._folder, _PROGRAM)
+        if not os.path.exists(path):
+            source = pkgutil.get_data(__package__, _PROGRAM)
+            assert source is not None, "it is packed beside this module"
+            with open(path, "wb") as stream:
+                stream.write(source)
+        host, _, port = target.rpartition(":")
+        words = [repr(rtt_ms), repr(rate_mbit), "0", _HOST, host, f"0:{port}"]
+        process = subprocess.Popen(
+            [sys.executable, "-I", path, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=enter_helper_process,  # noqa: PLW1509 - the worker has one thread
+        )
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT_S)
+        own_port = process.stdout.readline().decode().strip() if ready else ""
+        process.stdout.close()
+        if not own_port.isdigit():
+            process.kill()
+            process.wait()
+            message = f"The proxy to {target} did not start on the node."
+            raise ExecutionError(
+                Failure("software-setup", "distance", "setup", message, transient=True)
+            )
+        return _Proxy(process, target, f"{_HOST}:{own_port}")
+
+    def find_server_behind(self, data_server: str) -> str:
+        """Return the server behind a proxy; the server itself where it is none."""
+        targets = {proxy.address: proxy.target for proxy in self._proxies.values()}
+        return targets.get(data_server, data_server)
+
+    def describe_escape(self, spec: ExecutionSpec, data_server: Optional[str]) -> str:
+        """Describe how a payload left its proxy, by the server of its data; '' if it did not."""
+        distance = read_axes(spec.variant)
+        if not data_server or spec.link or distance is None or not any(distance):
+            return ""
+        if data_server in {proxy.address for proxy in self._proxies.values()}:
+            return ""
+        return f"The data came from {data_server}, past the proxy on the node"
+
+
+def read_axes(variant: Mapping[str, object]) -> Optional[Tuple[float, float]]:
+    """Return round trip in ms and rate in Mbit/s (0: no limit) of a variant; None without the axes."""
+    if LATENCY_AXIS not in variant and BANDWIDTH_AXIS not in variant:
+        return None
+    rtt_ms, rate_mbit = variant.get(LATENCY_AXIS, 0.0), variant.get(BANDWIDTH_AXIS, 0.0)
+    assert isinstance(rtt_ms, (int, float))
+    assert isinstance(rate_mbit, (int, float))
+    return float(rtt_ms), float(rate_mbit)
+
+
+def _check_redirection(scheme: StorageScheme, address: str, url: str, target: str) -> None:
+    """Refuse a server that redirects its clients to others.
+
+    Raises:
+        ExecutionError: it does.
+    """
+    host, _, port = address.rpartition(":")
+    if scheme.client != HTTP_CLIENT:
+        if storage_door.query_server(scheme.name, host, int(port)).is_data_server is False:
+            raise _make_refusal(f"{target} redirects its clients to other servers")
+        return
+    parts = urlsplit(url)
+    connection = TimedConnection(host, Deadline(_HEAD_TIMEOUT_S), int(port))
+    with suppress(OSError, ValueError, http.client.HTTPException):  # the payload will report it
+        connection.request("HEAD", f"{parts.path}?{parts.query}".rstrip("?"))
+        if 300 <= connection.getresponse().status < 400:
+            raise _make_refusal(f"{target} redirects its clients to other servers")
+    connection.close()
+
+
+def _make_refusal(reason: str) -> ExecutionError:
+    message = f"A proxy cannot make the distance of {LATENCY_AXIS}, {BANDWIDTH_AXIS}: {reason}."
+    return ExecutionError(Failure("software-setup", NOT_SUPPORTED, "setup", message))
