@@ -104,10 +104,10 @@ def _planned_row(plan: AnySpec) -> dict[str, Any]:
     return {
         "name": plan.name,
         "state": "not made",
-        "size": plan.size,
-        "files": plan.file_count if isinstance(plan, RawSpec) else 1,
+        "size": plan.size if isinstance(plan, RawSpec) else plan.size * plan.file_count,
+        "files": plan.file_count,
         "tree": plan.tree,
-        "entries": plan.entries,
+        "entries": plan.entries if isinstance(plan, RawSpec) else plan.entries * plan.file_count,
         "branches": plan.branch_count,
         "description": plan.description,
     }

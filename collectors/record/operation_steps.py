@@ -287,6 +287,8 @@ OPERATION_FAILURES = (
     "refused",
     "reset",
     "timeout",
+    "stalled",
+    "redirect-limit",
     "not-found",
     "not-permitted",
     "credential",

@@ -86,8 +86,8 @@ def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
     if isinstance(plan, RawSpec):
         differs = bool(plan.hash) and manifest.hash != plan.hash
     else:
-        pinned = plan.sha256 if plan else ""
-        differs = bool(pinned) and [f.sha256 for f in manifest.files] != [pinned]
+        pinned = [plan.sha256] * plan.file_count if plan and plan.sha256 else []
+        differs = bool(pinned) and [f.sha256 for f in manifest.files] != pinned
     if differs:
         yield "it was made by another version of treehammer, from another spec"
 

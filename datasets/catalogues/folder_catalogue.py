@@ -229,7 +229,7 @@ class FolderCatalogue:
             if self.has(plan.name) and not replace_existing:
                 return self.verify(plan.name, bars=bars)
             write = _choose_writer(plan, software, source)
-            with self._staging_folder(plan.name, plan.size) as folder:
+            with self._staging_folder(plan.name, plan.size * plan.file_count) as folder:
                 path = folder / plan.file_name
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
                     writer_facts = self.run_writer(path, partial(write, path, step))
@@ -245,7 +245,9 @@ class FolderCatalogue:
                     **writer_facts,
                     "treehammer": __version__,
                 }
-                files = (describe_file(plan.file_name, content, layout),)
+                for name in plan.file_names[1:]:
+                    shutil.copyfile(path, folder / name)
+                files = tuple(describe_file(name, content, layout) for name in plan.file_names)
                 return self._publish(folder, Manifest(plan.name, files, origin))
 
     def make_raw(

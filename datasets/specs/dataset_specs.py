@@ -34,7 +34,7 @@ from treehammer.errors import DatasetError, suggest_nearest
 
 SPECS_FOLDER = Path(__file__).parent
 #: Most files of a dataset.
-MAX_RAW_FILES = 100_000
+MAX_FILES = 100_000
 #: Most random bits that a value of each type can hold.
 MAX_RANDOM_BITS = {"float": 23, "double": 52, "int": 31, "uint": 32, "long": 63, "bool": 1}
 #: ROOT's letter for each type.
@@ -104,10 +104,18 @@ class DatasetSpecBase:
     compression: int
     text_hash: str
 
+    file_count = 1
+
     @property
     def file_name(self) -> str:
-        """Name of the one file."""
+        """Name of the one file, or of the first one."""
         return f"{self.name}.root"
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Names of all files, which have the same content."""
+        further = (f"{self.name}-{number:05d}.root" for number in range(1, self.file_count))
+        return (self.file_name, *further)
 
     @property
     def branch_count(self) -> int:
@@ -189,10 +197,15 @@ class BranchPlan:
 
 @dataclass(frozen=True)
 class GeneratedSpec(DatasetSpecBase):
-    """A dataset of random values, made from its seed."""
+    """A dataset of random values, made from its seed.
+
+    Attributes:
+        file_count: number of files, which are copies of one.
+    """
 
     collections: tuple[CollectionPlan, ...]
     branches: tuple[BranchPlan, ...]
+    file_count: int
 
     @property
     def branch_names(self) -> tuple[str, ...]:
@@ -346,7 +359,7 @@ class _RawDatasetTable(SpecTable):
 
 
 class _RawTable(SpecTable):
-    files: Annotated[int, Field(ge=1, le=MAX_RAW_FILES)]
+    files: Annotated[int, Field(ge=1, le=MAX_FILES)]
     size: Annotated[ByteSize, Field(ge=1, lt=2**63)]
 
 
@@ -474,6 +487,7 @@ class _GeneratedLayoutTable(SpecTable):
     compression: Literal["zlib", "lzma", "lz4"]
     level: CompressionLevel
     events_per_cluster: PositiveInt
+    files: Annotated[int, Field(ge=1, le=MAX_FILES)] = 1
 
 
 class _CollectionTable(SpecTable):
@@ -560,6 +574,7 @@ def _plan_dataset(document: _GeneratedSpecDocument, text_hash: str) -> Generated
             for pattern in group.names
             for name in _expand_names(pattern)
         ),
+        file_count=layout.files,
     )
 
 

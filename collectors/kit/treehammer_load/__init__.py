@@ -19,6 +19,7 @@ __all__ = [
     "delete_files",
     "load_recording",
     "make_own_folders",
+    "make_storm_client",
     "open_files",
     "pretend_transfers",
     "read_files",
@@ -28,6 +29,7 @@ __all__ = [
     "run_cached_reads",
     "run_log_parser",
     "run_server_watch",
+    "storm_files",
     "stream_files",
     "write_streams",
 ]
@@ -41,12 +43,13 @@ if __package__ == "treehammer_load":
     cached_reads = importlib.import_module("treehammer_node.kit.treehammer_load.cached_reads")
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
     replay = importlib.import_module("treehammer_node.kit.treehammer_load.replay")
+    storm = importlib.import_module("treehammer_node.kit.treehammer_load.storm")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
     server_payloads = importlib.import_module(
         "treehammer_node.kit.treehammer_load.server.server_payloads"
     )
 else:
-    from . import cached_reads, payload, replay, workloads
+    from . import cached_reads, payload, replay, storm, workloads
     from .server import server_payloads
 
 run = payload.run
@@ -54,6 +57,7 @@ open_files, read_files = workloads.open_files, workloads.read_files
 read_pattern = workloads.read_pattern
 replay_recording, load_recording = replay.replay_recording, replay.load_recording
 stream_files, write_streams = workloads.stream_files, workloads.write_streams
+storm_files, make_storm_client = storm.storm_files, storm.make_storm_client
 pretend_transfers = workloads.pretend_transfers
 make_own_folders = workloads.make_own_folders
 delete_files, create_files = workloads.delete_files, workloads.create_files

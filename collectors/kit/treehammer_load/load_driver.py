@@ -321,11 +321,15 @@ class ClosedLoop:
         sequences: operations of client 0, 1, …
         moves_files: whether whole files are moved, mostly outside the interpreter.
         calls: operations of which each is summarized by itself; none for the main one only.
+        observe: called with each operation that ended, its failure and the instant.
+        summarize: returns figures of the workload's own.
     """
 
     sequences: Sequence[Iterator[Operation]]
     moves_files: bool = False
     calls: Sequence[str] = ()
+    observe: Optional[Callable[[Flight, str, float], None]] = None
+    summarize: Callable[[], Dict[str, float]] = dict
 
 
 class ClosedLoopDriver(LoadDriver):

@@ -192,6 +192,10 @@ class StorageClient:
         """Return the CPU seconds that programs of this client have used."""
         return 0.0
 
+    def summarize(self) -> Dict[str, float]:
+        """Return figures that only the client knows."""
+        return {}
+
     def abort(self) -> None:
         """End programs that are still running; their operations have failed already."""
 
@@ -222,6 +226,10 @@ class WrappingClient(StorageClient):
     def child_cpu_s(self) -> float:
         """Return the CPU seconds that programs of this client have used."""
         return self.inner.child_cpu_s()
+
+    def summarize(self) -> Dict[str, float]:
+        """Return figures that only the client knows."""
+        return self.inner.summarize()
 
     def abort(self) -> None:
         """End programs that are still running."""

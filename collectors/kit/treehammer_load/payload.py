@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import (
     Any,
@@ -57,6 +58,8 @@ from .workloads import LoadSpan, MakeOperations, MakePreparation, VanishPoller, 
 MAX_BACKLOG_S = 1.0
 #: Receives each operation that ended, and its failure.
 Observe = Callable[[Flight, str], None]
+#: Makes the client of a task for a number of clients.
+MakeTaskClient = Callable[[LoadTask, int], StorageClient]
 #: Seconds for which one thread may hold the interpreter while the one that sends waits for it.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -73,15 +76,20 @@ class LoadOutcome(NamedTuple):
     figures: Dict[str, float]
 
 
-def run(make_operations: MakeOperations, prepare: Optional[MakePreparation] = None) -> NoReturn:
+def run(
+    make_operations: MakeOperations,
+    prepare: Optional[MakePreparation] = None,
+    make_client: Optional[MakeTaskClient] = None,
+) -> NoReturn:
     """Run the load described by ``job.json``, write the result, and exit.
 
     Args:
         make_operations: :func:`.workloads.open_files`, :func:`.workloads.read_files`, or a function like them.
         prepare: makes operations that come before the load and are not recorded, such as the
             writing of files that it deletes.
+        make_client: makes the client of the storage; by default that of the protocol.
     """
-    run_payload(lambda task: perform_load(task, make_operations, prepare))
+    run_payload(lambda task: perform_load(task, make_operations, prepare, make_client=make_client))
 
 
 def run_payload(
@@ -108,6 +116,7 @@ def perform_load(
     make_operations: MakeOperations,
     prepare: Optional[MakePreparation] = None,
     *,
+    make_client: Optional[MakeTaskClient] = None,
     prepare_reads: Sequence[Iterator[Operation]] = (),
     begin: Optional[Callable[[], None]] = None,
 ) -> LoadOutcome:
@@ -124,7 +133,7 @@ def perform_load(
         PayloadError: the task cannot be performed.
     """
     clients = task.read_clients()
-    client = _make_task_client(task, clients)
+    client = (make_client or _make_task_client)(task, clients)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -142,6 +151,7 @@ def perform_load(
         outcome = _Load(task, client, clients, stop).perform(make_operations)
         if written is not None and task.puts_copies and not stop.is_set():
             wrong["files_wrong"] = float(written.count_wrong(client, stop, task.ceiling))
+        outcome.figures.update(client.summarize())
     finally:
         client.abort()
         if written is not None:
@@ -257,7 +267,8 @@ class _Load:
         load = replace(
             load, sequences=[_leave_out(unsupported, sequence) for sequence in load.sequences]
         )
-        recorder = self._make_recorder(self._client.cores if load.moves_files else 1)
+        observe = load.observe and partial(self._observe_loop, load.observe)
+        recorder = self._make_recorder(self._client.cores if load.moves_files else 1, observe)
         driver = ClosedLoopDriver(
             self._client, recorder, self._steps, self._timer, self._task.ceiling
         )
@@ -274,7 +285,12 @@ class _Load:
             figures["total_s"] = end_s - self._start_s
         if not driver.is_complete:
             figures.pop("total_s", None)
-        return self._report(driver, rows, figures)
+        return self._report(driver, rows, {**figures, **load.summarize()})
+
+    def _observe_loop(
+        self, observe: Callable[[Flight, str, float], None], flight: Flight, failure: str
+    ) -> None:
+        observe(flight, failure, self._timer.now())
 
     def _report(
         self, driver: LoadDriver, rows: List[Dict[str, Any]], figures: Dict[str, float]

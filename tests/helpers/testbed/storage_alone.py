@@ -82,6 +82,21 @@ class TracedStorage(XrootdStorage):
         return replace(spec, command=[*spec.command, "-l", str(log), "-z"])
 
 
+#: Folder of a storage that its server redirects to itself.
+LOOP_FOLDER = f"{DATASET_FOLDER}/loop"
+
+
+class LoopingStorage(XrootdStorage):
+    """Storages whose servers redirect clients of one folder to themselves, again and again."""
+
+    def configure(self) -> None:
+        super().configure()
+        for site, profile in self.profiles.items():
+            server = f"{self.links.location_of(profile).door_address}:{self.ports[site]['root']}"
+            path = self.folder / site / "xrootd.cfg"
+            path.write_text(f"{path.read_text()}xrootd.redirect {server} {LOOP_FOLDER}\n")
+
+
 @contextmanager
 def run_storage(
     kind: str,
@@ -118,6 +133,7 @@ CLOSED = {
     "pretend": "run(t.pretend_transfers, prepare=t.make_own_folders)",
     "flood": "run(t.open_files)",
     "watch": "run_server_watch()",
+    "storm": "run(t.storm_files, make_client=t.make_storm_client)",
 }
 
 Row = dict[str, Any]

@@ -148,6 +148,30 @@ def test_file_differing_from_pin_is_refused(
     assert _there(catalogue) == []
 
 
+def test_small_files_are_copies_of_one(
+    catalogue: FolderCatalogue,
+    plan: GeneratedSpec,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digest = hashlib.sha256(DATA).hexdigest()
+    several = replace(plan, size=len(DATA), sha256=digest, file_count=3)
+    manifest = catalogue.make(several, software)
+    assert fake_root == ["make", "measure"]
+    assert [file.name for file in manifest.files] == [
+        "tiny.root",
+        "tiny-00001.root",
+        "tiny-00002.root",
+    ]
+    assert {file.sha256 for file in manifest.files} == {digest}
+    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: several)
+    assert catalogue.verify("tiny") == manifest
+    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: replace(plan, sha256="0"))
+    with pytest.raises(DatasetError, match="another version of treehammer"):
+        catalogue.verify("tiny")
+
+
 def test_dataset_of_another_spec_is_refused(
     made: FolderCatalogue, plan: GeneratedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

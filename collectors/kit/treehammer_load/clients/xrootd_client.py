@@ -70,7 +70,7 @@ _FAILURES_BY_CODE: Mapping[int, str] = {
     303: "server-error",
     304: "not-found",
     305: "wrong-data",
-    306: "server-error",
+    306: "redirect-limit",
 }
 _FAILURES_BY_RESPONSE: Mapping[int, str] = {
     3005: "server-error",
@@ -129,6 +129,7 @@ _HTTP_STATUS = re.compile(r"returned error: (\d{3})")
 _MESSAGES: Sequence[Tuple[str, str]] = (
     ("credential", r"auth failed|certificate|unable to .*credential"),
     ("timeout", r"timed? ?out|operation expired"),
+    ("redirect-limit", r"redirect limit"),
     ("reset", r"reset by peer|broken pipe|stream error|socket error|empty reply|partial file"),
     ("refused", r"refused|couldn't connect|failed to connect|connection error|no route"),
     ("not-found", r"no such file"),
@@ -155,6 +156,19 @@ def classify_exit(text: str) -> str:
         if re.search(pattern, text, re.IGNORECASE):
             return failure
     return "other"
+
+
+def limit_client(timeout_s: float) -> int:
+    """Set the limits of XRootD's client in the environment, before its library is loaded.
+
+    Returns:
+        the time limit of a request; the bindings take whole seconds.
+    """
+    timeout = max(1, round(timeout_s))
+    limits = {"XRD_REQUESTTIMEOUT": str(timeout), "XRD_STREAMTIMEOUT": str(timeout)}
+    for name, value in {**CLIENT_SETTINGS, **limits}.items():
+        os.environ.setdefault(name, value)
+    return timeout
 
 
 def _warm_up(door: Any) -> None:
@@ -184,12 +198,7 @@ class XrootdClient(StorageClient):
 
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s)
-        for name, value in CLIENT_SETTINGS.items():
-            os.environ.setdefault(name, value)
-        # Read when the library is loaded; the bindings take whole seconds.
-        self._timeout = max(1, round(timeout_s))
-        os.environ.setdefault("XRD_REQUESTTIMEOUT", str(self._timeout))
-        os.environ.setdefault("XRD_STREAMTIMEOUT", str(self._timeout))
+        self._timeout = limit_client(timeout_s)
         from XRootD import client  # type: ignore[import-untyped,unused-ignore]
         from XRootD.client.flags import AccessMode, MkDirFlags, OpenFlags
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from job_factory import write_payload_job
-from storage_alone import CLOSED, KIT, PAYLOAD, SIZE, Generator, run_storage
+from storage_alone import CLOSED, KIT, PAYLOAD, SIZE, Generator, LoopingStorage, run_storage
 
 from treehammer import config
 from treehammer.collectors.software import providers
@@ -35,7 +35,7 @@ def software() -> providers.SoftwareSetup:
 @pytest.fixture(scope="package")
 def storage() -> Iterator[XrootdStorage]:
     """Two sites that both have ``data``."""
-    with run_storage(network.PROXY) as part:
+    with run_storage(network.PROXY, LoopingStorage) as part:
         content = os.urandom(SIZE)
         for site in part.box.sites:
             path = storage_folder(part.box, site) / DATASET_FOLDER.lstrip("/") / "data"
@@ -58,6 +58,7 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
         adler32: str = "",
         timeout_s: float = 20,
         load: Mapping[str, Any] = MappingProxyType({}),
+        setup: providers.SoftwareSetup = software,
         **axes: Any,
     ) -> Generator:
         folder = tmp_path / str(len(started))
@@ -75,8 +76,8 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
         (folder / "load.py").write_text(closed if kind in CLOSED else PAYLOAD.format(kind=kind))
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                software.build_command("python", "load.py"),
-                env={**software.env, **job, **(env or {})},
+                setup.build_command("python", "load.py"),
+                env={**setup.env, **job, **(env or {})},
                 cwd=folder,
                 stdout=log,
                 stderr=log,

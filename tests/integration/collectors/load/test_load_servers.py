@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from job_factory import write_payload_job
 from local_servers import LOG_FORMAT, serve_http, serve_slowly
 from storage_alone import (
     KIT,
+    LOOP_FOLDER,
     Generator,
     Row,
     failures,
@@ -153,6 +155,51 @@ def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage) -> 
     rows = stop_load(running, "read")
     check_schedule(rows)
     assert failures(rows) - {"unfinished"} == {"wrong-data"}
+
+
+@pytest.fixture
+def root_software() -> providers.SoftwareSetup:
+    request = providers.parse_software_request("6.40.00")
+    folder = config.load_settings().software_dir
+    return providers.setup_software(providers.prepare_software(request, folder), os.environ, KIT)
+
+
+def test_storm_names_the_planted_limit(
+    start: Any, storage: XrootdStorage, root_software: providers.SoftwareSetup
+) -> None:
+    good, federation = find_url(storage, "root"), find_url(storage, "federation")
+    looping = good.replace(DATASET_FOLDER, LOOP_FOLDER)
+    axes = {"clients": 10, "files": 2, "retries": 1, "timeout_s": 30}
+
+    def storm(url: str, **changes: Any) -> tuple[dict[str, int], dict[str, float]]:
+        running = start("storm", url, 60, **{**axes, **changes})
+        return dict(sum_failures(running.read_rows())), running.read_figures()
+
+    failures, figures = storm(good)
+    assert failures == {}
+    assert (figures["files_failed"], figures["reopens"], figures["lost_s"]) == (0, 0, 0)
+    for changes in ({}, {"setup": root_software}):
+        failures, figures = storm(looping, **changes)
+        # 20 files, each opened twice; XRootD's client follows 16 redirects of each open.
+        assert failures == {"redirect-limit": 40}
+        assert (figures["files_failed"], figures["reopens"]) == (20, 20)
+        assert (figures["redirect_limits"], figures["redirects"]) == (40, 40 * 17)
+        assert figures["lost_s"] > 0
+    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
+        failures, figures = storm(good, files=1, retries=0, timeout_s=2)
+    assert failures == {"timeout": 10}
+    assert (figures["timeouts"], figures["stalls"]) == (10, 0)
+    assert 10 <= figures["lost_s"] < 60, "each client lost about its time limit of 2 s"
+    with ExitStack() as stack:
+        # Only the one that starts last can find the storage ready again.
+        for site, parts in zip(storage.box.sites, ([storage], []), strict=True):
+            name = f"xrootd-{site}"
+            stack.enter_context(faults.stop_daemon(storage.box, parts, name, signal.SIGKILL))
+        failures, _ = storm(good)
+        assert failures == {"refused": 40}
+        failures, figures = storm(federation, timeout_s=2)
+        assert failures == {"stalled": 40}
+        assert (figures["stalls"], figures["waits"], figures["waited_s"]) == (40, 40, 0)
 
 
 class _Failing(BaseHTTPRequestHandler):
