@@ -78,6 +78,7 @@ NODE_COLUMNS = (
     "host",
     "machine",
     "cpu_model",
+    "architecture",
     "cores_online",
     "cores_allowed",
     "os_name",

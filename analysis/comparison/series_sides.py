@@ -29,6 +29,8 @@ from treehammer.hctests.definition.model import DATASET_AXIS, FORMAT_AXIS, Scala
 _DISTRIBUTOR_PACKAGE = re.compile(r"(?<=\d) \([^()]*\)$")
 
 _RELEASE_FACTS = ("root_version", "root_commit")
+#: Facts that follow from the architecture.
+_ARCHITECTURE_FACTS = ("root_platform", "root_flags")
 _LIBRARY_FACTS = {
     "zlib_version": "zlib",
     "lzma_version": "lzma",
@@ -64,7 +66,9 @@ def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> Build
     They may differ between the sides: a side that holds two of them is not one release.
     """
     a, b = list(a), list(b)
-    facts = BUILD_FACTS if axis == "root" else (*_RELEASE_FACTS, *BUILD_FACTS)
+    facts: tuple[str, ...] = BUILD_FACTS if axis == "root" else (*_RELEASE_FACTS, *BUILD_FACTS)
+    if axis == "architecture":
+        facts = tuple(fact for fact in facts if fact not in _ARCHITECTURE_FACTS)
     builtin = _collect_features(a) & _collect_features(b)
     differing, bundled, repackaged, unknown = dict(_find_mixed_releases(a, b, axis)), [], [], []
     for fact in facts:

@@ -57,6 +57,7 @@ CONTEXT_AXES: Mapping[str, str] = {
     "dataset": "dataset",
     "server_version": "server_version",
     "origin_version": "origin_version",
+    "architecture": "architecture",
     COMMIT_AXIS: "commit",
 }
 
@@ -86,6 +87,7 @@ _TEXT_COLUMNS = (
     "root_commit",
     "server_version",
     "origin_version",
+    "architecture",
     "commit_id",
     "test_path",
 )
@@ -156,6 +158,7 @@ class Sample:
     storage_site: str = ""
     server_version: str = ""
     origin_version: str = ""
+    architecture: str = ""
     machine: str = ""
     headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
     commit_id: str = ""

@@ -274,6 +274,7 @@ def _worker_metrics() -> List[Metric]:
         m("host", "text", "", "", "Name of the node.", node),
         m("machine", "text", "", "", "Identity of the machine below pods, pilots and containers, whose host names change: its name in the pool, or a hash of its machine-id or of the kernel's boot.", "HTCondor's machine ad, /etc/machine-id, boot_id"),
         m("cpu_model", "text", "", "", "CPU model.", "/proc/cpuinfo"),
+        m("architecture", "text", "", "", "Instruction set of the machine as its kernel names it, such as x86_64 or aarch64.", "uname"),
         m("cores_online", "int", "1", "", "Cores of the node.", node),
         m("cores_allowed", "int", "1", "", "Cores this job may run on.", "sched_getaffinity"),
         m("cpu_mhz", "float", "MHz", "", "Mean core frequency where readable.", "/proc/cpuinfo"),
@@ -291,6 +292,11 @@ def _worker_metrics() -> List[Metric]:
         m("mem_available_end_bytes", "int", "B", "", "Available memory at the end.", "/proc/meminfo"),
         m("calibration_before_s", "float", "s", "lower", "CPU time of a fixed loop before the execution.", "thread CPU clock"),
         m("calibration_after_s", "float", "s", "lower", "CPU time of the same loop after the execution.", "thread CPU clock"),
+        m("energy_j", "float", "J", "lower", "Energy of the node's processor packages from start to exit of the payload; everything else that ran on the node is part of it.", "powercap"),
+        m("energy_idle_w", "float", "W", "", "Power of the same packages in the quarter of a second before the payload started.", "powercap"),
+        m("energy_idle_fraction", "float", "1", "", "Share of that power, taken over the time of the payload, in its energy.", "energy_idle_w, energy_j"),
+        m("energy_per_event_j", "float", "J", "lower", "Energy of the payload, its start included, for each event of all its passes.", "energy_j / (events_read x passes_done)"),
+        m("energy_missing", "text", "", "", "Reason for no energy: packages without counters, or counters that only root may read.", "powercap"),
         m("kernel", "text", "", "", "Kernel release.", "uname"),
         m("os_name", "text", "", "", "Operating system.", "/etc/os-release"),
         m("container", "text", "", "", "Container or virtual machine, where recognised.", node),
@@ -464,6 +470,8 @@ _RANGE_BY_UNIT: Dict[str, Tuple[float, float]] = {
     "B": (0, 1e18),
     "Hz": (0, 1e12),
     "MHz": (0, 1e6),
+    "J": (0, 1e12),
+    "W": (0, 1e6),
     "1": (0, 1e18),
 }
 #: Narrower ranges, and those of values that may be negative.

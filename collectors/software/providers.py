@@ -41,7 +41,15 @@ from ..record.outcome import ExecutionError
 from ..shared_files import PathLike, hold_lock
 from . import setup_commands, wheels
 from .setup_commands import check_root_importable, drop_foreign_python, raise_setup_error, run_tool
-from .wheels import PYPI, XROOTD, Release, find_release, make_package_release, make_root_release
+from .wheels import (
+    PYPI,
+    XROOTD,
+    Release,
+    find_release,
+    machine_suffix,
+    make_package_release,
+    make_root_release,
+)
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
 WHEELS = wheels.WHEELS
@@ -265,7 +273,10 @@ def list_prepared_wheels(software_dir: PathLike) -> List[str]:
     """List the usable wheels of ROOT whose release is not known, as ``wheel:VERSION``."""
     prefix = "root-"
     folders = os.listdir(software_dir) if os.path.isdir(software_dir) else []
-    versions = sorted(name[len(prefix) :] for name in folders if name.startswith(prefix))
+    suffix = machine_suffix()
+    versions = sorted(
+        name[len(prefix) :].removesuffix(suffix) for name in folders if name.startswith(prefix)
+    )
     return [
         f"wheel:{version}"
         for version in versions

@@ -7,8 +7,10 @@ A script sets up a private build (``path``) or a release on CVMFS.  A prefix suc
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -76,7 +78,12 @@ def run_setup_command(
             "broken", f"{action} took longer than {SETUP_TIMEOUT_S} s", transient=True
         )
     except OSError as error:
-        raise_setup_error("broken", f"{action} failed: {error}")
+        reason = str(error)
+        if error.errno == errno.ENOEXEC:
+            reason += (
+                f"; is it built for another architecture than this node's {platform.machine()}?"
+            )
+        raise_setup_error("broken", f"{action} failed: {reason}")
 
 
 def extract_error_line(output: str) -> str:

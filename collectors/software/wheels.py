@@ -31,6 +31,8 @@ from .setup_commands import (
     run_tool,
 )
 
+#: Architecture of the wheels whose hashes are listed, as ``uname -m`` prints it.
+HASHED_MACHINE = "x86_64"
 #: SHA-256 of ROOT's wheels on PyPI for Linux on x86_64 (``manylinux_2_28``): release -> tag of the
 #: Python version -> hash.  PyPI never replaces a published file, so these never change.  For an
 #: interpreter that is not listed, only the hash stated by the index is checked.
@@ -70,7 +72,7 @@ WHEEL_SHA256: Dict[str, Dict[str, str]] = {
 
 def find_wheel_sha256(version: str) -> str:
     """Find the SHA-256 of a release's wheel for this interpreter; '' when unknown."""
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+    if (sys.platform, platform.machine()) != ("linux", HASHED_MACHINE):
         return ""
     return WHEEL_SHA256.get(version, {}).get(f"cp{sys.version_info[0]}{sys.version_info[1]}", "")
 
@@ -136,8 +138,8 @@ class Release:
 
     @property
     def folder_name(self) -> str:
-        """Name of the environment's folder."""
-        return f"{self.package.lower()}-{self.version}{self.suffix}"
+        """Name of the environment's folder; machines of several architectures may share a disk."""
+        return f"{self.package.lower()}-{self.version}{self.suffix}{machine_suffix()}"
 
     @property
     def expected_version(self) -> str:
@@ -148,6 +150,12 @@ class Release:
     def marker(self) -> Dict[str, str]:
         """Content of the marker of a complete environment."""
         return {self.package.lower(): self.version, "wheel": self.wheel}
+
+
+def machine_suffix() -> str:
+    """Return the end of folder names on this architecture; '' on x86_64."""
+    machine = platform.machine()
+    return "" if machine == HASHED_MACHINE else f"-{machine}"
 
 
 def find_release(request: SoftwareRequest) -> Release:
@@ -503,7 +511,8 @@ class WheelInstaller:
         return ["--require-hashes", "-r", listed]
 
     def _raise_download_error(self, package: str, tries: int, reason: str) -> None:
-        python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        python = f"Python {version} on {platform.machine()}"
         attempts = f" in {tries} tries" if tries > 1 else ""
         raise_setup_error(
             "download",

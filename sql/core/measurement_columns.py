@@ -284,6 +284,8 @@ DIMENSIONS = (
             "container",
             "worker_python",
             "hw_counters_missing",
+            "architecture",
+            "energy_missing",
         ),
     ),
     # Storage that served the data.

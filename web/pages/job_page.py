@@ -76,6 +76,7 @@ _NODE_COLUMNS = (
     "machine",
     "slot",
     "cpu_model",
+    "architecture",
     "cores_online",
     "cores_allowed",
     "cgroup_cpu_limit",

@@ -60,7 +60,8 @@ def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
             _read_machine_id(),
             read_text("/proc/sys/kernel/random/boot_id"),
         ),
-        "cpu_model": next(iter(_read_cpu_values(cpuinfo, "model name")), None),
+        "cpu_model": find_cpu_model(cpuinfo),
+        "architecture": platform.machine() or None,
         "cores_online": os.sysconf("SC_NPROCESSORS_ONLN"),
         "cores_allowed": len(os.sched_getaffinity(0)),
         "cgroup_cpu_limit": cgroup.cpu_limit(),
@@ -137,6 +138,19 @@ def detect_container() -> Optional[str]:
         product = read_text("/sys/class/dmi/id/product_name").strip()
         return f"virtual machine {product}".strip()
     return None
+
+
+def find_cpu_model(cpuinfo: List[str]) -> Optional[str]:
+    """Find the model; on ARM, whose kernels do not name it, the numbers of its maker and its core."""
+    model = next(iter(_read_cpu_values(cpuinfo, "model name")), None)
+    if model is not None:
+        return model
+    numbers = [
+        f"{key.partition(' ')[2]} {value}"
+        for key in ("CPU implementer", "CPU part", "CPU variant")
+        for value in _read_cpu_values(cpuinfo, key)[:1]
+    ]
+    return ", ".join(numbers) or None
 
 
 def find_machine(host: str, machine_ad: str, machine_id: str, boot_id: str) -> Optional[str]:

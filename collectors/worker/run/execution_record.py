@@ -216,14 +216,23 @@ def derive_metrics(values: Mapping[str, Any], threads: int = 1) -> Dict[str, flo
     """
     wall, cpu = values["payload_wall_s"], values["payload_user_s"] + values["payload_sys_s"]
     copy_wall, copy_cpu = (values.get(f"stagein_{clock}_s", 0.0) for clock in ("wall", "cpu"))
+    metrics = _derive_access_metrics(values, copy_wall, copy_cpu, threads)
+    metrics.update(_derive_energy_metrics(values))
     if values.get("run_mode") == PAIRED:  # the payload's wall time includes the other one's turns
-        return _derive_access_metrics(values, copy_wall, copy_cpu, threads)
+        return metrics
     job_wall = wall + values["setup_wall_s"] + copy_wall
     return {
         "eff_payload": cpu / (wall * threads),
         "eff_job": (cpu + values["setup_cpu_s"] + copy_cpu) / (job_wall * threads),
-        **_derive_access_metrics(values, copy_wall, copy_cpu, threads),
+        **metrics,
     }
+
+
+def _derive_energy_metrics(values: Mapping[str, Any]) -> Dict[str, float]:
+    """Derive the energy of one event; nothing without counters or events."""
+    joules = values.get("energy_j")
+    events = (values.get("events_read") or 0) * (values.get("passes_done") or 0)
+    return {"energy_per_event_j": joules / events} if joules is not None and events else {}
 
 
 def _derive_access_metrics(
@@ -273,6 +282,10 @@ def _outcome_metrics(outcome: ProcessOutcome) -> Dict[str, Any]:
         "processes": outcome.processes,
         "exit_code": outcome.exit_code,
         "exit_signal": outcome.exit_signal,
+        "energy_j": outcome.energy.joules,
+        "energy_idle_w": outcome.energy.idle_w,
+        "energy_idle_fraction": outcome.energy.idle_fraction,
+        "energy_missing": outcome.energy.missing,
     }
     if outcome.io is not None:
         figures.update({f"io_{name}": value for name, value in asdict(outcome.io).items()})

@@ -25,6 +25,7 @@ from ...job_spec import ExecutionLimits
 from ...record.outcome import ExecutionError, Failure
 from ..child_processes import BoundedLog, StopSignals, die_with_parent
 from ..probes import process_stats
+from ..probes.energy import SHARED_BY_TURNS, EnergyMeter, EnergyUse
 
 #: Seconds between two samples of the tree.
 SAMPLING_INTERVAL_S = 0.2
@@ -70,6 +71,7 @@ class ProcessOutcome:
     core_dumped: bool
     ended_by: str
     survivors: int
+    energy: EnergyUse
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def run_payload(
         ExecutionError: the command cannot be started.
         OSError: the node cannot start a process; ``errno`` is in :data:`FORK_FAILURE_ERRNOS`.
     """
+    meter = None if launched else EnergyMeter()
     start = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -143,7 +146,7 @@ def run_payload(
                 "node and is executable, and that its first line names an interpreter.",
             )
         ) from error
-    supervisor = _ProcessSupervisor(process, start, limits, signals, out, err)
+    supervisor = _ProcessSupervisor(process, start, limits, signals, out, err, meter)
     if launched:
         supervisor.allow_turns(launched.wall_limits)
     return supervisor.run()
@@ -158,8 +161,11 @@ class _ProcessSupervisor:
         signals: StopSignals,
         out: BoundedLog,
         err: BoundedLog,
+        meter: Optional[EnergyMeter],
     ) -> None:
         self._process = process
+        self._meter = meter
+        self._energy = EnergyUse(missing=SHARED_BY_TURNS)
         self._start = start
         self._limits = limits
         self._signals = signals
@@ -190,6 +196,8 @@ class _ProcessSupervisor:
     def run(self) -> ProcessOutcome:
         try:
             self._watch_payload()
+            if self._meter is not None:
+                self._energy = self._meter.finish()
         finally:
             # Also when the log could not be written: no process may remain.
             survivors = self._kill_survivors()
@@ -273,6 +281,8 @@ class _ProcessSupervisor:
         return tree
 
     def _sample_tree(self) -> None:
+        if self._meter is not None:
+            self._meter.update()
         tree = self._list_tree()
         for pid in tree:
             self._waits.update(process_stats.read_run_queue_waits(pid))
@@ -355,4 +365,5 @@ class _ProcessSupervisor:
             core_dumped=signaled and os.WCOREDUMP(self._status),
             ended_by=self._ended_by,
             survivors=survivors,
+            energy=self._energy,
         )

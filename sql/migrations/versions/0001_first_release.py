@@ -121,9 +121,8 @@ _TABLES = {
     "status_rule_set": "version:word document:long? started_us:int evaluated_us:int",
     "storage": """
         id:int file_name:text? file_url:text? file_size_bytes:int? file_class:text?
-        data_server:text? address_family:text? server_version:text? origin_version:text?
-        distance_method:text? client_cache_state:text? client_cache_method:text?
-        server_cache_state:text? server_cache_method:text?
+        data_server:text? address_family:text? server_version:text? client_cache_state:text?
+        client_cache_method:text? server_cache_state:text? server_cache_method:text?
     """,
     "subject": """
         id:int series:key test_name:text? variant:text? variant_label:text? site:text?
@@ -162,8 +161,8 @@ _TABLES = {
         psi_cpu_some_s:real? psi_io_some_s:real? psi_memory_some_s:real? cgroup_throttled_s:real?
         load1_start:real? load1_end:real? mem_available_start_bytes:int?
         mem_available_end_bytes:int? calibration_before_s:real? calibration_after_s:real? slot:text?
-        concurrent_door_jobs:int? door_rtt_s:real? origin_rtt_s:real? client_cached_fraction:real?
-        failure_class:word? failure_kind:text? failure_phase:text? failure_message:long? failure_transient:bool?
+        concurrent_door_jobs:int? door_rtt_s:real? client_cached_fraction:real? failure_class:word?
+        failure_kind:text? failure_phase:text? failure_message:long? failure_transient:bool?
         plausible:bool implausible_reasons:long? log_excerpt:long? import_wall_s:real?
         import_user_s:real? import_sys_s:real? compile_wall_s:real? passes_done:int?
         passes_counted:int? open_wall_s:real? open_user_s:real? open_sys_s:real?

@@ -493,6 +493,25 @@ def test_servers_of_both_sides_are_named() -> None:
     assert "Storage servers of both sides: XRootD v5.5.3." in same.notes
 
 
+def test_architectures_are_compared_as_an_axis() -> None:
+    simulated = SimulatedCampaign(effect=0.0).samples()
+    samples = [
+        replace(
+            s,
+            job_id=f"{s.job_id}-{name}",
+            host=f"{s.host}-{name}",
+            architecture=name,
+            build={**s.build, "root_platform": f"linux{name}"},
+            metrics={metric: factor * value for metric, value in s.metrics.items()},
+        )
+        for name, factor in (("x86_64", 1), ("aarch64", 2))
+        for s in simulated
+    ]
+    steps = rows(ask(samples, ComparisonQuery("architecture", "x86_64", "aarch64")))
+    assert {row.verdict for row in steps} == {Verdict.SLOWER}
+    assert {round(math.exp(row.effect), 3) for row in steps if row.effect} == {2.0}
+
+
 def test_server_upgrade_is_a_step_within_series() -> None:
     """Both versions are in one series, and can be compared as an axis."""
     old, new = "XRootD v5.5.3", "XRootD v6.2.0"

@@ -69,6 +69,9 @@ def test_cpu_and_memory_agree_with_rusage(bench: Any, tmp_path: Path) -> None:
     assert values["page_faults_minor"] == pytest.approx(account["minor"], rel=0.05)
     assert values["eff_payload"] == pytest.approx(cpu / values["payload_wall_s"])
     assert values["processes"] >= 8
+    assert values["architecture"] == os.uname().machine
+    # Either a figure, or the reason for none.
+    assert ("energy_j" in values) != ("energy_missing" in values)
 
 
 def test_cpu_of_orphans_is_accounted(bench: Any, tmp_path: Path) -> None:

@@ -382,6 +382,20 @@ def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:
         parse_software_request("xrootd:6.2")
 
 
+def test_environments_of_other_architectures_stay_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = make_xrootd_release("6.2.1").folder_name
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert make_xrootd_release("6.2.1").folder_name == f"{own}-aarch64"
+    assert wheels.find_wheel_sha256("6.40.00") == "", "these hashes are of x86_64 wheels"
+    foreign = tmp_path / "python"
+    foreign.write_bytes(b"\x7fELF of another machine")
+    foreign.chmod(0o755)
+    with pytest.raises(ExecutionError, match="another architecture than this node's aarch64"):
+        setup_commands.run_tool([str(foreign)], {}, "the Python")
+
+
 def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
     for release in (make_root_release("6.40.00"), make_xrootd_release("6.2.1")):
         folder = tmp_path / release.folder_name

@@ -1,0 +1,35 @@
+"""Columns added after release 0.2.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from treehammer.sql.core.column_types import REAL, StoredText
+
+revision = "0.3.0"
+down_revision = "0.2.0"
+branch_labels = None
+depends_on = None
+
+_TYPES: dict[str, Any] = {"text": StoredText(4000), "real": REAL}
+
+# Table -> its new columns, each NAME:TYPE, all of which may be NULL.
+_COLUMNS = {
+    "measurement": """
+        energy_j:real energy_idle_w:real energy_idle_fraction:real energy_per_event_j:real
+        origin_rtt_s:real
+    """,
+    "node": "architecture:text energy_missing:text",
+    "storage": "origin_version:text distance_method:text",
+}
+
+
+def upgrade() -> None:
+    """Add the columns."""
+    for table, columns in _COLUMNS.items():
+        for column in columns.split():
+            name, _, kind = column.partition(":")
+            op.add_column(table, sa.Column(name, _TYPES[kind]))

@@ -1,0 +1,117 @@
+"""Facts of a node: energy counters of a fake powercap tree with idle share and wrap, cores of ARM."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.job_spec import ExecutionLimits
+from treehammer.collectors.worker.child_processes import BoundedLog, StopSignals
+from treehammer.collectors.worker.probes import energy
+from treehammer.collectors.worker.probes.energy import EnergyMeter
+from treehammer.collectors.worker.probes.node_state import find_cpu_model
+from treehammer.collectors.worker.run import execution_record
+from treehammer.collectors.worker.run.payload_process import LaunchedPayload, run_payload
+
+RANGE_UJ = 1_000_000
+
+
+@pytest.fixture
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "powercap"
+    folder.mkdir()
+    monkeypatch.setattr(energy, "POWERCAP_FOLDER", str(folder))
+    return folder
+
+
+def add_zone(powercap: Path, zone: str, name: str, value: int = 0) -> Path:
+    folder = powercap / zone
+    folder.mkdir()
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+    (folder / "energy_uj").write_text(f"{value}\n")
+    return folder / "energy_uj"
+
+
+def test_packages_are_summed_across_a_wrap(powercap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = add_zone(powercap, "intel-rapl:0", "package-0", 900_000)
+    second = add_zone(powercap, "intel-rapl:1", "package-1", 100_000)
+    memory = add_zone(powercap, "intel-rapl:0:0", "dram")
+    platform = add_zone(powercap, "intel-rapl:2", "psys")
+    (powercap / "intel-rapl").mkdir()  # the control type, without counters
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:  # 0.05 J in half a second: 0.1 W
+        clock[0] += seconds
+        first.write_text("950000\n")
+
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    meter = EnergyMeter(0.5)
+    memory.write_text("777777\n")
+    platform.write_text("777777\n")
+    first.write_text("50000\n")  # wrapped: 100,000 more
+    meter.update()
+    first.write_text("40000\n")  # wrapped again: 990,000 more
+    second.write_text("210000\n")  # 110,000 more
+    clock[0] += 4
+    use = meter.finish()
+    assert use.joules == pytest.approx(1.2)
+    assert use.idle_w == pytest.approx(0.1)
+    assert use.idle_fraction == pytest.approx(0.1 * 4 / 1.2)
+    assert use.missing == ""
+
+
+def test_missing_energy_has_a_reason(powercap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no counter of a processor package" in EnergyMeter(0).finish().missing
+    counter = add_zone(powercap, "intel-rapl:0", "package-0")
+    meter = EnergyMeter(0)
+    counter.unlink()
+    assert meter.finish().missing == f"{counter}: No such file or directory"
+    counter.mkdir()  # also root cannot read it
+    assert EnergyMeter(0).finish().missing == f"{counter}: Is a directory"
+    counter.rmdir()
+    counter.write_text("busy\n")
+    assert EnergyMeter(0).finish().missing == f"{counter} holds no number: 'busy'"
+    monkeypatch.setattr(energy, "POWERCAP_FOLDER", str(powercap / "none"))
+    use = EnergyMeter(0).finish()
+    assert "none is missing" in use.missing
+    assert (use.joules, use.idle_w, use.idle_fraction) == (None, None, None)
+
+
+def test_payload_energy_is_measured_unless_it_takes_turns(powercap: Path, tmp_path: Path) -> None:
+    counter = add_zone(powercap, "intel-rapl:0", "package-0", 5)
+
+    def run(launched: LaunchedPayload | None = None) -> energy.EnergyUse:
+        command = [sys.executable, "-c", f"open({str(counter)!r}, 'w').write('500005')"]
+        with (
+            StopSignals() as signals,
+            BoundedLog(str(tmp_path / "out")) as out,
+            BoundedLog(str(tmp_path / "err")) as err,
+        ):
+            limits = ExecutionLimits(20, 0)
+            done = run_payload(command, {}, str(tmp_path), limits, signals, out, err, launched)
+        assert done.exit_code == 0
+        return done.energy
+
+    use = run()
+    assert (use.joules, use.idle_w, use.idle_fraction) == (0.5, 0.0, 0.0)
+    assert run(LaunchedPayload({}, lambda: None)).missing == energy.SHARED_BY_TURNS
+
+
+def test_energy_per_event_covers_all_passes() -> None:
+    values = {"payload_wall_s": 2.0, "payload_user_s": 1.0, "payload_sys_s": 0.0}
+    values |= {"setup_wall_s": 0.0, "setup_cpu_s": 0.0, "energy_j": 30.0}
+    derive = execution_record.derive_metrics
+    assert "energy_per_event_j" not in derive(values)
+    derived = derive({**values, "events_read": 100, "passes_done": 3})
+    assert derived["energy_per_event_j"] == pytest.approx(0.1)
+
+
+def test_arm_cores_are_named_by_their_numbers() -> None:
+    lines = ["processor\t: 0", "CPU implementer\t: 0x41", "CPU variant\t: 0x3", "CPU part\t: 0xd0c"]
+    assert find_cpu_model([*lines, *lines]) == "implementer 0x41, part 0xd0c, variant 0x3"
+    assert find_cpu_model(["model name\t: EPYC", *lines]) == "EPYC"
+    assert find_cpu_model([]) is None
