@@ -18,14 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.errors import StoreError
-from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.request_limits import (
     BodyBudget,
     RequestLimits,
-    list_shares,
     parse_json,
-    read_body,
     too_many_requests,
 )
 from treehammer.web.core.responses import (
@@ -50,18 +47,6 @@ KEY_DIVISOR, JOB_DIVISOR = 4, 40
 _BODY_BYTES, _WAITING_BYTES, _MARKS = 4000, 8_000_000, 50
 #: Maximum number of campaigns whose owner is kept in memory.
 MAX_KNOWN_OWNERS = 10_000
-
-
-class BarrierConflictError(Exception):
-    """A job expects another number of jobs than the earlier ones."""
-
-
-class TooManyBarriersError(Exception):
-    """The registry is full of barriers in use."""
-
-
-class BarrierShareError(Exception):
-    """A key or job has opened as many barriers as it may; the message names which of them."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +134,8 @@ class StartRegistry:
             key_id: key that signed the job's token.
 
         Raises:
-            BarrierConflictError: earlier jobs expect another number of jobs.
-            BarrierShareError: the key or job may not open a further barrier.
-            TooManyBarriersError: a new barrier does not fit.
+            RequestRefusedError: earlier jobs expect another number of jobs, a new barrier does not
+                fit, or the key or job may not open a further one.
         """
         now_s = self._now_s()
         barrier = self._barriers.get(id_)
@@ -159,8 +143,8 @@ class StartRegistry:
             job = (id_.campaign_id, job_id)
             barrier = self._open_barrier(id_, job, arrival.jobs, key_id, now_s)
         if barrier.jobs != arrival.jobs:
-            raise BarrierConflictError(
-                f"{barrier.jobs} jobs are to start together, not {arrival.jobs}"
+            raise RequestRefusedError(
+                409, f"{barrier.jobs} jobs are to start together, not {arrival.jobs}"
             )
         barrier.add(job_id, arrival, now_s)
         if barrier.is_due(arrival, now_s):
@@ -181,7 +165,7 @@ class StartRegistry:
         )
         self._make_room("key", KEY_DIVISOR, lambda candidate: candidate.key_id == key_id, now_s)
         if len(self._barriers) >= MAX_BARRIERS:
-            raise TooManyBarriersError
+            raise service_unavailable("too many loads start at the moment")
         barrier = self._barriers[id_] = _Barrier(jobs, key_id, job, now_s, now_s)
         return barrier
 
@@ -194,7 +178,9 @@ class StartRegistry:
         excess = len(barriers) + 1 - share
         started = [id_ for id_, barrier in barriers.items() if barrier.has_started(now_s)]
         if excess > len(started):
-            raise BarrierShareError(name)
+            raise too_many_requests(
+                f"too many common starts are pending with this {name}; try again later"
+            )
         for id_ in sorted(started, key=lambda id_: barriers[id_].seen_s)[: max(excess, 0)]:
             del self._barriers[id_]
 
@@ -225,11 +211,11 @@ class CommonStartEndpoint:
         grant = await self._access_control.require_submitter(request)
         if grant.job_id is None or grant.campaign_id is None:
             raise RequestRefusedError(403, "only the token of a job permits a common start")
-        with self._budget.open_lease(list_shares(grant)) as lease:
-            body = await read_body(request, self._limits, lease)
-        start_request = _parse_request(body)
+        async with self._budget.read_body(request, self._limits, grant) as body:
+            arrival = _parse_request(body)
         await self._require_owner(grant.campaign_id, grant.owner)
-        answer = self._register(start_request, grant)
+        id_ = BarrierId(grant.owner, grant.campaign_id, arrival.barrier)
+        answer = self._registry.register(id_, grant.job_id, arrival, grant.key_id)
         request.state.note = f"{answer.present} of {answer.jobs} jobs for {grant.name}"
         return AsciiJSONResponse(answer.model_dump())
 
@@ -247,19 +233,6 @@ class CommonStartEndpoint:
             if len(self._owned) >= MAX_KNOWN_OWNERS:
                 self._owned.clear()
             self._owned.add((campaign_id, owner))
-
-    def _register(self, arrival: StartRequest, grant: AccessGrant) -> StartAnswer:
-        id_ = BarrierId(grant.owner, str(grant.campaign_id), arrival.barrier)
-        try:
-            return self._registry.register(id_, str(grant.job_id), arrival, grant.key_id)
-        except BarrierConflictError as error:
-            raise RequestRefusedError(409, str(error)) from None
-        except BarrierShareError as error:
-            raise too_many_requests(
-                f"too many common starts are pending with this {error}; try again later"
-            ) from None
-        except TooManyBarriersError:
-            raise service_unavailable("too many loads start at the moment") from None
 
 
 def _parse_request(body: bytes) -> StartRequest:

@@ -44,9 +44,7 @@ from treehammer.web.core.measurement_writer import (
 from treehammer.web.core.request_limits import (
     BodyBudget,
     RequestLimits,
-    list_shares,
     parse_json,
-    read_body,
     too_many_requests,
 )
 from treehammer.web.core.responses import (
@@ -104,8 +102,7 @@ class MeasurementIngest:
         """Store uploaded measurements and respond with the outcome."""
         grant = await self._access_control.require_submitter(request)
         sender = make_sender(request, grant)
-        with self._budget.open_lease(list_shares(grant)) as lease:
-            body = await read_body(request, self._limits, lease)
+        async with self._budget.read_body(request, self._limits, grant) as body:
             measurements = await self._parse_body(body, grant)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
             added = await self._write(measurements, sender) if measurements else AddResult(0, 0)
@@ -404,8 +401,7 @@ class CampaignIngest:
         grant = await self._access_control.require_submitter(request)
         if grant.job_id is not None:
             raise RequestRefusedError(403, "the token of a job permits only its measurements")
-        with self._budget.open_lease(list_shares(grant)) as lease:
-            body = await read_body(request, self._limits, lease)
+        async with self._budget.read_body(request, self._limits, grant) as body:
             try:
                 async with asyncio.timeout(self._limits.response_s):
                     upload, result = await asyncio.get_running_loop().run_in_executor(

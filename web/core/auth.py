@@ -171,16 +171,13 @@ class AccessControl:
                 "The service's administrator creates one: treehammer token create"
             )
         if accept_stale_keys and not self.is_fresh:
-            return self._verify_stale(token.strip())
+            try:
+                return self._verify_token(token.strip())
+            except TokenError as error:
+                raise _unauthorized(error.message) from None
         grant = await self.grant_for_token(token.strip())
         request.scope.setdefault("state", {})[KEY_ID] = grant.key_id
         return grant
-
-    def _verify_stale(self, token: str) -> AccessGrant:
-        try:
-            return self._verify_token(token)
-        except TokenError as error:
-            raise _unauthorized(error.message) from None
 
     async def grant_for_token(self, token: str) -> AccessGrant:
         """Verify a token, after a refresh if its key is unknown.

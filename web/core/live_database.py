@@ -213,7 +213,9 @@ async def run_queries(work: Callable[[], Result], request: Request, seconds: flo
         await asyncio.shield(_cancel_until_done(group, running))
     if is_disconnected:
         raise service_unavailable("the client has closed the connection", "client gone")
-    raise _took_too_long(seconds)
+    raise service_unavailable(
+        f"the query took longer than {seconds:.0f} s; select less", "slow query"
+    )
 
 
 async def _wait_for_disconnect(request: Request) -> None:
@@ -227,9 +229,3 @@ async def _cancel_until_done(group: QueryGroup, running: asyncio.Future[Result])
         await asyncio.wait({running}, timeout=_REPEAT_CANCEL_S)
     if not running.cancelled():
         running.exception()  # Its outcome does not matter any more.
-
-
-def _took_too_long(seconds: float) -> RequestRefusedError:
-    return service_unavailable(
-        f"the query took longer than {seconds:.0f} s; select less", "slow query"
-    )

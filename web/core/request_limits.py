@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
-_GZIP = 16 + zlib.MAX_WBITS
+_GZIP, _PIECE_BYTES = 16 + zlib.MAX_WBITS, 65536
 
 
 def too_many_requests(sentence: str) -> RequestRefusedError:
@@ -46,88 +46,56 @@ class RequestLimits:
     response_s: float = 40.0
 
 
-@dataclass(frozen=True)
-class BudgetShare:
-    """Part of the budget that one client may use.
-
-    Attributes:
-        divisor: the share is the whole budget divided by it.
-    """
-
-    client: str
-    divisor: int
-    name: str
-
-
-def list_shares(grant: AccessGrant) -> list[BudgetShare]:
-    """List the shares of a token's key and job: half of the budget, and a quarter."""
-    shares = [BudgetShare(f"key {grant.key_id}", 2, "key")]
-    if grant.job_id is not None:
-        shares.append(BudgetShare(f"job {grant.key_id} {grant.job_id}", 4, "job"))
-    return shares
-
-
 class BodyBudget:
-    """Budget of bytes for all bodies in progress, with shares of clients."""
+    """Budget of bytes for all bodies in progress: half for a key, a quarter for a job.
+
+    Args:
+        limit: bytes of all bodies.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._used = 0
-        self._used_by_client: Counter[str] = Counter()
+        self._used: Counter[str] = Counter()
 
-    @contextmanager
-    def open_lease(self, shares: Sequence[BudgetShare] = ()) -> Iterator[BodyLease]:
-        """Yield a lease for one body within shares, returned to the budget at the end."""
-        lease = BodyLease(self, shares)
-        try:
-            yield lease
-        finally:
-            self._used -= lease.used
-            for share in shares:
-                self._used_by_client[share.client] -= lease.used
-                if self._used_by_client[share.client] <= 0:
-                    del self._used_by_client[share.client]
-
-    def reserve(self, count: int, shares: Sequence[BudgetShare]) -> None:
-        """Reserve bytes.
+    @asynccontextmanager
+    async def read_body(
+        self, request: Request, limits: RequestLimits, grant: AccessGrant
+    ) -> AsyncIterator[bytes]:
+        """Yield the decompressed body of a request, whose bytes return to the budget at the end.
 
         Raises:
-            RequestRefusedError: fewer bytes are left, in all or in a share.
+            RequestRefusedError: the body has the wrong type, is too large or damaged, or fewer bytes
+                are left, in all or in the share of the token's key or job.
         """
-        for share in shares:
-            if self._used_by_client[share.client] + count > self._limit // share.divisor:
+        shares = {f"key {grant.key_id}": ("key", 2)}
+        if grant.job_id is not None:
+            shares[f"job {grant.key_id} {grant.job_id}"] = ("job", 4)
+        pieces: list[bytes] = []
+        try:
+            async for piece in _read_pieces(request, limits):
+                self._require_room(len(piece), shares)
+                self._used.update(dict.fromkeys(("", *shares), len(piece)))
+                pieces.append(piece)
+            yield b"".join(pieces)
+        finally:
+            used = sum(map(len, pieces))
+            self._used.subtract(dict.fromkeys(("", *shares), used))
+            self._used = +self._used
+
+    def _require_room(self, count: int, shares: Mapping[str, tuple[str, int]]) -> None:
+        for client, (name, divisor) in shares.items():
+            if self._used[client] + count > self._limit // divisor:
                 raise too_many_requests(
-                    f"too many bytes are in progress with this {share.name}; try again later"
+                    f"too many bytes are in progress with this {name}; try again later"
                 )
-        if self._used + count > self._limit:
+        if self._used[""] + count > self._limit:
             raise service_unavailable(
                 "the service's memory for requests is full; try again later", "memory full"
             )
-        self._used += count
-        for share in shares:
-            self._used_by_client[share.client] += count
 
 
-class BodyLease:
-    """Bytes of a :class:`BodyBudget` reserved for one body."""
-
-    def __init__(self, budget: BodyBudget, shares: Sequence[BudgetShare]) -> None:
-        self._budget = budget
-        self._shares = shares
-        self.used = 0
-
-    def reserve(self, count: int) -> None:
-        """Reserve more bytes; see :meth:`BodyBudget.reserve`."""
-        self._budget.reserve(count, self._shares)
-        self.used += count
-
-
-async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -> bytes:
-    """Read and decompress the body of a request.
-
-    Raises:
-        RequestRefusedError: the body has the wrong type, is too large or damaged.
-    """
+async def _read_pieces(request: Request, limits: RequestLimits) -> AsyncIterator[bytes]:
+    """Yield the decompressed body of a request in pieces of bounded size."""
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
@@ -142,54 +110,35 @@ async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limits.packed_bytes:
         raise _body_too_large(f"{limits.packed_bytes} bytes")
-    unpacker = _GzipUnpacker() if coding == "gzip" else None
-    return await _read_chunks(request, limits, lease, unpacker)
-
-
-async def _read_chunks(
-    request: Request, limits: RequestLimits, lease: BodyLease, unpacker: _GzipUnpacker | None
-) -> bytes:
-    body = bytearray()
-    packed = 0
+    unpacker = zlib.decompressobj(_GZIP) if coding == "gzip" else None
+    packed = unpacked = 0
     async for chunk in request.stream():
         packed += len(chunk)
         if packed > limits.packed_bytes:
             raise _body_too_large(f"{limits.packed_bytes} bytes")
-        for piece in unpacker.feed(chunk) if unpacker else (chunk,):
-            if len(body) + len(piece) > limits.unpacked_bytes:
+        for piece in _unpack(unpacker, chunk) if unpacker else (chunk,):
+            unpacked += len(piece)
+            if unpacked > limits.unpacked_bytes:
                 raise _body_too_large(f"{limits.unpacked_bytes} bytes")
-            lease.reserve(len(piece))
-            body += piece
-    if unpacker:
-        unpacker.finish()
-    return bytes(body)
-
-
-class _GzipUnpacker:
-    """Decompressor of one gzip member, in pieces of bounded size."""
-
-    PIECE = 65536
-
-    def __init__(self) -> None:
-        self._unpacker = zlib.decompressobj(_GZIP)
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        full = False
-        while chunk or full:
-            if self._unpacker.eof and chunk:
-                raise RequestRefusedError(400, "data follows the end of the gzip data")
-            try:
-                piece = self._unpacker.decompress(chunk, self.PIECE)
-            except zlib.error:
-                raise RequestRefusedError(400, "the body is not gzip data, or is damaged") from None
             yield piece
-            # A full piece may leave more output pending although the chunk is consumed.
-            full = len(piece) == self.PIECE
-            chunk = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+    if unpacker and not unpacker.eof:
+        raise RequestRefusedError(400, "the gzip data is truncated")
 
-    def finish(self) -> None:
-        if not self._unpacker.eof:
-            raise RequestRefusedError(400, "the gzip data is truncated")
+
+def _unpack(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
+    """Decompress a chunk of one gzip member."""
+    full = False
+    while chunk or full:
+        if unpacker.eof and chunk:
+            raise RequestRefusedError(400, "data follows the end of the gzip data")
+        try:
+            piece = unpacker.decompress(chunk, _PIECE_BYTES)
+        except zlib.error:
+            raise RequestRefusedError(400, "the body is not gzip data, or is damaged") from None
+        yield piece
+        # A full piece may leave more output pending although the chunk is consumed.
+        full = len(piece) == _PIECE_BYTES
+        chunk = unpacker.unconsumed_tail or unpacker.unused_data
 
 
 def _body_too_large(limit: str) -> RequestRefusedError:

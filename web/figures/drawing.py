@@ -75,7 +75,8 @@ def draw_chart(
     width, height = map(float, size.groups())
     # Points of a pixel: one, unless the file has the width of a paper's column.
     scale = width_mm / _MM_PER_POINT / width if width_mm else 1.0
-    texts = {**metadata, "CreationDate": _format_now()} if metadata else {}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    texts = {**metadata, "CreationDate": now} if metadata else {}
     if form == "png":
         options = {"scale": scale, "ppi": _PAPER_DPI} if width_mm else {"scale": _PNG_SCALE}
         return _add_png_texts(bytes(vl_convert.svg_to_png(svg, **options)), texts)
@@ -86,10 +87,6 @@ def draw_chart(
         height_mm = width_mm * height / width
         svg = svg.replace(size[0], f'width="{width_mm:g}mm" height="{height_mm:.2f}mm"', 1)
     return _add_svg_metadata(svg, texts).encode()
-
-
-def _format_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _add_png_texts(png: bytes, texts: Mapping[str, str]) -> bytes:
@@ -108,8 +105,12 @@ def _add_pdf_info(pdf: bytes, texts: Mapping[str, str]) -> bytes:
         return pdf
     count, root, table = map(int, trailer.groups())
     start = len(pdf) + 1
-    entries = {**texts, "CreationDate": _format_pdf_time(texts["CreationDate"])}
-    info = " ".join(f"/{name} {_encode_pdf_text(text)}" for name, text in entries.items())
+    digits = re.sub("[^0-9]", "", texts["CreationDate"])
+    entries = {
+        name: (codecs.BOM_UTF16_BE + text.encode("utf-16-be")).hex()
+        for name, text in {**texts, "CreationDate": f"D:{digits[:14]}Z"}.items()
+    }
+    info = " ".join(f"/{name} <{text}>" for name, text in entries.items())
     update = f"\n{count} 0 obj\n<< {info} >>\nendobj\n"
     position = len(pdf) + len(update)
     update += (
@@ -117,15 +118,6 @@ def _add_pdf_info(pdf: bytes, texts: Mapping[str, str]) -> bytes:
     )
     update += f"/Info {count} 0 R /Prev {table} >>\nstartxref\n{position}\n%%EOF\n"
     return pdf + update.encode("ascii")
-
-
-def _encode_pdf_text(text: str) -> str:
-    encoded = codecs.BOM_UTF16_BE + text.encode("utf-16-be")
-    return f"<{encoded.hex()}>"
-
-
-def _format_pdf_time(time: str) -> str:
-    return f"D:{re.sub('[^0-9]', '', time)[:14]}Z"
 
 
 def _add_svg_metadata(svg: str, texts: Mapping[str, str]) -> str:

@@ -206,18 +206,16 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
         compared, all_sites = [
             DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups for figure in figures
         ]
-    relative_means = compare_with_same_work(
+    relative_means, connected = compare_with_same_work(
         compared, all_sites, query.metric, query.group_columns, query.by
     )
     points = []
     for key, groups in _group_by(compared, query.group_columns).items():
-        relative = relative_means.by_group.get(key)
+        relative = relative_means.get(key)
         numbers = (relative.count, relative.difference, relative.rms) if relative else (0,)
         named = dict(zip(query.group_columns, key, strict=True))
         points.append(FigurePoint(named, *numbers, **_count_outcomes(groups)))
-    return _collect_points(
-        store, query, points, source=figures[0].source, connected=relative_means.connected
-    )
+    return _collect_points(store, query, points, source=figures[0].source, connected=connected)
 
 
 def _variant_labels(points: Iterable[FigurePoint], groups: Sequence[str]) -> VariantLabels:
@@ -284,7 +282,10 @@ def _build_points(
     groups: Sequence[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
 ) -> list[FigurePoint]:
     if query.view == View.LATENCY:
-        return [_group_reads(group) for group in groups]
+        return [
+            FigurePoint(group.by, group.good, reads=group.reads, **_count_outcomes([group]))
+            for group in groups
+        ]
     if query.view == View.DISTRIBUTION:
         return _distribution_points(groups, values, query)
     if query.bars == Bars.INTERVAL:
@@ -301,12 +302,6 @@ def _require_few_measurements(connection: Connection, figure: FigureQuery) -> No
         hint="Choose fewer days, a campaign, a site or a release. Means of the metrics "
         f"{', '.join(ROLLUP_METRICS[:6])} and some others by site, test, variant, release, dataset, "
         "door and day are stored aggregated and have no limit.",
-    )
-
-
-def _group_reads(group: FigureGroup) -> FigurePoint:
-    return FigurePoint(
-        key=group.by, number=group.good, reads=group.reads, **_count_outcomes([group])
     )
 
 

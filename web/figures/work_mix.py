@@ -195,18 +195,6 @@ class RelativeMean:
     count: int
 
 
-@dataclass(frozen=True)
-class RelativeMeans:
-    """Differences of a figure.
-
-    Attributes:
-        by_group: values of the group columns -> difference.
-    """
-
-    by_group: dict[GroupKey, RelativeMean]
-    connected: bool
-
-
 class _WorkMean(NamedTuple):
     """Mean of one work in a group: ln of its ratio to the reference."""
 
@@ -223,7 +211,7 @@ def compare_with_same_work(
     metric: str,
     columns: Sequence[str],
     by: str,
-) -> RelativeMeans:
+) -> tuple[dict[GroupKey, RelativeMean], bool]:
     """Compare the groups of a figure with the median of the same work over sites.
 
     Differences between places are fitted together with those between works, so that another mix of
@@ -231,6 +219,10 @@ def compare_with_same_work(
 
     Args:
         by: the one whose values are places; the others define lines.
+
+    Returns:
+        differences by the values of the group columns, and whether common work connects all places of
+        each line.
     """
     find_work = _make_work_finder(columns)
     references = _find_references(site_groups, metric, find_work)
@@ -250,7 +242,7 @@ def compare_with_same_work(
         values, is_connected = _fit_places(means)
         connected &= is_connected
         by_group |= _combine_means(means, values)
-    return RelativeMeans(by_group, connected)
+    return by_group, connected
 
 
 def _make_work_finder(columns: Sequence[str]) -> Callable[[FigureGroup], WorkKey]:

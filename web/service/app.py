@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -190,27 +190,17 @@ class _ApiEndpoints:
         return Response(description, media_type="application/json")
 
     async def get_live(self, _request: Request) -> Response:
-        live = Health(status="ok", version=__version__, time_us=time.time_ns() // 1000)
-        return AsciiJSONResponse(live.model_dump())
+        return AsciiJSONResponse(_describe_health("ok"))
 
     async def get_health(self, _request: Request) -> Response:
-        now_us = time.time_ns() // 1000
         if not _describe_failure(self.access_control, self.writer):
-            ready = Health(status="ok", version=__version__, time_us=now_us)
-            return AsciiJSONResponse(ready.model_dump())
-        health = Health(status="unavailable", version=__version__, time_us=now_us)
-        return AsciiJSONResponse(health.model_dump(), 503, service_unavailable("").headers)
+            return AsciiJSONResponse(_describe_health("ok"))
+        headers = service_unavailable("").headers
+        return AsciiJSONResponse(_describe_health("unavailable"), 503, headers)
 
     async def get_token(self, request: Request) -> Response:
         grant = await self.access_control.authenticate(request)
-        token = Token(
-            role=grant.role,
-            key_id=grant.key_id,
-            name=grant.name,
-            expires_us=grant.expires_us,
-            campaign_id=grant.campaign_id,
-            job_id=grant.job_id,
-        )
+        token = Token(**{name: getattr(grant, name) for name in Token.model_fields})
         return AsciiJSONResponse(token.model_dump())
 
     async def get_measurement(self, request: Request) -> Response:
@@ -225,6 +215,11 @@ class _ApiEndpoints:
         if record is None:
             raise RequestRefusedError(404, "there is no measurement with this identity")
         return AsciiJSONResponse(record)
+
+
+def _describe_health(status: Literal["ok", "unavailable"]) -> dict[str, Any]:
+    now_us = time.time_ns() // 1000
+    return Health(status=status, version=__version__, time_us=now_us).model_dump()
 
 
 @cache
@@ -337,7 +332,7 @@ def error_response(
         return AsciiJSONResponse({"error": sentence}, status, headers)
     if status == 401:
         return sign_in_page.sign_in_view(context, request, sentence, headers)
-    title = _status_phrase(status)
+    titles = {other.value: other.phrase for other in HTTPStatus}
     CURRENT_REQUEST.set(request)
     sections = (
         headline(end_sentence(sentence)),
@@ -345,14 +340,7 @@ def error_response(
         Paragraph(Link("Overview", link_to("overview"))),
         quiet(f"Status {status}"),
     )
-    content = PageContent(title, sections, status=status)
+    content = PageContent(titles.get(status, "Error"), sections, status=status)
     response = context.render_html(content, request)
     response.headers.update(headers)
     return response
-
-
-def _status_phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"

@@ -219,27 +219,17 @@ def _refuse_failed(error: BaseException) -> RequestRefusedError:
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    client = scope.get("client") or ("-", 0)
     path = scope.get("raw_path", b"?")[:_MAX_PATH_CHARS].decode("ascii", "replace")
+    fields = {
+        "client": (scope.get("client") or ("-", 0))[0],
+        "method": scope["method"],
+        "path": path if path.isprintable() else ascii(path),
+        "status": status,
+        "milliseconds": round(1000 * seconds, 1),
+    }
     note = scope.get("state", {}).get("note", "")
-    path = path if path.isprintable() else ascii(path)
-    method, milliseconds = scope["method"], round(1000 * seconds, 1)
-    _ACCESS.info(
-        "%s %s %s %d %.1f ms%s",
-        client[0],
-        method,
-        path,
-        status,
-        milliseconds,
-        f" ({note})" if note else "",
-        extra={
-            "client": client[0],
-            "method": method,
-            "path": path,
-            "status": status,
-            "milliseconds": milliseconds,
-        },
-    )
+    note = f" ({note})" if note else ""
+    _ACCESS.info("%s %s %s %d %.1f ms%s", *fields.values(), note, extra=fields)
 
 
 @dataclass(frozen=True)

@@ -60,53 +60,38 @@ def check_settings(settings: Settings) -> None:
     chain, key = settings.serve_certificate, settings.serve_certificate_key
     proxied = settings.serve_behind_proxy
     is_exposed = not (proxied or is_loopback(settings.serve_host))
-    rules = (
-        (
-            bool(chain) != bool(key),
-            ConfigError(
-                f"{'serve_certificate_key' if chain else 'serve_certificate'} is missing: "
-                "certificate and key are needed together"
-            ),
-        ),
-        (
-            chain and proxied,
-            ConfigError(
-                "a certificate and serve_behind_proxy are mutually exclusive: "
-                "TLS terminates in one place"
-            ),
-        ),
-        (
-            settings.serve_user_header and not proxied,
-            ConfigError(
-                f"without a proxy every client could send {settings.serve_user_header}",
-                where="serve_user_header",
-                hint="Give --behind-proxy, and configure the proxy to remove the header from "
-                "the requests of clients.",
-            ),
-        ),
-        (
-            is_exposed and not settings.serve_without_proxy,
-            ConfigError(
-                f"other machines would reach {settings.serve_host} without a proxy, which "
-                "limits slow and greedy clients",
-                where="serve_host",
-                hint=f"Install nginx.conf or Caddyfile of {DEPLOYMENT}, and give --behind-proxy. "
-                "In a closed network, --without-proxy permits it with a certificate.",
-            ),
-        ),
-        (
-            is_exposed and not chain,
-            ConfigError(
-                f"without a certificate, tokens would travel unencrypted to {settings.serve_host}",
-                where="serve_host",
-                hint="Give serve_certificate and serve_certificate_key, or --behind-proxy if a "
-                "proxy in front terminates TLS.",
-            ),
-        ),
-    )
-    for violated, error in rules:
-        if violated:
-            raise error
+    if bool(chain) != bool(key):
+        raise ConfigError(
+            f"{'serve_certificate_key' if chain else 'serve_certificate'} is missing: "
+            "certificate and key are needed together"
+        )
+    if chain and proxied:
+        raise ConfigError(
+            "a certificate and serve_behind_proxy are mutually exclusive: "
+            "TLS terminates in one place"
+        )
+    if settings.serve_user_header and not proxied:
+        raise ConfigError(
+            f"without a proxy every client could send {settings.serve_user_header}",
+            where="serve_user_header",
+            hint="Give --behind-proxy, and configure the proxy to remove the header from "
+            "the requests of clients.",
+        )
+    if is_exposed and not settings.serve_without_proxy:
+        raise ConfigError(
+            f"other machines would reach {settings.serve_host} without a proxy, which "
+            "limits slow and greedy clients",
+            where="serve_host",
+            hint=f"Install nginx.conf or Caddyfile of {DEPLOYMENT}, and give --behind-proxy. "
+            "In a closed network, --without-proxy permits it with a certificate.",
+        )
+    if is_exposed and not chain:
+        raise ConfigError(
+            f"without a certificate, tokens would travel unencrypted to {settings.serve_host}",
+            where="serve_host",
+            hint="Give serve_certificate and serve_certificate_key, or --behind-proxy if a "
+            "proxy in front terminates TLS.",
+        )
 
 
 def service_url(settings: Settings) -> str:

@@ -22,16 +22,13 @@ from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.api import common_start, page_data
 from treehammer.web.api.common_start import (
-    BarrierConflictError,
     BarrierId,
-    BarrierShareError,
     StartRegistry,
-    TooManyBarriersError,
 )
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
-from treehammer.web.core.responses import StartAnswer, StartRequest
+from treehammer.web.core.responses import RequestRefusedError, StartAnswer, StartRequest
 from treehammer.web.display_formats import today
 from treehammer.web.page import PageOperation
 
@@ -358,10 +355,10 @@ def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     registry = StartRegistry(clock)
     register(registry, "campaign", "a", arrive("a"))
-    with pytest.raises(BarrierConflictError, match="3 jobs are to start together, not 4"):
+    with pytest.raises(RequestRefusedError, match="3 jobs are to start together, not 4"):
         register(registry, "campaign", "a", arrive("b", jobs=4))
     register(registry, "campaign", "b", arrive("a"))
-    with pytest.raises(TooManyBarriersError):
+    with pytest.raises(RequestRefusedError, match="too many loads"):
         register(registry, "campaign", "c", arrive("a"), "other key")
     clock.now_s += common_start.IDLE_S + 2
     register(registry, "campaign", "c", arrive("a"))
@@ -377,11 +374,11 @@ def test_one_job_leaves_places_to_others() -> None:
     }
     for number in range(shares["job"]):
         register(registry, "c", str(number), arrive("greedy", jobs=1 + number % 2))
-    with pytest.raises(BarrierShareError, match="job"):
+    with pytest.raises(RequestRefusedError, match="job"):
         register(registry, "c", "more", arrive("greedy"))
     for number in range(shares["key"] - shares["job"]):
         register(registry, "c", f"key {number}", arrive(f"j{number}"))
-    with pytest.raises(BarrierShareError, match="key"):
+    with pytest.raises(RequestRefusedError, match="key"):
         register(registry, "c", "even more", arrive("j"))
     assert register(registry, "c", "0", arrive("other", jobs=1)).present == 1, "its jobs still meet"
     assert register(registry, "c", "of another key", arrive("a"), "other").present == 1
