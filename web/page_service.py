@@ -81,7 +81,9 @@ _PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 class FigureFiles:
     """Draws files with :mod:`treehammer.web.figures.drawing` and caches the latest."""
 
-    def __init__(self) -> None:
+    def __init__(self, _resources: PageResources) -> None:
+        # Drawing takes seconds; waiting requests must not block other pages.
+        self.pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
         self._lock = threading.Lock()
         self._cached: OrderedDict[str, bytes] = OrderedDict()
 
@@ -160,10 +162,6 @@ class PageContext:
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
-    _drawing: anyio.CapacityLimiter = field(
-        default_factory=lambda: anyio.CapacityLimiter(MAX_DRAWING_PROCESSES)
-    )
-    _files: FigureFiles = field(default_factory=FigureFiles)
 
     def declared_route(self, page: Page) -> Route:
         """Create the route of a declared page."""
@@ -193,8 +191,8 @@ class PageContext:
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
             slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
-            # Drawing takes a second; waiting requests must not block other pages.
-            slots = self._drawing if DRAWING in request.query_params else slots
+            if DRAWING in request.query_params:
+                slots = self.resources.share(FigureFiles).pool.limiter
             async with _acquire_slot(slots):
                 work = functools.partial(self._respond, handle_page, request)
                 return await run_queries(work, request, self.resources.settings.serve_query_seconds)
@@ -230,7 +228,9 @@ class PageContext:
         if name not in charts or form not in DRAWN_FORMATS:
             formats = " or ".join(DRAWN_FORMATS)
             raise RequestRefusedError(404, f"this page has no chart {drawing[:80]!r} as {formats}")
-        chart = self._files.draw_file(form, {"chart": charts[name].specification})
+        chart = self.resources.share(FigureFiles).draw_file(
+            form, {"chart": charts[name].specification}
+        )
         return make_figure_response("figure", form, chart)
 
     def render_html(self, content: PageContent, request: Request) -> Response:

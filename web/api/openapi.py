@@ -17,7 +17,7 @@ from treehammer.collectors.job_spec import (
 )
 from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.tables import DataTable, Row
+from treehammer.tables import DataTable
 from treehammer.version import __version__
 from treehammer.web.addresses import link_to
 from treehammer.web.api.ingest import MAX_ROWS, CampaignDocument
@@ -389,16 +389,16 @@ def _build_parameter_table(operation: Mapping[str, Any]) -> DataTable:
     ]
     hidden = len(parameters) - len(listed)
     note = f"Conditions on {hidden} columns of the catalogue, as COLUMN=VALUE." if hidden else ""
-    rows = [_parameter_row(parameter) for parameter in listed]
+    rows = []
+    for parameter in listed:
+        schema = parameter["schema"]
+        values = schema.get("enum") or schema.get("items", {}).get("enum") or ()
+        rows.append(
+            {
+                "name": parameter["name"] + (" (required)" if parameter["required"] else ""),
+                "place": parameter["in"],
+                "meaning": parameter.get("description", ""),
+                "values": ", ".join(map(str, values)) or schema.get("type", ""),
+            }
+        )
     return DataTable(operation["operationId"], "Parameters", columns, rows, "No parameters.", note)
-
-
-def _parameter_row(parameter: Mapping[str, Any]) -> Row:
-    schema = parameter["schema"]
-    values = schema.get("enum") or schema.get("items", {}).get("enum") or ()
-    return {
-        "name": parameter["name"] + (" (required)" if parameter["required"] else ""),
-        "place": parameter["in"],
-        "meaning": parameter.get("description", ""),
-        "values": ", ".join(map(str, values)) or schema.get("type", ""),
-    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -21,7 +21,6 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client import generate_latest as format_registry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -115,24 +114,15 @@ class ServiceMetrics:
 
     def observe_writer(self, writer: MeasurementWriter) -> None:
         """Report the length of a writer's queue and whether its last write succeeded."""
+        queue = "Measurements that wait to be written."
+        limit = "Maximum number of measurements that wait to be written."
+        writable = "1 if the last write succeeded, 0 if it failed."
         for name, text, read in (
-            (
-                "treehammer_queue_measurements",
-                "Measurements that wait to be written.",
-                lambda: writer.waiting,
-            ),
-            (
-                "treehammer_queue_limit_measurements",
-                "Maximum number of measurements that wait to be written.",
-                lambda: writer.max_waiting,
-            ),
-            (
-                "treehammer_database_writable",
-                "1 if the last write succeeded, 0 if it failed.",
-                lambda: not writer.failure,
-            ),
+            ("queue_measurements", queue, lambda: writer.waiting),
+            ("queue_limit_measurements", limit, lambda: writer.max_waiting),
+            ("database_writable", writable, lambda: not writer.failure),
         ):
-            Gauge(name, text, registry=self.registry).set_function(read)
+            Gauge(f"treehammer_{name}", text, registry=self.registry).set_function(read)
 
     @contextmanager
     def time_commit(self, kind: str) -> Iterator[None]:
@@ -152,11 +142,9 @@ class ServiceMetrics:
 
     def count_written(self, added: AddResult) -> None:
         """Count the measurements of a committed transaction."""
-        for outcome, count in (
-            ("new", added.new),
-            ("known", added.known),
-            ("conflicting", len(added.conflicting)),
-        ):
+        conflicting = len(added.conflicting)
+        counts = {"new": added.new, "known": added.known, "conflicting": conflicting}
+        for outcome, count in counts.items():
             self._received.labels(outcome).inc(count)
 
     def update_database_size(self, measure: Callable[[], tuple[str, int | None]]) -> None:
@@ -174,7 +162,7 @@ class ServiceMetrics:
 
     def format_text(self) -> bytes:
         """Format all metrics in the Prometheus text format."""
-        return format_registry(self.registry)
+        return generate_latest(self.registry)
 
 
 class MeteredSink:
@@ -225,8 +213,16 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 def metrics_view(store: Store, _request: Request) -> Response:
     """Respond with the current metrics."""
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for name, (text, labels) in FAMILIES.items():
+        kind = CounterMetricFamily if name == "measurements" else GaugeMetricFamily
+        families[name] = kind(f"treehammer_{name}", text, labels=labels)
+    now_us = time.time_ns() // 1000
+    for list_samples in (_count_outcomes, _list_performances, _list_states, _list_regressions):
+        for name, labels, value in list_samples(store, now_us):
+            families[name].add_metric(labels, value)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_MetricsCollector(list(_metric_families(store))))
+    registry.register(_FamilyCollector([*families.values()]))
     return Response(
         generate_latest(registry),
         media_type=METRICS_MEDIA_TYPE,
@@ -234,7 +230,7 @@ def metrics_view(store: Store, _request: Request) -> Response:
     )
 
 
-class _MetricsCollector(Collector):
+class _FamilyCollector(Collector):
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
@@ -243,177 +239,143 @@ class _MetricsCollector(Collector):
         return self._families
 
 
-def _metric_families(store: Store) -> Iterable[Metric]:
-    info = GaugeMetricFamily("treehammer_info", "Version of the service.", labels=["version"])
-    info.add_metric([__version__], 1)
-    yield info
-    yield from _measurement_families(store)
-    yield from _performance_families(store)
-    yield from _alarm_families(store)
-    yield _use_family(store)
-    yield from _regression_families(store)
-    jobs = GaugeMetricFamily(
-        "treehammer_jobs",
-        "Unfinished jobs, by the last known state in their batch system.",
-        labels=["state"],
-    )
-    counts = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
-    for state in OPEN_JOB_STATES:
-        jobs.add_metric([state], counts.get(state, 0))
-    yield jobs
-
-
-def _measurement_families(store: Store) -> Iterable[Metric]:
-    measurements = CounterMetricFamily(
-        "treehammer_measurements",
+_PERIOD = f"over the last {PERFORMANCE_DAYS} days"
+#: Name of a family -> description and labels.
+FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "info": ("Version of the service.", ["version"]),
+    "measurements": (
         "Measurements in the database, by site and outcome: good, implausible, a failure class, "
         "or not supported.",
-        labels=["site", "outcome"],
-    )
-    last = GaugeMetricFamily(
-        "treehammer_last_measured_day_seconds",
+        ["site", "outcome"],
+    ),
+    "last_measured_day_seconds": (
         "Start of the last day (UTC) with measurements at the site, in seconds since 1970.",
-        labels=["site"],
-    )
+        ["site"],
+    ),
+    "site_cpu_efficiency": (
+        f"CPU efficiency of jobs on the work of similar sites, {_PERIOD}.",
+        ["site"],
+    ),
+    "site_cpu_efficiency_median": (
+        f"Median of similar sites on that work, {_PERIOD}.",
+        ["site"],
+    ),
+    "site_event_time_ratio": (
+        f"Wall time per event relative to the median of similar sites on the same work, {_PERIOD}: "
+        "1.2 is 20 % slower.",
+        ["site"],
+    ),
+    "site_read_latency_seconds": (
+        f"Quantile of the latency of all reads of good measurements, {_PERIOD}.",
+        ["site", "quantile"],
+    ),
+    "site_status": ("1 for the state that the site is in.", ["site", "status"]),
+    "state_code": (
+        "State of a site, its jobs or storage, a release, a central event or the service: "
+        "0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
+        ["kind", "name"],
+    ),
+    "in_downtime": ("1 during an announced downtime of the site.", ["kind", "name"]),
+    "state_excused": (
+        "1 during a downtime of the site or a central event, when its state alarms nobody.",
+        ["kind", "name"],
+    ),
+    "state_since_seconds": (
+        "Time since which the subject is in its state, in seconds since 1970; absent if unknown.",
+        ["kind", "name"],
+    ),
+    "state_figure": (
+        "Figures that states depend on, in their unit.",
+        ["kind", "name", "figure", "unit"],
+    ),
+    "site_use": (
+        "1 for what may be sent to the jobs, the storage or a door of a site: usable, probe only, "
+        "excluded.",
+        ["site", "of", "door", "use"],
+    ),
+    "regression_ratio": (
+        "Relative change of a metric with release b against a, of the variant with the largest: "
+        "0.08 is 8 % more. States: confirmed by a rerun, rerunning, suspected or undecided.",
+        ["test", "a", "b", "metric", "state", "comparison"],
+    ),
+    "change_ratio": (
+        "Relative change of a metric at a confirmed change point of the last week to the slower.",
+        ["test", "metric", "attribution", "subject", "change"],
+    ),
+    "jobs": ("Unfinished jobs, by the last known state in their batch system.", ["state"]),
+}
+#: Name of a family, labels and value.
+Sample = tuple[str, Sequence[str], float]
+
+
+def _count_outcomes(store: Store, _now_us: int) -> Iterator[Sample]:
+    yield "info", [__version__], 1
     latest: dict[str, int] = {}
     for row in overview_queries.count_site_outcomes(store):
-        measurements.add_metric([row.site, row.outcome], row.measurements)
+        yield "measurements", [row.site, row.outcome], row.measurements
         latest[row.site] = max(latest.get(row.site, 0), row.last_day)
     for site, day in latest.items():
-        last.add_metric([site], midnight_us(day_from_number(day)) / 1e6)
-    return measurements, last
+        yield "last_measured_day_seconds", [site], midnight_us(day_from_number(day)) / 1e6
+    counts = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    for state in OPEN_JOB_STATES:
+        yield "jobs", [state], counts.get(state, 0)
 
 
-def _performance_families(store: Store) -> Iterable[Metric]:
-    """Return the performance of sites on the work that similar sites did as well, and their latency."""
+def _list_performances(store: Store, _now_us: int) -> Iterator[Sample]:
+    """List the performance of sites on the work that similar sites did as well, and their latency."""
     first_day = day_number(today() - timedelta(days=PERFORMANCE_DAYS - 1))
     efficiency, event_time = PERFORMANCE_METRICS
     comparisons = compare_sites_since(store, PERFORMANCE_METRICS, first_day)
-    period = f"over the last {PERFORMANCE_DAYS} days"
-    own_efficiency, median = (
-        GaugeMetricFamily(f"treehammer_site_{name}", text, labels=["site"])
-        for name, text in (
-            ("cpu_efficiency", f"CPU efficiency of jobs on the work of similar sites, {period}."),
-            ("cpu_efficiency_median", f"Median of similar sites on that work, {period}."),
-        )
-    )
     for site, comparison in comparisons[efficiency].items():
         if comparison.own_mean is not None and comparison.peer_median is not None:
-            own_efficiency.add_metric([site], comparison.own_mean)
-            median.add_metric([site], comparison.peer_median)
-    ratio = GaugeMetricFamily(
-        "treehammer_site_event_time_ratio",
-        f"Wall time per event relative to the median of similar sites on the same work, {period}: "
-        "1.2 is 20 % slower.",
-        labels=["site"],
-    )
+            yield "site_cpu_efficiency", [site], comparison.own_mean
+            yield "site_cpu_efficiency_median", [site], comparison.peer_median
     for site, comparison in comparisons[event_time].items():
         if comparison.difference is not None:
-            ratio.add_metric([site], 1 + comparison.difference)
-    latency = GaugeMetricFamily(
-        "treehammer_site_read_latency_seconds",
-        f"Quantile of the latency of all reads of good measurements, {period}.",
-        labels=["site", "quantile"],
-    )
+            yield "site_event_time_ratio", [site], 1 + comparison.difference
     query = FigureQuery((), ("site",), first_day=first_day, latencies=True)
     for group in store.fetch_figure(query).groups:
         for share in LATENCY_SHARES:
             seconds = group.latency_quantile_s(share)
             if seconds is not None:
-                latency.add_metric([str(group.by["site"] or ""), f"{share:g}"], seconds)
-    return own_efficiency, median, ratio, latency
+                labels = [str(group.by["site"] or ""), f"{share:g}"]
+                yield "site_read_latency_seconds", labels, seconds
 
 
-def _use_family(store: Store) -> Metric:
-    """Return the permitted use of the jobs, storage and doors of each site."""
-    use = GaugeMetricFamily(
-        "treehammer_site_use",
-        "1 for what may be sent to the jobs, the storage or a door of a site: usable, probe only, "
-        "excluded.",
-        labels=["site", "of", "door", "use"],
-    )
-    for (kind, label), site_use in list_uses(store).by_subject.items():
-        site, door = locate_subject(kind, label)
-        for usability in Usability:
-            use.add_metric(
-                [site, KIND_WORDS[kind], door, usability.value],
-                float(site_use.usability is usability),
-            )
-    return use
-
-
-def _alarm_families(store: Store) -> Iterable[Metric]:
-    """Return the states that ``treehammer check`` prints, and those of jobs and storages."""
-    status = GaugeMetricFamily(
-        "treehammer_site_status", "1 for the state that the site is in.", labels=["site", "status"]
-    )
-    labels = ["kind", "name"]
-    code = GaugeMetricFamily(
-        "treehammer_state_code",
-        "State of a site, its jobs or storage, a release, a central event or the service: "
-        "0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
-        labels=labels,
-    )
-    downtime = GaugeMetricFamily(
-        "treehammer_in_downtime", "1 during an announced downtime of the site.", labels=labels
-    )
-    excused = GaugeMetricFamily(
-        "treehammer_state_excused",
-        "1 during a downtime of the site or a central event, when its state alarms nobody.",
-        labels=labels,
-    )
-    since = GaugeMetricFamily(
-        "treehammer_state_since_seconds",
-        "Time since which the subject is in its state, in seconds since 1970; absent if unknown.",
-        labels=labels,
-    )
-    figures = GaugeMetricFamily(
-        "treehammer_state_figure",
-        "Figures that states depend on, in their unit.",
-        labels=[*labels, "figure", "unit"],
-    )
-    for alarm_state in alarm_overview.assess_all(store, time.time_ns() // 1000):
+def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
+    """List the states that ``treehammer check`` prints, those of jobs and storages, and permitted use."""
+    for alarm_state in alarm_overview.assess_all(store, now_us):
         subject = [alarm_state.kind.value, alarm_state.name]
-        code.add_metric(subject, alarm_state.level.code)
+        yield "state_code", subject, alarm_state.level.code
         if alarm_state.kind is AlarmKind.SITE:
-            downtime.add_metric(subject, float(alarm_state.level is AlarmLevel.DOWNTIME))
-            excused.add_metric(subject, float(alarm_state.is_excused))
+            yield "in_downtime", subject, float(alarm_state.level is AlarmLevel.DOWNTIME)
+            yield "state_excused", subject, float(alarm_state.is_excused)
             for state in SiteState:
-                status.add_metric(
-                    [alarm_state.name, state.value], float(alarm_state.level == state.value.upper())
-                )
+                is_current = alarm_state.level == state.value.upper()
+                yield "site_status", [alarm_state.name, state.value], float(is_current)
         if alarm_state.since_us is not None:
-            since.add_metric(subject, alarm_state.since_us / 1e6)
+            yield "state_since_seconds", subject, alarm_state.since_us / 1e6
         for figure in alarm_state.figures:
             if figure.value is not None:
-                figures.add_metric([*subject, figure.name, figure.unit], figure.value)
+                yield "state_figure", [*subject, figure.name, figure.unit], figure.value
     for row in state_history.list_current_states(store):
         if row.subject_kind != state_history.CENTRAL:
-            kind = state_history.KIND_WORDS[row.subject_kind]
-            code.add_metric([kind, row.site], AlarmLevel(row.state.upper()).code)
-            since.add_metric([kind, row.site], row.since_us / 1e6)
-    return status, code, downtime, excused, since, figures
+            subject = [KIND_WORDS[row.subject_kind], row.site]
+            yield "state_code", subject, AlarmLevel(row.state.upper()).code
+            yield "state_since_seconds", subject, row.since_us / 1e6
+    for (kind, label), use in list_uses(store).by_subject.items():
+        site, door = locate_subject(kind, label)
+        for usability in Usability:
+            labels = [site, KIND_WORDS[kind], door, usability.value]
+            yield "site_use", labels, float(use.usability is usability)
 
 
-def _regression_families(store: Store) -> Iterable[Metric]:
-    """Return the regressions of releases, and the change points that are news."""
-    regressions = GaugeMetricFamily(
-        "treehammer_regression_ratio",
-        "Relative change of a metric with release b against a, of the variant with the largest: "
-        "0.08 is 8 % more. States: confirmed by a rerun, rerunning, suspected or undecided.",
-        labels=["test", "a", "b", "metric", "state", "comparison"],
-    )
+def _list_regressions(store: Store, now_us: int) -> Iterator[Sample]:
+    """List the regressions of releases, and the change points that are news."""
     for check, effects in list_regressions(store):
         for metric, effect in effects.items():
             labels = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
-            regressions.add_metric(labels, math.expm1(effect))
-    changes = GaugeMetricFamily(
-        "treehammer_change_ratio",
-        "Relative change of a metric at a confirmed change point of the last week to the slower.",
-        labels=["test", "metric", "attribution", "subject", "change"],
-    )
-    points = alarms.fetch_change_points(store)
-    for change in list_slowdowns(points, time.time_ns() // 1000):
+            yield "regression_ratio", labels, math.expm1(effect)
+    for change in list_slowdowns(alarms.fetch_change_points(store), now_us):
         labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
-        changes.add_metric(labels, math.expm1(change.effect))
-    return regressions, changes
+        yield "change_ratio", labels, math.expm1(change.effect)

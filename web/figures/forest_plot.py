@@ -131,7 +131,7 @@ class ForestPlot:
             "line", NOMINAL, sort=lines, title=None, axis={"labelLimit": 420, "ticks": False}
         )
         change = encode_field(
-            "change", QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
+            "effect", QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
         )
         color = encode_field(
             "verdict",
@@ -139,7 +139,8 @@ class ForestPlot:
             scale={"domain": [verdict.value for verdict in _COLORS], "range": [*_COLORS.values()]},
             legend=None,
         )
-        color = {"condition": {"test": _is_colored(), **color}, "value": _GRAY}
+        is_colored = " || ".join(f"datum.verdict == '{verdict.value}'" for verdict in _COLORS)
+        color = {"condition": {"test": is_colored, **color}, "value": _GRAY}
         layers = [
             make_layer(
                 "rect",
@@ -178,12 +179,8 @@ class ForestPlot:
                 "verdict": row.verdict,
                 **{
                     name: 100 * math.expm1(value)
-                    for name, value in (
-                        ("change", row.effect),
-                        ("low", row.low),
-                        ("high", row.high),
-                    )
-                    if value is not None
+                    for name in ("effect", "low", "high")
+                    if (value := getattr(row, name)) is not None
                 },
             }
             for label, row in self.drawn
@@ -196,7 +193,3 @@ def _certainty(row: VerdictRow) -> float:
     if row.effect is None or row.low is None or row.high is None:
         return 0.0
     return abs(row.effect) / max(row.high - row.low, 1e-12)
-
-
-def _is_colored() -> str:
-    return " || ".join(f"datum.verdict == '{verdict.value}'" for verdict in _COLORS)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-import anyio
 from starlette.responses import Response
 
 from treehammer.analysis.statistics.sample import natural_sort_key
@@ -44,11 +43,9 @@ from treehammer.web.page import (
     PageContent,
     PageOperation,
     PageRequest,
-    PageResources,
-    QueryPool,
     page,
 )
-from treehammer.web.page_service import MAX_DRAWING_PROCESSES, FigureFiles, make_figure_response
+from treehammer.web.page_service import FigureFiles, make_figure_response
 from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
 from treehammer.web.pages.explore_tables import RowLinks, quantile_table
 from treehammer.web.sections import (
@@ -119,7 +116,7 @@ def _show_figure(request: PageRequest[Any]) -> PageContent:
     return PageContent(result.title, sections, (), status=status)
 
 
-@page(
+explore_page = page(
     "/explore",
     "explore",
     ExploreQuery,
@@ -128,13 +125,8 @@ def _show_figure(request: PageRequest[Any]) -> PageContent:
     api=PageOperation(
         "exploreMeasurements", "A metric grouped by columns", _EXPLORE_TABLES, _EXPLORE_ABOUT
     ),
-)
-def explore_page(request: PageRequest[ExploreQuery]) -> PageContent:
-    """Show any metric by any dimension."""
-    return _show_figure(request)
-
-
-@page(
+)(_show_figure)
+s0_page = page(
     "/figures/s0",
     "s0",
     S0Query,
@@ -145,10 +137,7 @@ def explore_page(request: PageRequest[ExploreQuery]) -> PageContent:
         _EXPLORE_TABLES,
         _EXPLORE_ABOUT,
     ),
-)
-def s0_page(request: PageRequest[S0Query]) -> PageContent:
-    """Show CPU efficiency by site, as in study S0."""
-    return _show_figure(request)
+)(_show_figure)
 
 
 def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]]) -> Section:
@@ -394,15 +383,6 @@ def _list_filters(store: Store, query: ExploreQuery, points: FigurePoints) -> It
             yield _Filter(name, labels, chosen, MAX_FILTER_CHOICES if is_cut else 0)
 
 
-def _share_files(_resources: PageResources) -> FigureFiles:
-    return FigureFiles()
-
-
-def _share_drawing_pool(_resources: PageResources) -> QueryPool:
-    # Drawing takes seconds; waiting requests must not block other pages.
-    return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
-
-
 def _send_file(request: PageRequest[Any]) -> Response:
     """Draw a figure, or write its table, as a file."""
     form = request.raw.path_params["form"]
@@ -415,11 +395,12 @@ def _send_file(request: PageRequest[Any]) -> Response:
         raise RequestRefusedError(400, result.error)
     drawing: dict[str, Any]
     if form == "root":
-        whole = result.build_table(RowLinks(result.query))
+        whole, about = result.build_table(RowLinks(result.query)), result.about
+        title = (result.title, about["bars"], about["selection"], about["aggregated"])
         drawing = {
             "columns": _list_column_types(result.query, whole),
             "rows": whole.plain_rows(),
-            "title": _title_tree(result),
+            "title": ". ".join(text.rstrip(".") for text in title if text),
         }
     else:
         figure = result.lay_out()
@@ -440,31 +421,24 @@ def _send_file(request: PageRequest[Any]) -> Response:
                 "Creator": f"Treehammer {__version__}",
             },
         }
-    files = request.resources.share(_share_files)
+    files = request.resources.share(FigureFiles)
     return make_figure_response(result.route, form, files.draw_file(form, drawing))
 
 
-def _share_pool(resources: PageResources) -> QueryPool:
-    return resources.share(_share_drawing_pool)
-
-
-@page("/explore/figure.{form}", "explore-file", ExploreQuery, position=22, make_pool=_share_pool)
-def explore_file(request: PageRequest[ExploreQuery]) -> Response:
-    """Draw a figure of Explore, or write its table, as a file."""
-    return _send_file(request)
-
-
-@page("/figures/s0/figure.{form}", "s0-file", S0Query, position=22, make_pool=_share_pool)
-def s0_file(request: PageRequest[S0Query]) -> Response:
-    """Draw the figure of study S0, or write its table, as a file."""
-    return _send_file(request)
-
-
-def _title_tree(result: ExploreResult) -> str:
-    """Return the title of a TTree with the figure's description."""
-    about = result.about
-    parts = (result.title, about["bars"], about["selection"], about["aggregated"])
-    return ". ".join(text.rstrip(".") for text in parts if text)
+explore_file = page(
+    "/explore/figure.{form}",
+    "explore-file",
+    ExploreQuery,
+    position=22,
+    make_pool=lambda resources: resources.share(FigureFiles).pool,
+)(_send_file)
+s0_file = page(
+    "/figures/s0/figure.{form}",
+    "s0-file",
+    S0Query,
+    position=22,
+    make_pool=lambda resources: resources.share(FigureFiles).pool,
+)(_send_file)
 
 
 #: Columns of whole numbers.

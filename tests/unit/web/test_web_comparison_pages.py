@@ -397,5 +397,5 @@ def test_all_releases_are_drawn_against_the_base_of_most_comparisons(pages: Serv
         )  # fmt: skip
         pages.store.replace_comparison(str(number), [], [row])
     (chart,) = load_charts(pages.load_page("/compare"))
-    lines = {mark["line"]: round(mark["change"], 1) for mark in list_marks(chart)}
+    lines = {mark["line"]: round(mark["effect"], 1) for mark in list_marks(chart)}
     assert lines == {"6.38.00 · 4 % of the branches": 0.1, "6.40.00 · 4 % of the branches": 5.1}

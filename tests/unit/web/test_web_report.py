@@ -265,8 +265,8 @@ def test_forest_plot_has_the_verdicts_of_the_widest_scope() -> None:
     pooled = [row for row in comparison.over_sites if row.effect is not None]
     assert len(points) == len(pooled) == 4
     for point, row in zip(points, pooled, strict=True):
-        assert point["change"] == pytest.approx(100 * math.expm1(row.effect or 0))
-        assert point["low"] < point["change"] < point["high"]
+        assert point["effect"] == pytest.approx(100 * math.expm1(row.effect or 0))
+        assert point["low"] < point["effect"] < point["high"]
         assert (point["metric"], point["verdict"]) == (title_metric(row.metric), row.verdict)
     band = plot.specification["spec"]["layer"][0]["encoding"]["x2"]["datum"]
     assert band == pytest.approx(100 * math.expm1(comparison.query.delta))
