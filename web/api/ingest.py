@@ -150,7 +150,8 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
     errors: list[dict[str, Any]] = []
     for index, item in enumerate(_parse_items(body, limits)):
         try:
-            measurement = _parse_measurement(item)
+            measurement = Measurement.from_document(item)
+            require_unflagged(measurement)
             _require_own_campaign(measurement, grant, index)
             measurements.append(measurement)
         except RecordError as error:
@@ -182,12 +183,6 @@ def _parse_items(body: bytes, limits: RequestLimits) -> list[Any]:
             413, f"{len(items)} measurements in one request; send at most {limits.measurements}"
         )
     return items
-
-
-def _parse_measurement(item: Any) -> Measurement:
-    measurement = Measurement.from_document(item)
-    require_unflagged(measurement)
-    return measurement
 
 
 def _require_own_campaign(measurement: Measurement, grant: AccessGrant, index: int) -> None:

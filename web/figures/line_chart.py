@@ -169,16 +169,6 @@ class ChartMark:
     text: str
 
 
-@dataclass(frozen=True)
-class MarkBand:
-    """One mark, or a band from ``x`` to ``end`` for several close ones."""
-
-    x: float
-    end: float
-    label: str
-    text: str
-
-
 class LineChart:
     """Lines with a common axis.
 
@@ -200,7 +190,9 @@ class LineChart:
         values: NumberAxis | None = None,
     ) -> None:
         self.title, self.lines = title, lines
-        self._across, self._up = axis, values or NumberAxis(_value_range(lines))
+        self._dots = [dot for line in lines for dot in line.dots]
+        ends = [dot.value + sign * (dot.error or 0.0) for dot in self._dots for sign in (-1, 1)]
+        self._across, self._up = axis, values or NumberAxis(ends)
         low, high = axis.ends
         placed = [(float(axis.place(mark.at) or low), mark) for mark in marks]
         self.marks = list(_merge_marks(placed, marked, _MIN_MARK_DISTANCE * (high - low)))
@@ -281,12 +273,11 @@ class LineChart:
         """Draw error bars, then hollow and filled dots; Vega warns of a layer without data."""
         plain = [number for number, line in enumerate(self.lines) if line.plain]
         dotted = [*filters, {"filter": f"indexof({plain}, datum.s) < 0"}]
-        drawn = _list_dots(self.lines)
-        if any(dot.error for dot in drawn):
+        if any(dot.error for dot in self._dots):
             yield make_layer("rule", bars, [*dotted, DROP_MISSING_BARS])
-        if any(dot.hollow for dot in drawn):
+        if any(dot.hollow for dot in self._dots):
             yield make_layer("point", points, [*dotted, _HOLLOW], filled=False, size=45)
-        if not all(dot.hollow for dot in drawn):
+        if not all(dot.hollow for dot in self._dots):
             yield make_layer("point", points, [*dotted, _FILLED], filled=True, size=45)
 
     def _layer_marks(self) -> Iterator[Specification]:
@@ -303,7 +294,7 @@ class LineChart:
             "color": _GRAY,
         }
         yield {
-            "data": {"values": [asdict(mark) for mark in self.marks]},
+            "data": {"values": self.marks},
             "encoding": {"tooltip": encode_field("text", NOMINAL, title=" ")},
             "layer": [
                 # A range of days would need a domain of its own.
@@ -320,8 +311,8 @@ def _milliseconds(day: date) -> float:
 
 def _merge_marks(
     marks: Sequence[tuple[float, ChartMark]], marked: str, least: float
-) -> Iterator[MarkBand]:
-    """Merge marks that are too close for their numbers."""
+) -> Iterator[dict[str, Any]]:
+    """Merge marks that are too close for their numbers to bands from ``x`` to ``end``."""
     cluster: list[tuple[float, ChartMark]] = []
     for place, (x, mark) in enumerate(marks):
         cluster.append((x, mark))
@@ -331,14 +322,5 @@ def _merge_marks(
         is_single = first is last
         label = f"{first.number}" if is_single else f"{first.number}–{last.number}"
         text = first.text if is_single else f"{marked} {first.number} to {last.number} in the table"
-        yield MarkBand(cluster[0][0], x, label, text)
+        yield {"x": cluster[0][0], "end": x, "label": label, "text": text}
         cluster = []
-
-
-def _value_range(lines: Sequence[ChartLine]) -> list[float]:
-    dots = _list_dots(lines)
-    return [dot.value + sign * (dot.error or 0.0) for dot in dots for sign in (-1, 1)]
-
-
-def _list_dots(lines: Sequence[ChartLine]) -> list[ChartDot]:
-    return [dot for line in lines for dot in line.dots]

@@ -146,34 +146,6 @@ class LevelLabels:
         return storage + [level.door] * (len(self._doors) > 1)
 
 
-def make_detail_keys(
-    finder: LevelFinder,
-    chosen: OperationGroup,
-    steps_per_point: int,
-) -> tuple[FindKey, FindKey, FindKey, FindKey]:
-    """Make the keys of one level: time steps with their start in s, servers, sites of jobs.
-
-    The last is the time steps of both sides.
-    """
-
-    def is_same(row: Mapping[str, Any]) -> bool:
-        return row["operation"] == chosen.operation and finder.find(row) == chosen.key
-
-    def is_chosen(row: Mapping[str, Any]) -> bool:
-        return row["side"] == chosen.side and is_same(row)
-
-    def find_step(row: Mapping[str, Any]) -> tuple[int, float]:
-        first = row["step"] // steps_per_point * steps_per_point
-        return first, first * finder.find_step_s(row)
-
-    return (
-        lambda row: find_step(row) if is_chosen(row) else None,
-        lambda row: row["server"] or "" if is_chosen(row) else None,
-        lambda row: row["site"] or "" if is_chosen(row) else None,
-        lambda row: find_step(row) if is_same(row) else None,
-    )
-
-
 def find_slowest(servers: Sequence[OperationGroup]) -> tuple[str, float, float] | None:
     """Find the server with the largest median latency; None for fewer than two.
 
@@ -278,8 +250,24 @@ def load_details(
     chosen = _choose_level(levels, query)
     if chosen is None:
         return LoadDetails([], None, [], [], [], labels, 1)
-    points = -(-int(load.duration_s // load.step_s) // MAX_POINTS) if load else 1
-    keys = make_detail_keys(finder, chosen, max(points, 1))
+    points = max(-(-int(load.duration_s // load.step_s) // MAX_POINTS), 1) if load else 1
+
+    def is_same(row: Mapping[str, Any]) -> bool:
+        return row["operation"] == chosen.operation and finder.find(row) == chosen.key
+
+    def of_chosen(find: FindKey) -> FindKey:
+        return lambda row: find(row) if row["side"] == chosen.side and is_same(row) else None
+
+    def find_step(row: Mapping[str, Any]) -> tuple[int, float]:
+        first = row["step"] // points * points
+        return first, first * finder.find_step_s(row)
+
+    keys = (
+        of_chosen(find_step),
+        of_chosen(lambda row: row["server"] or ""),
+        of_chosen(lambda row: row["site"] or ""),
+        lambda row: find_step(row) if is_same(row) else None,
+    )
     steps, servers, sites, both = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
     both.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(
@@ -289,7 +277,7 @@ def load_details(
         servers=sorted(servers, key=lambda server: natural_sort_key(str(server.key))),
         sites=sorted(sites, key=lambda site: str(site.key)),
         labels=labels,
-        points=max(points, 1),
+        points=points,
         sides=list_sides(both),
     )
 
@@ -312,15 +300,11 @@ def _choose_level(levels: Sequence[OperationGroup], query: LoadQuery) -> Operati
         query.require_choice(name, map(find, matching))
         value = getattr(query, name)
         matching = [level for level in matching if value in ("", find(level))]
-    busiest = max(matching, key=_count_operations)
+    # Packets of a server outnumber the operations of any load.
+    busiest = max(matching, key=lambda level: (level.side == CLIENT, level.scheduled))
     candidates = [
         level
         for level in matching
         if (level.operation, level.side) == (busiest.operation, busiest.side)
     ]
     return max(candidates, key=lambda level: (level.attempted_hz or 0.0, level.limited_steps))
-
-
-def _count_operations(group: OperationGroup) -> tuple[bool, int]:
-    # Packets of a server outnumber the operations of any load.
-    return group.side == CLIENT, group.scheduled

@@ -180,9 +180,9 @@ def test_close_marks_are_merged() -> None:
     lines = [ChartLine("a", "own", [ChartDot(first, 1.0)])]
     marks = [ChartMark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
     found = LineChart("x", lines, DayAxis(first, first + timedelta(days=99)), marks).marks
-    assert [one.label for one in found] == ["1", "51–53", "91"]
-    assert [one.end > one.x for one in found] == [False, True, False]
-    assert [one.text for one in found] == ["t0", "changes 51 to 53 in the table", "t90"]
+    assert [mark["label"] for mark in found] == ["1", "51–53", "91"]
+    assert [mark["end"] > mark["x"] for mark in found] == [False, True, False]
+    assert [mark["text"] for mark in found] == ["t0", "changes 51 to 53 in the table", "t90"]
 
 
 def test_weeks_are_drawn_in_the_middle_of_their_days(pages: ServiceThread) -> None:
