@@ -144,7 +144,8 @@ def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int)
             f"load = {{{requested}}} to this door in the sites file."
         )
         return
-    stated = dict(_list_excesses(load, permitted))
+    writes = load.writes and _writes_files(plan, access)
+    stated = dict(_list_excesses(load.replace(writes=writes), permitted))
     yield from (f"{door} {text}" for text in stated.values())
     for key, text in _computed_excesses(plan, access, permitted, jobs).items():
         if key not in stated:
@@ -166,8 +167,19 @@ def _list_excesses(load: LoadTable, permitted: LoadPermission) -> Iterator[tuple
         yield (
             "writable",
             "permits no writing (load.writable): name an area for files of load tests in the sites "
-            'file, e.g. writable = "/scratch/treehammer".',
+            'file, e.g. writable = "/scratch/treehammer", or only read: -P direction=read -S dataset=NAME '
+            "for tests with this axis.",
         )
+
+
+def _writes_files(plan: Plan, access: DoorAccess) -> bool:
+    """Return whether a load test writes at a door: not where it only reads the files of a dataset."""
+    definition = plan.pinned_test.definition
+    variants = [v for group in plan.jobs.groups_at(access) for v in group.variants]
+    return not all(
+        dict(variant.values).get("direction") == "read" and definition.dataset_for(variant)
+        for variant in variants
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ context of a folder, they resolve relative paths.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -175,6 +176,39 @@ def validate_link(link: str) -> str:
     raise invalid_value(f"{link!r} is no HOST:PORT of a link's control")
 
 
+def validate_eviction(command: str) -> str:
+    """Accept a command in which ``{server}``, ``{path}`` and ``{url}`` stand for a file's address.
+
+    Raises:
+        PydanticCustomError: no such place, other braces, or unbalanced quotes.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise invalid_value(f"{command!r}: {error}") from None
+    places = re.findall(r"\{(.*?)\}", command)
+    unknown = next((place for place in places if place not in ("server", "path", "url")), None)
+    if unknown is not None:
+        raise invalid_value(
+            f"{command!r} contains {{{unknown}}} (expected {{server}}, {{path}} or {{url}})"
+        )
+    if not words or not {"path", "url"} & set(places):
+        raise invalid_value(f"{command!r} names no file (expected {{path}} or {{url}})")
+    return command
+
+
+def validate_monitor(address: str) -> str:
+    """Accept HOST:PORT.
+
+    Raises:
+        PydanticCustomError: no host, or no port from 1 to 65535.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise invalid_value(f"{address!r} is not HOST:PORT")
+    return address
+
+
 def validate_protocol(protocol: str) -> str:
     """Accept the protocols of doors, shipped or of another package."""
     if protocol in storage_access.PROTOCOLS or load_extension(
@@ -314,16 +348,16 @@ class LoadPermission(StrictModel):
 class DoorCache(StrictModel):
     """A cache behind a door, which tests with the axis server_cache empty and whose counts they read."""
 
-    evict: FilledLine = Field(
+    evict: Annotated[FilledLine, AfterValidator(validate_eviction)] = Field(
         "xrdfs {server} cache evict {path}",
         description="Command that removes one file from the cache, run on the job's node; {server} is "
         "HOST:PORT of the door, {path} the file's path there, {url} its whole URL.",
     )
-    files: Line = Field(
+    files: Annotated[Line, AfterValidator(validate_absolute_path)] = Field(
         "",
         description="Folder of the cache as jobs see it, with a .cinfo beside each file; empty if they cannot.",
     )
-    monitor: Line = Field(
+    monitor: Annotated[Line, AfterValidator(validate_monitor)] = Field(
         "",
         description="HOST:PORT on the job's node to which the cache sends its pfc stream (xrootd.mongstream).",
     )

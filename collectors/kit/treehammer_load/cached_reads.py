@@ -106,6 +106,13 @@ class CachedReads:
         """The files that are read, each once."""
         return list(dict.fromkeys(part.file for part in self.parts))
 
+    def list_chunks(self) -> Dict[str, List[Chunk]]:
+        """List the pieces of each file that are read, by its URL."""
+        chunks: Dict[str, List[Chunk]] = {}
+        for part in self.parts:
+            chunks.setdefault(part.file.url, []).extend(part.chunks)
+        return chunks
+
     def list_preparations(self) -> List[Iterator[Operation]]:
         """List the reads of each client that come before the load."""
         sequences = []
@@ -134,7 +141,7 @@ def _read_chunks(part: _Part) -> Iterator[Operation]:
 def read_through_cache(task: LoadTask) -> LoadOutcome:
     """Perform the load, and add the exact counts of clients and cache to its figures."""
     reads = CachedReads(task)
-    counter = CacheCounter(task.server_cache, [file.url for file in reads.files])
+    counter = CacheCounter(task.server_cache, reads.list_chunks())
     preparations = reads.list_preparations()
 
     def make_loop(_task: LoadTask, _span: LoadSpan) -> ClosedLoop:

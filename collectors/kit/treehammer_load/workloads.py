@@ -406,7 +406,8 @@ def stream_files(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
     """Move whole files in a ``direction``: ``files`` of ``size_mb`` by each of ``clients``.
 
     Readers take the dataset's files, else those of :func:`write_streams`; with ``source = "one"``
-    all take the same file. ``client`` names a copy program instead of the generator. With
+    all take the same file. ``client`` names a copy program instead of the generator, which requests
+    blocks of ``block_kib``. With
     ``connect`` the connection of each client is an operation of its own, before its first file.
     """
     streams = _Streams.read(task)

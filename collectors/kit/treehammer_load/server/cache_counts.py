@@ -16,6 +16,8 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
+from ..operation import Chunk
+
 # --- .cinfo
 
 #: Version of the files that XRootD 4.12 and later write; earlier ones have other fields.
@@ -63,6 +65,7 @@ class CacheInfo(NamedTuple):
         accesses: number of accesses ever.
         is_open: whether the last access has not ended.
         counts: of all accesses.
+        stored: bit N is set if block N is stored.
     """
 
     block: int
@@ -70,6 +73,19 @@ class CacheInfo(NamedTuple):
     accesses: int
     is_open: bool
     counts: ReadCounts
+    stored: int = 0
+
+    def count_stored(self, chunks: Sequence[Chunk]) -> int:
+        """Count the bytes of chunks that lie in stored blocks."""
+        count = 0
+        for offset, length in chunks:
+            position, end = offset, offset + length
+            while position < end:
+                number = position // self.block
+                edge = min((number + 1) * self.block, end)
+                count += edge - position if self.stored >> number & 1 else 0
+                position = edge
+        return count
 
 
 def parse_cache_info(content: bytes) -> CacheInfo:
@@ -98,16 +114,12 @@ def parse_cache_info(content: bytes) -> CacheInfo:
         raise ValueError("incomplete .cinfo") from None
     hit, missed, bypassed = (sum(row[number] for row in rows) for number in (6, 7, 8))
     is_open = bool(rows) and rows[-1][1] == 0
-    stored = _count_stored(bits, blocks, block, size)
-    return CacheInfo(block, size, accesses, is_open, ReadCounts(hit, missed, bypassed, stored))
-
-
-def _count_stored(bits: bytes, blocks: int, block: int, size: int) -> int:
-    """Count the bytes of stored blocks, of which the last may be short."""
-    number = int.from_bytes(bits, "little") & ((1 << blocks) - 1)
-    stored = bin(number).count("1") * block
-    has_last = number >> (blocks - 1) & 1
-    return stored - (blocks * block - size if has_last else 0)
+    numbers = int.from_bytes(bits, "little") & ((1 << blocks) - 1)
+    stored = bin(numbers).count("1") * block
+    if numbers >> (blocks - 1):  # the last block may be short
+        stored -= blocks * block - size
+    counts = ReadCounts(hit, missed, bypassed, stored)
+    return CacheInfo(block, size, accesses, is_open, counts, numbers)
 
 
 def _check(content: bytes, offset: int, checked: bytes) -> None:
@@ -188,15 +200,17 @@ class StreamListener:
 
     Raises:
         OSError: nothing can be received there.
+        ValueError: no such address.
     """
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
+        host, _, text = address.rpartition(":")
+        port = int(text)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._lock = threading.Lock()
         self._closes: List[FileClose] = []
         try:
-            self._socket.bind((host, int(port)))
+            self._socket.bind((host, port))
         except OSError:
             self._socket.close()
             raise
@@ -238,11 +252,14 @@ class CacheCounter:
 
     Args:
         cache: keys ``files`` and ``monitor`` of the door's cache; empty for none.
-        urls: URLs of the files that the load reads.
+        chunks: URL of each file that the load reads -> the pieces that it reads.
     """
 
-    def __init__(self, cache: Mapping[str, Any], urls: Sequence[str]) -> None:
-        self._paths = ["/" + unquote(urlsplit(url).path).lstrip("/") for url in urls]
+    def __init__(self, cache: Mapping[str, Any], chunks: Mapping[str, Sequence[Chunk]]) -> None:
+        self._chunks = {
+            "/" + unquote(urlsplit(url).path).lstrip("/"): pieces for url, pieces in chunks.items()
+        }
+        self._paths = list(self._chunks)
         self._folder = str(cache.get("files") or "")
         if self._folder and not os.path.isdir(self._folder):
             print(f"treehammer_load: this job does not see the cache's {self._folder}", flush=True)
@@ -286,7 +303,10 @@ class CacheCounter:
             before = self._before.get(path)
             total = total.plus(info.counts).plus(before.counts if before else ReadCounts(), -1)
         block = max(info.block for info in infos.values())
-        return _make_figures(total, block, asked)
+        figures = _make_figures(total, block, asked)
+        stored = sum(info.count_stored(self._chunks[path]) for path, info in self._before.items())
+        requested = sum(size for pieces in self._chunks.values() for _, size in pieces)
+        return {**figures, "stored_share": stored / max(requested, 1)}
 
     def _summarize_stream(self, asked: int) -> Dict[str, float]:
         assert self._listener is not None
