@@ -48,7 +48,7 @@ _SITE_COLUMNS = (
     TableColumn("ceilings", "at most", _describe_ceilings),
     TableColumn("door_load", "load tests", _describe_load),
     *hidden_columns("requirements", "grid_resource", "door_protocol", "door_middleware"),
-    *hidden_columns("door_version", "door_settings", "door_token_pools"),
+    *hidden_columns("door_version", "door_settings", "door_cache", "door_token_pools"),
 )
 _CHECK_COLUMNS = (
     TableColumn("site", "site"),

@@ -350,6 +350,30 @@ def test_missing_libraries_are_reported(write_test: WriteTest, keys: str, expect
     assert expected in only_problem(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('server_cache = ["hot"]', 'expected "cold", "half" or "warm"'),
+        ('server_cache = ["half"]', "'half' needs a payload that reads half of the files before"),
+        (
+            'door = ["a", "b"]\nbundle = ["door"]\n[load]\nwrites = true',
+            "'door' cannot be bundled in a load that writes or starts together",
+        ),
+    ],
+)
+def test_states_of_caches_and_doors_of_loads_are_checked(
+    write_test: WriteTest, text: str, expected: str
+) -> None:
+    folder = write_test(f'[test]\nname = "mine"\npayload = "read.py"\n[matrix]\n{text}')
+    assert expected in only_problem(folder)
+
+
+def test_load_that_only_reads_bundles_doors(write_test: WriteTest) -> None:
+    text = 'server_cache = ["half"]\ndoor = ["a", "b"]\nbundle = ["door"]\n[load]\nstep_s = 1.0'
+    folder = write_test(f'[test]\nname = "mine"\npayload = "read.py"\n[matrix]\n{text}')
+    assert load_definition(folder).bundles_doors
+
+
 DOCUMENT = """# a comment
 top = 1
 

@@ -42,7 +42,7 @@ from treehammer.submit.planning.permission_checks import (
 )
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
-from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
+from treehammer.submit.sites.site_model import Ceilings, Door, DoorCache, LoadPermission, Site
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.submit.sites.sites_file import parse_sites_file
 
@@ -201,6 +201,66 @@ def test_jobs_share_the_ceiling(tmp_path: Path, values: Any, jobs: int) -> None:
         assert load["max_opens_per_s"] == 200 / jobs
         assert load["max_clients"] == 100 // jobs
         assert load["max_mb_per_s"] == 20 / jobs
+
+
+BUNDLED_LOAD = """
+[test]
+name = "cached"
+payload = "run.sh"
+dataset = "tiny"
+repeats = 4
+[matrix]
+door = ["near", "cache"]
+bundle = ["door"]
+server_cache = ["cold"]
+[load]
+ceiling = {clients = 2}
+"""
+
+
+def test_job_of_a_load_reads_through_bundled_doors_in_turns(tmp_path: Path) -> None:
+    """Each door is checked, the job keeps the limits of both, and only the cache is emptied."""
+    site = make_grid_site("near", "cache")
+    near, cache = (
+        door.replace(load=LoadPermission(opens_per_s=opens, clients=clients, mb_per_s=80))
+        for door, opens, clients in zip(site.doors, (0, 40), (8, 4), strict=True)
+    )
+    cache = cache.replace(cache=DoorCache(files="/cache"))
+    options = replace(DEFAULT_OPTIONS, pace=Pace(in_flight=2))
+    site = site.replace(doors=(near, cache))
+    plan = make_grid_plan(tmp_path / "test", BUNDLED_LOAD, site, options=options)
+    assert list_load_violations(plan) == []
+    (tmp_path / "jobs").mkdir()
+    descriptions = [*render_jobs(plan, tmp_path / "jobs")]
+    assert len(descriptions) == 4
+    job = json.loads(descriptions[0].inputs["job.json"].read_text())
+    # Two jobs at a time share what each door permits.
+    limits = [job["load"][f"max_{key}"] for key in ("opens_per_s", "clients", "mb_per_s")]
+    assert limits == [20, 2, 40]
+    caches = {e["identity"]["door"]: e["server_cache"] for e in job["executions"]}
+    evict = "xrdfs {server} cache evict {path}"
+    assert caches == {
+        "near": None,
+        "cache": {"evict": evict, "files": "/cache", "monitor": ""},
+    }
+    refused = site.replace(doors=(near, cache.replace(load=None)))
+    (line,) = list_load_violations(make_grid_plan(tmp_path / "no", BUNDLED_LOAD, refused))
+    assert line.startswith("Door cache of site SITE_A permits no load tests")
+
+
+def test_doors_without_writing_permit_loads_that_only_read(tmp_path: Path) -> None:
+    load = PERMITTED_LOAD_TEST.format(f"{CEILING}\nwrites = true")
+    site = make_grid_site()
+    site = site.replace(doors=(site.doors[0].replace(load=ENOUGH.replace(writable="")),))
+    for number, (dataset, direction, count) in enumerate(
+        [('dataset = "tiny"\n', "read", 0), ('dataset = "tiny"\n', "write", 1), ("", "read", 1)]
+    ):
+        matrix = f'{dataset}[matrix]\ndirection = ["{direction}"]\n[load]'
+        text = load.replace("[load]", matrix)
+        plan = make_grid_plan(tmp_path / str(number), text, site)
+        lines = list_load_violations(plan)
+        assert len(lines) == count
+        assert all("or only read: -P direction=read -S dataset=NAME" in line for line in lines)
 
 
 def test_doors_without_limit_of_opens_permit_deletions(tmp_path: Path) -> None:

@@ -294,7 +294,10 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
         row
         | {
             key: json.loads(row[key]) if row[key] else None
-            for key in ("labels", "ceilings", "door_load", "door_settings", "door_token_pools")
+            for key in (
+                *("labels", "ceilings", "door_load", "door_settings", "door_cache"),
+                "door_token_pools",
+            )
         }
         for row in csv.DictReader(
             io.StringIO(call_command("sites", command_settings, "list", "--csv").stdout)
@@ -303,6 +306,15 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
     words = " ".join(call_command("sites", command_settings, "list").stdout.split())
     for word in ("near, mine", "1,000 jobs", "50 in", "10.0 TB", "100 MB/s"):
         assert word in words
+
+
+def test_list_shows_doors_that_permit_no_writing(command_settings: Settings) -> None:
+    path = command_settings.sites_file
+    assert path is not None
+    path.write_text(
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'root', prefix = 'root://h//x', load = {clients = 7}}]\n"
+    )
+    assert "7 clients" in call_command("sites", command_settings, "list").stdout
 
 
 def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from treehammer.submit.sites import cric, site_model, sites_file
 from treehammer.submit.sites.site_model import (
     Ceilings,
     Door,
+    DoorCache,
     LoadPermission,
     Site,
     token_pool_environment,
@@ -133,6 +135,38 @@ def test_token_pools_reach_jobs_and_round_trip(tmp_path: Path) -> None:
     (door,) = content.sites["A"].doors
     pools = "pool*.example.org,*.other.org:2443,[::1]:1"
     assert token_pool_environment([door]) == {TOKEN_POOLS_VARIABLE: f"h:1={pools}"}
+    copy = tmp_path / "copy.toml"
+    sites_file.write_sites_file(content.sites.values(), [], copy)
+    assert sites_file.read_sites_file(copy) == content
+
+
+@pytest.mark.parametrize(
+    ("cache", "expected"),
+    [
+        ("{evict = 'rm /cache'}", "names no file"),
+        ("{evict = 'rm {file}'}", "contains {file}"),
+        ('{evict = "rm {path} \'"}', "No closing quotation"),
+        ("{files = 'cache'}", "not an absolute path"),
+        ("{monitor = 'host'}", "not HOST:PORT"),
+        ("{monitor = 'host:99999'}", "not HOST:PORT"),
+    ],
+)
+def test_wrong_caches_of_doors_are_refused(tmp_path: Path, cache: str, expected: str) -> None:
+    text = f"[sites.A]\ndoors = [{{name = 'd', protocol = 'root', prefix = 'root://h//x', cache = {cache}}}]\n"
+    with pytest.raises(SitesError, match=re.escape(expected)):
+        read(tmp_path, text)
+
+
+def test_caches_of_doors_round_trip(tmp_path: Path) -> None:
+    text = (
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'root', prefix = 'root://h//x', cache = {}}, "
+        "{name = 'e', protocol = 'root', prefix = 'root://h//x', "
+        "cache = {evict = 'rm -f /c{path}', files = '/c', monitor = '[::1]:9931'}}]\n"
+    )
+    content = read(tmp_path, text)
+    first, second = content.sites["A"].doors
+    assert first.cache == DoorCache()
+    assert second.cache == DoorCache(evict="rm -f /c{path}", files="/c", monitor="[::1]:9931")
     copy = tmp_path / "copy.toml"
     sites_file.write_sites_file(content.sites.values(), [], copy)
     assert sites_file.read_sites_file(copy) == content

@@ -18,6 +18,7 @@ from treehammer.collectors.job_spec import (
     BuildCommand,
     InputFile,
     LoadSpec,
+    ServerCache,
     ServerCommand,
 )
 from treehammer.collectors.software import providers
@@ -233,6 +234,59 @@ def test_hanging_command_is_ended(bench: Any, make_spec: Any, tmp_path: Path) ->
     assert {record.values["failure_kind"] for record in ran.records} == {"server-setting"}
     assert "did not end within 0.5 s" in ran.records[0].values["failure_message"]
     assert "settings of the server were not restored" in ran.errors
+
+
+#: Removes a file from a cache that is a folder; a file in use only at the second try.
+EVICT = """#!/bin/sh
+set -eu
+cd "$(dirname "$0")/cache"
+[ ! -e refused ] || { echo '[3005] file is in use'; rm refused; exit 54; }
+[ ! -e broken ] || { echo 'permission denied'; exit 3; }
+rm -f ".$1" ".$1.cinfo"
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "blocker", "expected"),
+    [
+        ("cold", "", ("cold", "evicted with evict.sh")),
+        ("half", "refused", ("half", "evicted with evict.sh, then read by the payload")),
+        ("cold", "broken", "ended with 3: permission denied (log: logs/1-1.evict)"),
+    ],
+)
+def test_files_are_removed_from_the_cache_of_the_door(
+    bench: Any, make_spec: Any, tmp_path: Path, state: str, blocker: str, expected: Any
+) -> None:
+    folder = bench.folder / "cache"
+    for name in ("data/f", "data/f.cinfo", "data/other", *([blocker] if blocker else [])):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (bench.folder / "evict.sh").write_text(EVICT)
+    (bench.folder / "evict.sh").chmod(0o755)
+    cache = ServerCache(f"{bench.folder}/evict.sh {{path}}", str(folder))
+    spec = make_spec(
+        variant={"server_cache": state},
+        files=(InputFile("f", "root://127.0.0.1:1//data/f", 1, ""),),
+        server_cache=cache,
+    )
+    payload = """
+        #!/bin/sh
+        echo '{"format": 1, "values": {}, "extras": {}}' > "$TREEHAMMER_RESULT"
+        """
+    ran = bench.run(payload, spec, kind="executable")
+    values = ran.records[0].values
+    if isinstance(expected, str):
+        assert (values["failure_class"], values["failure_kind"]) == (
+            "software-setup",
+            "server-cache",
+        )
+        assert values["failure_message"].endswith(expected)
+        assert "server_cache_state" not in values
+        return
+    assert values.get("failure_class") is None, values
+    assert (values["server_cache_state"], values["server_cache_method"]) == expected
+    assert [path.name for path in (folder / "data").iterdir()] == ["other"]
 
 
 #: Writes a recording as the plug-in of the XRootD client does, and its result.
