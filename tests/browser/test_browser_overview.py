@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -282,6 +283,17 @@ def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: 
             f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {kept}}}))"
         )
         expect(box).to_have_value(value)
+
+
+def test_local_time_is_beside_utc(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, timezone="Asia/Kolkata")
+    tab.open("/")
+    texts = tab.page.locator("main time").all_inner_texts()
+    match = re.fullmatch(r"\S+ (\d\d):(\d\d) UTC \((\d\d):(\d\d) local\)", texts[0])
+    assert match, texts[0]
+    utc, local = (60 * int(match[n]) + int(match[n + 1]) for n in (1, 3))
+    assert (local - utc) % (24 * 60) == 5 * 60 + 30
+    tab.check_page()
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,7 @@ function enhance(root) {
   addCopyButtons(root);
   addArrowKeys(root);
   addChoices(root);
+  addLocalTimes(root);
 }
 
 enhance(document.body);

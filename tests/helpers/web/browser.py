@@ -56,6 +56,7 @@ class WatchedTab:
         size: key of :data:`VIEWPORT_WIDTHS`.
         scheme: color scheme, ``light`` or ``dark``.
         script: whether JavaScript runs.
+        timezone: of the reader.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class WatchedTab:
         size: str = "laptop",
         scheme: Any = "light",
         script: bool = True,
+        timezone: str = "UTC",
     ) -> None:
         self.base = base
         self.context = browser.new_context(
@@ -74,7 +76,7 @@ class WatchedTab:
             color_scheme=scheme,
             java_script_enabled=script,
             locale="en-GB",
-            timezone_id="UTC",
+            timezone_id=timezone,
         )
         self.page: Page = self.context.new_page()
         #: Foreign requests, script errors and violations of the content policy.
