@@ -195,7 +195,7 @@ class CampaignReport:
             return (
                 f"CPU efficiency {self.efficiency:.0%} at {places}, test {self.campaign.test_name}"
             )
-        return f"{self.usable} of {self.executions} executions usable at {places}"
+        return f"{self.usable:,} of {self.executions:,} executions usable at {places}"
 
     @property
     def _first_sentences(self) -> list[str]:

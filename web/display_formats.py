@@ -20,6 +20,7 @@ from treehammer.text_formatting import (
     format_signed,
     format_significant,
     pluralize,
+    write_minus,
 )
 from treehammer.web.labels import head_axis, head_column, title_column
 
@@ -60,8 +61,8 @@ def days_until(last: date, count: int) -> list[date]:
 
 
 def format_day(day: date) -> str:
-    """Format a day for readers: ``21 Nov 2026``."""
-    return f"{day.day} {day:%b} {day.year}"
+    """Format a day for readers, as times and commands write it: ``2026-11-21``."""
+    return day.isoformat()
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,11 @@ def aligned_format(
         # Values too small for the common decimals keep two significant digits.
         if not plain or 0 < abs(number) < 10 ** (1 - digits):
             return (
-                f"{number:.4g}" if not plain else format_significant(number, 2, trailing_zeros=True)
+                write_minus(f"{number:.4g}")
+                if not plain
+                else format_significant(number, 2, trailing_zeros=True)
             )
-        return f"{number:.{digits}f}"
+        return write_minus(f"{number:,.{digits}f}")
 
     return write
 
@@ -120,7 +123,7 @@ def format_per_cent(share: float | None) -> str:
 def format_seconds(value: float) -> str:
     """Format seconds in the fitting unit: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
     if value >= 999.5:
-        return f"{value:.0f} s"
+        return f"{value:,.0f} s"
     # 999.5 of a unit would round to 1e+03 of it.
     unit, size = next(
         (step for step in (("s", 1.0), ("ms", 1e-3)) if value >= 0.9995 * step[1]), ("µs", 1e-6)
@@ -131,9 +134,10 @@ def format_seconds(value: float) -> str:
 def format_mean_and_rms(mean: float, rms: float) -> str:
     """Write mean ± RMS to the RMS's second digit, or four digits of the mean if the RMS is tiny."""
     if rms <= 1e-3 * abs(mean):
-        return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
+        plain = format_significant(mean, 4)
+        return plain if rms == 0 else f"{plain} ± {rms:.1g}"
     decimals = verdict_text.digits_for_error(rms)
-    return f"{mean:.{decimals}f} ± {rms:.{decimals}f}"
+    return write_minus(f"{mean:,.{decimals}f} ± {rms:,.{decimals}f}")
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,9 @@ def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> Eff
     diagnosis = diagnose_efficiency(rows)
     columns = (
         TableColumn("part", "part of the wall time"),
-        TableColumn("wall_s", "s", "{:.1f}".format, is_number=True),
+        TableColumn("wall_s", "s", "{:,.1f}".format, is_number=True),
         TableColumn("share", "share", format_share, is_number=True),
-        TableColumn("without_cpu_s", "without CPU, s", "{:.1f}".format, is_number=True),
+        TableColumn("without_cpu_s", "without CPU, s", "{:,.1f}".format, is_number=True),
     )
     text = (
         "Timed measurements without failure, all passes; the parts add up to their wall time. "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, parse_axes
 from treehammer.sql.core.rows import InstructionRow, VerdictRow
 from treehammer.tables import TableColumn
+from treehammer.text_formatting import write_minus
 
 if TYPE_CHECKING:
     from treehammer.sql.read.reader import ResultsReader
@@ -219,7 +220,7 @@ def format_count(count: float, *, signed: bool = False) -> str:
 
 def _format_signed(number: float, digits: int) -> str:
     rounded = round(number, digits)
-    return f"{rounded:+,.{digits}f}".replace("-", "−") if rounded else "0"
+    return write_minus(f"{rounded:+,.{digits}f}") if rounded else "0"
 
 
 def _work_key(test_hash: str, variant: str, dataset_hash: str, axis: str) -> _Key:

@@ -12,7 +12,7 @@ from treehammer.analysis.statistics.verdict import ALPHA
 from treehammer.errors import ExitCode
 from treehammer.hctests.definition.judged_metrics import AT_MOST
 from treehammer.tables import DataTable, TableColumn
-from treehammer.text_formatting import format_share, format_significant, pluralize
+from treehammer.text_formatting import format_share, format_significant, pluralize, write_minus
 
 _MARKS = {
     LimitState.MISSED: "❌",
@@ -122,7 +122,11 @@ def _format_numbers(outcome: LimitOutcome, numbers: Sequence[float]) -> str:
 
 def _format_number(number: float) -> str:
     is_whole = abs(number - round(number)) <= 1e-9 * abs(number)
-    return f"{number:.0f}" if is_whole else format_significant(number, 4, trailing_zeros=True)
+    return (
+        write_minus(f"{number:,.0f}")
+        if is_whole
+        else format_significant(number, 4, trailing_zeros=True)
+    )
 
 
 def list_limit_notes(report: LimitReport) -> Iterator[str]:

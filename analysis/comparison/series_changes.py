@@ -31,7 +31,7 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import pluralize, write_minus
 
 COUNTER_SCOPE, PHASE_SCOPE = "counter", "phase"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
@@ -298,7 +298,7 @@ def format_counter_verdict(change: CounterChange) -> str:
         return f"1/{1 / ratio:,.1f} of the {words}"
     per_cent = 100 * (ratio - 1)
     number = f"{per_cent:+.1f}" if abs(per_cent) >= 1 else f"{per_cent:+.2g}"
-    return f"{number.replace('-', '−')} % {words}"
+    return f"{write_minus(number)} % {words}"
 
 
 def summarize_counters(changes: Sequence[CounterChange]) -> str:
@@ -466,6 +466,6 @@ def describe_phases(changes: Sequence[PhaseChange]) -> list[str]:
 
 
 def _describe_change(change: PhaseChange) -> str:
-    numbers = (f"{100 * value:+.2f}" for value in (change.change, change.low, change.high))
-    text = "{} {} [{}, {}]".format(change.phase, *numbers)
-    return text.replace("-", "−")
+    values = (change.change, change.low, change.high)
+    size, low, high = (write_minus(f"{100 * value:+.2f}") for value in values)
+    return f"{change.phase} {size} [{low}, {high}]"

@@ -25,7 +25,12 @@ from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Condition, parse_alternatives
-from treehammer.text_formatting import format_signed, format_significant, pluralize
+from treehammer.text_formatting import (
+    format_signed,
+    format_significant,
+    pluralize,
+    write_minus,
+)
 
 #: A label of axes with their values.
 _AXIS_VALUES = re.compile(r"\w+=\S+(?: \w+=\S+)*")
@@ -232,7 +237,7 @@ def format_mean(mean: float, low: float | None, high: float | None) -> str:
     if error <= 1e-3 * abs(mean):
         return f"{plain} ± {error:.1g}"
     digits = digits_for_error(error)
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+    return write_minus(f"{mean:,.{digits}f} ± {error:,.{digits}f}")
 
 
 def format_ratio(value: float, low: float | None, high: float | None) -> str:

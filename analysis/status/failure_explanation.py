@@ -277,7 +277,7 @@ def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) 
         message = run.message or usual.get(run.failure, "")
         causes[find_failure_cause(run.failure, message)] += run.count
     cause, count = causes.most_common(1)[0]
-    share = f"{count} of {causes.total()} by {cause.name}" if len(causes) > 1 else cause.name
+    share = f"{count:,} of {causes.total():,} by {cause.name}" if len(causes) > 1 else cause.name
     by_culprit: Mapping[Culprit, str] = {
         Culprit.TEST: "Fix the test, or submit the commit before with URL@COMMIT.",
         Culprit.CENTRAL: f"Check what all sites share. {cause.action}",

@@ -90,7 +90,9 @@ class StorageDay:
             if not done:
                 exceeded.append((SiteState.CRITICAL, f"none of {failed} {name} succeeded"))
             elif failed > rule.max_failed_per_success * done:
-                exceeded.append((SiteState.WARNING, f"{failed} of {done + failed} {name} failed"))
+                exceeded.append(
+                    (SiteState.WARNING, f"{failed:,} of {done + failed:,} {name} failed")
+                )
         if self.block_s is not None and self._judges_blocks and self.block_s > rule.max_block_s:
             exceeded.append((SiteState.WARNING, f"{self.block_s:.3g} s per block"))
         return tuple(exceeded)
@@ -136,8 +138,8 @@ class StorageDay:
         parts = [text for _, text in self.problems]
         if self.status is SiteState.OK:
             opens, reads = self.opened + self.open_failed, self.blocks + self.block_failed
-            parts += [f"{self.opened} of {opens} opens succeeded"] * bool(opens)
-            parts += [f"{self.blocks} of {reads} reads succeeded"] * bool(reads)
+            parts += [f"{self.opened:,} of {opens:,} opens succeeded"] * bool(opens)
+            parts += [f"{self.blocks:,} of {reads:,} reads succeeded"] * bool(reads)
             parts += [f"{self.block_s:.3g} s per block"] if self.block_s is not None else []
         elif self.letter == "N":
             parts = ["too few operations"]

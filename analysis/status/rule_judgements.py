@@ -144,7 +144,7 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
         return StateJudgement(SiteState.UNKNOWN, reason, collect_evidence)
     state = rule.classify(good, bad, was_bad=before.state in _BAD)
-    reason = f"{bad} of {pluralize(total, 'measurement')} in {rule.window} failed"
+    reason = f"{bad:,} of {pluralize(total, 'measurement')} in {rule.window} failed"
     return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
 
 
@@ -500,8 +500,8 @@ class DayOutcomes:
         return 1 + sum(share >= step for step in daily_rule().severity_steps)
 
     def __str__(self) -> str:
-        parts = [f"{self.good} of {self.assessed} good"] if self.assessed else []
-        parts += [f"{self.failed} failed"] if self.failed else []
-        parts += [f"{self.implausible} implausible"] if self.implausible else []
-        parts += [f"{self.unsupported} not supported"] if self.unsupported else []
+        parts = [f"{self.good:,} of {self.assessed:,} good"] if self.assessed else []
+        parts += [f"{self.failed:,} failed"] if self.failed else []
+        parts += [f"{self.implausible:,} implausible"] if self.implausible else []
+        parts += [f"{self.unsupported:,} not supported"] if self.unsupported else []
         return ", ".join(parts) if self.total else "nothing was measured"

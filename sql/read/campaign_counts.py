@@ -122,25 +122,25 @@ class MeasurementCount:
 
     def describe_jobs(self) -> str:
         """Describe the jobs by state, and their failed measurements, in one line."""
-        parts = [f"{self.jobs[s.value]} {s.value}" for s in JobState if self.jobs[s.value]]
-        return ", ".join([*parts, f"{self.failed} failed"] if self.failed else parts)
+        parts = [f"{self.jobs[s.value]:,} {s.value}" for s in JobState if self.jobs[s.value]]
+        return ", ".join([*parts, f"{self.failed:,} failed"] if self.failed else parts)
 
     def describe_failures(self) -> str:
         """Describe failures by class, and measurements that will never arrive; '' without any."""
-        parts = [f"{count} × {name}" for name, count in Counter(self.failures).most_common()]
-        parts += [f"{self.lost} missing"] if self.lost else []
+        parts = [f"{count:,} × {name}" for name, count in Counter(self.failures).most_common()]
+        parts += [f"{self.lost:,} missing"] if self.lost else []
         if not parts:
             return ""
         return f"failed: {', '.join(parts)} (of {pluralize(self.planned, 'measurement')})"
 
     def describe(self) -> str:
         """Describe the measurements in one line; its numbers add up to the planned ones."""
-        text = f"{self.measured} of {self.planned} measured"
+        text = f"{self.measured:,} of {self.planned:,} measured"
         if self.failed:
-            text += f" ({self.failed} of them failed)"
+            text += f" ({self.failed:,} of them failed)"
         if unsupported := sum_outcomes(self.outcomes)[Outcome.NOT_SUPPORTED]:
-            text += f" ({unsupported} of them not supported)"
-        return "".join([text, *(f", {n} {name}" for name, n in sorted(self.missing.items()))])
+            text += f" ({unsupported:,} of them not supported)"
+        return "".join([text, *(f", {n:,} {name}" for name, n in sorted(self.missing.items()))])
 
 
 @dataclass(frozen=True)

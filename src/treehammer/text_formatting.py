@@ -81,13 +81,13 @@ class JobRamp:
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun: ``1 job``, ``2 jobs``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+    """Format a count with its noun: ``1 job``, ``2,340 jobs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
     """Format counts by name: ``3 faster, 1 slower``; a dash for none."""
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "–"
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "–"
 
 
 def join_names(names: Sequence[str], limit: int = 3) -> str:
@@ -117,17 +117,22 @@ def format_minute(time_us: int) -> str:
     return format_time(time_us)[:-3]
 
 
+def write_minus(number: str) -> str:
+    """Write the sign of a formatted negative number as a minus sign, which no hyphen is."""
+    return f"−{number[1:]}" if number.startswith("-") else number
+
+
 def format_significant(value: float, digits: int = 3, *, trailing_zeros: bool = False) -> str:
-    """Format a number with so many significant digits, without a power of ten: ``3350``, ``0.032``.
+    """Format a number with so many significant digits, without a power of ten: ``3,350``, ``0.032``.
 
     Digits before the decimal point are never dropped. Magnitudes below 1e-6 or from 1e15 keep a
     power of ten.
     """
     if not math.isfinite(value) or value == 0 or not 1e-6 <= abs(value) < 1e15:
-        return f"{value:.{digits}g}"
+        return write_minus(f"{value:.{digits}g}")
     # The rounded number decides, as 999.6 has four digits before the point.
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    text = f"{value:.{max(digits - 1 - exponent, 0)}f}"
+    text = write_minus(f"{value:,.{max(digits - 1 - exponent, 0)}f}")
     return text.rstrip("0").rstrip(".") if "." in text and not trailing_zeros else text
 
 
@@ -137,6 +142,8 @@ def format_cell(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return write_minus(f"{value:,}")
     return format_significant(value, 4) if isinstance(value, float) else str(value)
 
 
@@ -149,13 +156,13 @@ def format_duration(seconds: float) -> str:
 
 def format_share(share: float, decimals: int = 0) -> str:
     """Format a share in per cent: ``6 %``, or ``5.9 %`` with one decimal."""
-    return f"{100 * share:.{decimals}f} %"
+    return write_minus(f"{100 * share:,.{decimals}f} %")
 
 
 def format_signed(number: float) -> str:
     """Format a number with its sign and one decimal: ``+3.1``, ``−0.4``; zero is positive."""
     # Zero is added, so that -0.04 is +0.0.
-    return f"{round(number, 1) + 0.0:+.1f}".replace("-", "−")
+    return write_minus(f"{round(number, 1) + 0.0:+,.1f}")
 
 
 def format_size(size: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
+from treehammer.text_formatting import write_minus
 from treehammer.web.display_formats import DisplayUnit, day_from_number, fit_unit
 from treehammer.web.figures.explore_query import (
     Bars,
@@ -108,7 +109,7 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
     if shown < len(drawn):
         which = "newest days, weeks or months" if is_trend else "first places"
         left_out = (
-            f"The figure shows {shown} of {len(drawn)} marks: at most the "
+            f"The figure shows {shown:,} of {len(drawn):,} marks: at most the "
             f"{MAX_TIMES if is_trend else MAX_PLACES} {which}, {max_series} series and "
             f"{MAX_PANELS} panels. CSV, JSON and TTree hold all."
         )
@@ -240,7 +241,7 @@ def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
     named = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
     named = named[:MAX_NAMED_LINES]
     names = ", ".join(
-        f"{layout.series[line].name} ({f'{means[line]:+.2g} {unit}'.strip().replace('-', '−')})"
+        f"{layout.series[line].name} ({write_minus(f'{means[line]:+.2g} {unit}'.strip())})"
         for line in named
     )
     note = f"Farthest from the median of all lines, on average: {names}. Other lines are grey."

@@ -255,4 +255,4 @@ def _count_jobs(state: JobState) -> TableColumn:
 def describe_states(jobs: Mapping[str, int]) -> str:
     """Write numbers of jobs by state, e.g. ``3 running, 2 done``; '' for none."""
     counts = ((jobs.get(state.value), state.value) for state in JobState)
-    return ", ".join(f"{count} {state}" for count, state in counts if count)
+    return ", ".join(f"{count:,} {state}" for count, state in counts if count)

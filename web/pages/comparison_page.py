@@ -34,7 +34,7 @@ from treehammer.sql.read import figure_sql
 from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
-from treehammer.text_formatting import format_significant, pluralize
+from treehammer.text_formatting import format_signed, format_significant, pluralize
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
 from treehammer.web.figures.figure_layout import choose_release_colors
@@ -538,7 +538,7 @@ def _draw_trend(row: VerdictRow, changes: Mapping[date, float]) -> LineChart:
     first, last = min(changes), max(changes)
     title = f"{verdict_text.title_metric(row.metric)} of {row.b} against {row.a} by day, %"
     dots = [
-        ChartDot(day, change, text=f"{format_day(day)}: {change:+.1f} %")
+        ChartDot(day, change, text=f"{format_day(day)}: {format_signed(change)} %")
         for day, change in changes.items()
     ]
     equal = [ChartDot(first, 0.0), ChartDot(last, 0.0)]

@@ -27,6 +27,7 @@ from treehammer.sql.read.stored_comparisons import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
+from treehammer.text_formatting import write_minus
 from treehammer.web.addresses import link_to
 from treehammer.web.cells import HeatCell
 
@@ -108,7 +109,7 @@ class _CellEffect(NamedTuple):
         if abs(self.effect) > _MAX_WRITTEN:
             return "≫" if self.effect > 0 else "≪"
         change = round(100 * math.expm1(self.effect))
-        return f"{change:+d}".replace("-", "−") if change else "0"
+        return write_minus(f"{change:+d}") if change else "0"
 
 
 def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> DataTable | None:

@@ -302,7 +302,7 @@ def build_tiles(
         ]
         tiles += _tile_of_failures(lines)
     if down := site_states.count(SiteState.DOWNTIME):
-        tiles.append(Tile(f"{down} of {len(site_states)}", "sites in a downtime", "#days"))
+        tiles.append(Tile(f"{down:,} of {len(site_states):,}", "sites in a downtime", "#days"))
     if inefficient:
         text = f"less CPU efficiency than similar sites: {join_names(inefficient)}"
         tiles.append(
@@ -337,7 +337,7 @@ def sum_outcomes(outcomes: Iterable[DayOutcomes]) -> DayOutcomes:
 def _tile_of_sites(states: Sequence[SiteState], state: SiteState, words: str) -> Tile:
     count = states.count(state)
     css_class = state.value if count else ""
-    return Tile(f"{count} of {len(states)}", f"sites {words}", "#days", css_class)
+    return Tile(f"{count:,} of {len(states):,}", f"sites {words}", "#days", css_class)
 
 
 def _tile_of_running(running: Sequence[CampaignState], hours: float) -> Tile:
@@ -370,7 +370,7 @@ def tile_of_slowest(
         zip(counts, latest, strict=True), key=lambda pair: pair[0][0]
     )
     return Tile(
-        f"{slower} of {total}",
+        f"{slower:,} of {total:,}",
         f"variants slower {scope}: {title(slowest)}",
         link_to("comparison", comparison=slowest.first_verdict.comparison_id),
         "critical" if slower else "",

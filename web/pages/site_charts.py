@@ -90,7 +90,7 @@ def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
     return (
         f"{'week of ' if query.time_column == WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
         f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
-        f"{pluralize(point.peer_count, 'site')}, {point.compared_count} of {point.count} timed measurements"
+        f"{pluralize(point.peer_count, 'site')}, {point.compared_count:,} of {point.count:,} timed measurements"
     )
 
 

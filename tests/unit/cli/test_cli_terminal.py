@@ -288,7 +288,7 @@ def test_text_line_begins_with_time_and_level(
         (format_signed, (3.14,), "+3.1"),
         (format_signed, (-0.44,), "−0.4"),
         (format_signed, (-0.04,), "+0.0"),
-        (format_signed, (1234.56,), "+1234.6"),
+        (format_signed, (1234.56,), "+1,234.6"),
         (format_size, (0,), "0 bytes"),
         (format_size, (950,), "950 bytes"),
         (format_size, (49_660_000,), "49.7 MB"),

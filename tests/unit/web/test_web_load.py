@@ -90,7 +90,7 @@ def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
         "step 3: failed 50/s",
         f"step {LIMITED_STEP}: 6 of 6 rows left out",
         "Evenness: slow:1094 has the smallest rate, 33 % of the largest.",
-        "Failures: 2500 reset.",
+        "Failures: 2,500 reset.",
     ):
         assert text in page
     assert re.search(r"step 3: p99 50\d ms", page)

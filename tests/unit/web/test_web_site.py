@@ -271,8 +271,8 @@ def test_letters_of_storages_link_to_their_campaigns(pages: ServiceThread) -> No
     page = pages.read(f"/?to={DAY}")
     cells = [cell for table in page.tables.values() for row in table.cells for cell in row.values()]
     assert [cell.tooltip for cell in cells if "opens" in cell.tooltip] == [
-        "B, 1 Mar 2026: ok, 30 of 30 opens succeeded",
-        "C, 1 Mar 2026: warning, 9 of 39 opens failed",
+        "B, 2026-03-01: ok, 30 of 30 opens succeeded",
+        "C, 2026-03-01: warning, 9 of 39 opens failed",
     ]
     rows = pages.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]
     assert [(row["storage_site"], row["letter"], row["open_failed"]) for row in rows] == [

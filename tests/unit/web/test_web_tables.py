@@ -59,8 +59,8 @@ def test_decimals_are_aligned() -> None:
         (0.0009996, "1 ms"),
         (0.9996, "1 s"),
         (0.9994, "999 ms"),
-        (999.6, "1000 s"),
-        (3350.0, "3350 s"),
+        (999.6, "1,000 s"),
+        (3350.0, "3,350 s"),
     ],
 )
 def test_seconds_never_have_exponents(seconds: float, text: str) -> None:
@@ -75,9 +75,10 @@ def test_small_losses_are_not_minus_zero() -> None:
 @pytest.mark.parametrize(
     "value, digits, text",
     [
-        (1455.3, 3, "1455"),
-        (33_500.0, 4, "33500"),
-        (999.6, 3, "1000"),
+        (1455.3, 3, "1,455"),
+        (33_500.0, 4, "33,500"),
+        (999.6, 3, "1,000"),
+        (-0.0321, 2, "−0.032"),
         (0.032, 3, "0.032"),
         (3.1e-5, 2, "0.000031"),
         (0.0, 3, "0"),
