@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from treehammer.analysis.comparison.conclusion import count_headline, describe_h
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
+from treehammer.sql.core.schema import dimension_tables
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import (
     ComparisonSummary,
@@ -85,6 +86,8 @@ COMPARABLE_AXES = (
 )
 #: Seconds between two refreshes of the progress of a comparison in the background.
 REFRESH_INTERVAL_S = 2
+#: Values of an axis suggested in the form.
+MAX_SUGGESTED = 200
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
 #: Maximum number of measurements read by a comparison in the background: 1 GB of memory.
@@ -197,6 +200,7 @@ def _find_comparison(
         rows := compare_query.load_stored_verdicts(store, query)
     ):
         return DisplayedComparison(store, raw, rows)
+    _require_measured_sides(store, query)
     try:
         comparison = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
     except TooManyMeasurementsError as error:
@@ -205,6 +209,29 @@ def _find_comparison(
             return task
         comparison = task.result
     return DisplayedComparison(store, raw, comparison.verdicts, comparison.pairs)
+
+
+def _require_measured_sides(store: Store, query: CompareQuery) -> None:
+    """Refuse sides that were never measured, before measurements are read.
+
+    Raises:
+        NothingToDoError: the axis has no such value.
+    """
+    values = _list_axis_values(store, [query.axis], limit=None).get(query.axis, ())
+    for side in (query.a, query.b) if values else ():
+        if not any(side == value or _are_equal_numbers(side, value) for value in values):
+            raise NothingToDoError(
+                f"no measurement has {query.axis}={side}",
+                hint=f"Values present: {', '.join(values)}.",
+            )
+
+
+def _are_equal_numbers(*texts: str) -> bool:
+    try:
+        first, second = map(float, texts)
+    except ValueError:
+        return False
+    return first == second
 
 
 @page(
@@ -326,17 +353,29 @@ def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> 
 
 
 def _build_form(store: Store, query: CompareQuery) -> Special:
-    releases = sorted(
-        overview_queries.list_subject_values(store, "axis_root"), key=natural_sort_key
-    )
+    axes = COMPARABLE_AXES if query.axis in COMPARABLE_AXES else (query.axis, *COMPARABLE_AXES)
     campaigns = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, query.campaigns)
     return Special(
         "compare_form.html.j2",
         query=query,
-        axes=COMPARABLE_AXES,
+        axes=axes,
         campaigns=campaigns,
-        releases=releases,
+        values_by_axis=_list_axis_values(store, axes),
     )
+
+
+def _list_axis_values(
+    store: Store, axes: Iterable[str], limit: int | None = MAX_SUGGESTED
+) -> dict[str, list[str]]:
+    """List the measured values of each axis, of which others have none to suggest."""
+    columns = {
+        axis: name
+        for axis in axes
+        for name in (f"axis_{axis}", axis)
+        if name in dimension_tables["subject"].c
+    }
+    values = overview_queries.list_values_by_column(store, columns.values(), limit)
+    return {axis: sorted(values[name], key=natural_sort_key) for axis, name in columns.items()}
 
 
 class _AbandonedError(TreehammerError):

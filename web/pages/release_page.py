@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from statistics import fmean
@@ -24,12 +24,14 @@ from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import ChangedSeries
 from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.read.overview_queries import list_subject_values
 from treehammer.sql.watch.alarms import (
     fetch_watched_days,
     fetch_watched_series,
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
+from treehammer.text_formatting import format_signed
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
 from treehammer.web.display_formats import (
@@ -38,6 +40,7 @@ from treehammer.web.display_formats import (
     format_day,
     today,
 )
+from treehammer.web.figures.explore_query import MEANS, RELATIVE
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
@@ -49,10 +52,13 @@ from treehammer.web.pages.common_tables import (
 )
 from treehammer.web.sections import (
     Bullets,
+    Command,
     Figure,
     Form,
     Link,
+    Links,
     Paragraph,
+    Section,
     Titled,
     table_of_values,
 )
@@ -85,7 +91,7 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     """Show the changes of a release and of the control, and all releases by day.
 
     Raises:
-        NothingToDoError: it was never related to a control.
+        NothingToDoError: it was never measured.
     """
     store, query = request.store, request.query
     changes = list_recent_changes(store, release=query.release)
@@ -94,17 +100,17 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
         if name in query.model_fields_set:
             query.require_choice(name, listed_values)
     charts = build_ratio_charts(store, query, changes)
-    if not choices["metric"] and not changes:
-        raise NothingToDoError(
-            f"nothing is known of ROOT {query.release} over time",
-            hint="It needs jobs that it shares with a control release: treehammer changes --update.",
-        )
+    is_related = bool(choices["metric"] or changes)
+    if not is_related and query.release not in list_subject_values(store, "axis_root"):
+        raise NothingToDoError(f"ROOT {query.release} was never measured")
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
     metrics = {name: head_column(name) for name in choices["metric"]}
     form = query.list_inputs(metric=metrics, site=choices["site"], variant=choices["variant"])
     has_form = bool(choices["metric"])
     sections = (
-        table,
+        Links(list(_list_links(query.release))),
+        table if is_related else None,
+        *([] if is_related else _explain_unrelated()),
         Form(form) if has_form else None,
         Paragraph("No ratios of these series in the last 90 days.")
         if has_form and not charts
@@ -114,6 +120,20 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     )
     crumbs = [Link("Changes over time", link_to("changes"))]
     return PageContent(f"ROOT {query.release}", sections, (table, ratios), crumbs=crumbs)
+
+
+def _list_links(release: str) -> Iterator[Link]:
+    """Link to the results of a release."""
+    by_day = {"by": "day", "view": RELATIVE, "axis_root": release}
+    yield Link("Trend by day", link_to("explore", query=by_day))
+    by_site = {"by": "site", "view": MEANS, "metric": HEADLINE_METRICS[0], "axis_root": release}
+    yield Link("CPU time per event by site", link_to("explore", query=by_site))
+    yield Link("Comparisons", link_to("compare"))
+
+
+def _explain_unrelated() -> Iterator[Section]:
+    yield Paragraph("It is not related to a control release yet, which needs jobs that they share:")
+    yield Command("treehammer changes --update")
 
 
 def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> Titled:
@@ -328,6 +348,6 @@ def _build_dots(
         error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
         size = 100 * math.expm1(level + float(value))
         calendar_day = date.fromordinal(day)
-        text = f"{format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
+        text = f"{format_day(calendar_day)}: {release} {format_signed(size)} %, {len(residuals[day])} series"
         dots.append(ChartDot(calendar_day, size, error, text, link=link(calendar_day)))
     return dots

@@ -9,15 +9,13 @@ from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_name
 from treehammer.tables import build_table
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.columns import column, hidden
-from treehammer.web.figures.explore_query import (
-    View,
-)
+from treehammer.web.figures.explore_query import View
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, Text
 from treehammer.web.sections import Paragraph
 
 #: Kind -> column by which Explore shows it; the others have pages of their own.
-_EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
+_EXPLORED = {HitKind.HOST: "host", HitKind.TEST: "test_name"}
 
 
 class SearchQuery(PageQuery):
@@ -71,5 +69,7 @@ def _link_to_hit(hit: SearchHit) -> str:
             return link_to("campaign", campaign_id=hit.identity)
         case HitKind.JOB:
             return link_to("job", job_id=hit.identity)
+        case HitKind.RELEASE:
+            return link_to("release", release=hit.identity)
     query = {"by": "day", "view": View.RELATIVE, _EXPLORED[hit.kind]: hit.identity}
     return link_to("explore", query=query)

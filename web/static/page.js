@@ -31,6 +31,15 @@ function addChoices(root) {
   }
 }
 
+/** Suggest the values of the chosen axis in the fields that a list of axes names. */
+function addAxisValues(root) {
+  for (const axis of root.querySelectorAll("select[data-suggests]")) {
+    axis.addEventListener("change", () => {
+      for (const name of axis.dataset.suggests.split(" ")) axis.form.elements[name].setAttribute("list", `values-${axis.value}`);
+    });
+  }
+}
+
 const GRID_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 /** Make the cells of each matrix one tab stop; arrow keys, Home and End move inside. */
@@ -104,6 +113,7 @@ function enhance(root) {
   addCopyButtons(root);
   addArrowKeys(root);
   addChoices(root);
+  addAxisValues(root);
   addLocalTimes(root);
 }
 

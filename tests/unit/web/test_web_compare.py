@@ -37,6 +37,7 @@ from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.web.pages import compare_query
 
 PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE_TEXTS[0])
@@ -210,6 +211,25 @@ def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> No
     assert "treehammer compare 6.38.00 6.40.00" in page
     assert "which points at the release" in page
     assert "<script>document" not in page
+
+
+def test_unmeasured_sides_are_refused_before_reading(
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_query, "compare_now", None)
+    for axis, known in (("root", "6.40.00"), ("site", "SITE_A")):
+        text = filled_service.read(f"/compare?axis={axis}&a={known}&b=nonsense", 404).text
+        assert f"No measurement has {axis}=nonsense. Values present:" in text
+        assert known in text
+
+
+def test_form_suggests_values_of_the_axis(filled_service: ServiceThread) -> None:
+    page = filled_service.load_page("/compare?axis=site")
+    assert page.count('list="values-site"') == 2
+    assert '<option value="SITE_A"></option>' in page.partition('id="values-site"')[2]
+    releases = page.partition('id="values-root"')[2].partition("</datalist>")[0]
+    assert '<option value="6.40.00"></option>' in releases
+    assert "SITE_A" not in releases
 
 
 @pytest.mark.parametrize(
