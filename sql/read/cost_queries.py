@@ -18,6 +18,17 @@ from treehammer.text_formatting import format_significant, format_size, pluraliz
 _SUBJECT = dimension_tables["subject"].c
 
 
+def describe_amounts(slot_s: float | None, cpu_s: float | None, read_bytes: float | None) -> str:
+    """Describe times and bytes, unless unknown: ``12 slot hours, 9.1 CPU hours, 1.2 TB``."""
+    times = ((slot_s, "slot hours"), (cpu_s, "CPU hours"))
+    amounts = [
+        f"{format_significant(seconds / 3600, 2)} {unit}"
+        for seconds, unit in times
+        if seconds is not None
+    ]
+    return ", ".join([*amounts, *([] if read_bytes is None else [format_size(read_bytes)])])
+
+
 @dataclass(frozen=True)
 class UsedCost:
     """Cost of executions, also of failed ones.
@@ -40,9 +51,7 @@ class UsedCost:
         """Describe it: ``340 measurements in 12 slot hours, 9.1 CPU hours, 1.2 TB read``."""
         return (
             f"{pluralize(self.measurements, 'measurement')} in "
-            f"{format_significant(self.slot_s / 3600, 2)} slot hours, "
-            f"{format_significant(self.cpu_s / 3600, 2)} CPU hours, "
-            f"{format_size(self.read_bytes)} read"
+            f"{describe_amounts(self.slot_s, self.cpu_s, self.read_bytes)} read"
         )
 
     def scale(self, factor: float) -> UsedCost:

@@ -65,12 +65,16 @@ from treehammer.submit.planning.site_selection import read_uses
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
+#: Costs of a plan that are kept: time of its slots and CPUs, and bytes read.
+ESTIMATED_COSTS = ("wall_s", "cpu_s", "read_bytes")
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9
 
 
-def check_plan_limits(plan: Plan, settings: Settings) -> None:
+def check_plan_limits(plan: Plan, settings: Settings) -> cost_estimate.PlanReview:
     """Refuse a plan that exceeds a ceiling or a permitted load, or outlives its credentials.
+
+    Returns its review, with its costs.
 
     Raises:
         ConfigError: the plan is above a limit, or a credential cannot be used.
@@ -84,6 +88,7 @@ def check_plan_limits(plan: Plan, settings: Settings) -> None:
         *(submission_options.site_credentials(s.submit) for s in plan.sites),
     ):
         credentials.check_validity(now, None if duration_s is None else now + duration_s)
+    return review
 
 
 def submit_plan(
@@ -105,8 +110,8 @@ def submit_plan(
         BatchError: a batch system failed; the jobs that it did not take are stored as lost.
         TreehammerError: the store or a template is invalid; nothing was submitted.
     """
-    check_plan_limits(plan, settings)
-    campaign = plan.make_campaign_row()
+    review = check_plan_limits(plan, settings)
+    campaign = record_estimate(plan.make_campaign_row(), review)
 
     def add_campaign(store: Store, rows: list[JobRow], service: JobReporting | None) -> None:
         if service is not None:
@@ -120,6 +125,14 @@ def submit_plan(
         )
 
     return _store_and_queue(plan, settings, add_campaign)
+
+
+def record_estimate(campaign: CampaignRow, review: cost_estimate.PlanReview) -> CampaignRow:
+    """Add the estimated cost to the stored plan, so that it can be compared with the cost later."""
+    total = cost_estimate.sum_costs(review.costs)
+    estimate = {name: total[name] for name in ESTIMATED_COSTS}
+    plan = {**json.loads(campaign.plan), "estimate": estimate}
+    return replace(campaign, plan=json.dumps(plan, sort_keys=True))
 
 
 def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:

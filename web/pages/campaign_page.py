@@ -15,7 +15,7 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount, count_campaign
-from treehammer.sql.read.cost_queries import fetch_campaign_cost
+from treehammer.sql.read.cost_queries import describe_amounts, fetch_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
@@ -166,10 +166,14 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
 
 
 def _describe_cost(store: Store, campaign: CampaignRow) -> str:
-    """Describe what the campaign has cost, and by the same measure what all of it will."""
+    """Describe what the campaign has cost, and the estimate of its plan, or else one by its own measure."""
     used = fetch_campaign_cost(store, campaign.id)
+    estimate = json.loads(campaign.plan).get("estimate", {})
+    planned = describe_amounts(*(estimate.get(name) for name in ("wall_s", "cpu_s", "read_bytes")))
     if not used.measurements:
-        return ""
+        return f"Planned cost: {planned}." if planned else ""
+    if planned:
+        return f"Cost: {used}; planned were {planned}."
     share = used.measurements / max(campaign.planned_measurements, 1)
     total = f"; about {used.scale(1 / share)} as planned" if share < 1 else ""
     return f"Cost: {used}{total}."
@@ -274,7 +278,7 @@ class CampaignProgress:
         if missing <= 0:
             return "No failures."
         planned = pluralize(self.planned, "planned measurement")
-        text = f"No known failures, but {missing} of {planned} are missing"
+        text = f"No known failures, but {missing:,} of {planned} are missing"
         cancelled = self.count.jobs[JobState.CANCELLED.value]
         if cancelled:
             text += (

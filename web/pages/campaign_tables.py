@@ -100,10 +100,12 @@ class _Failures:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sort key: by size; those that a retry can cure come last."""
+        """Sort key: by size; those that a retry can cure come later, those that it cured last."""
         lasting = self.measurements - self.transient
         is_transient = self.transient > 0 and lasting <= 0
-        return is_transient, -lasting, -self.attempts, self.failure, self.site
+        is_cured = not (self.measurements or self.missing or self.attempts)
+        sizes = (-lasting, -self.measurements, -self.attempts)
+        return is_cured, is_transient, *sizes, self.failure, self.site
 
 
 def _count_failures(store: Store, campaign: CampaignRow, count: CampaignCount) -> list[_Failures]:

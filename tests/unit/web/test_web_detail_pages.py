@@ -217,9 +217,12 @@ def test_campaign_begins_with_largest_failures_and_ends_with_transient_ones(
         make_measurement("one", round_, campaign_id="mixed", **failure)
         for round_, failure in enumerate(failures, start=1)
     )
+    held = AttemptRow("one", 1, "held", 1, 2, None, "held", "disk usage")
+    pages.store.set_attempts([held, AttemptRow("one", 2, "done", 3, 4, 0, "", "")])
     tables = pages.load_document("/campaigns/mixed")["tables"]
     shown = [(row["failure"], row["measurements"], row["transient"]) for row in tables["failures"]]
-    assert shown == [("open", 4, 1), ("read", 2, 0), ("stage-in", 4, 4)]
+    # The second attempt cured what had stopped the first.
+    assert shown == [("open", 4, 1), ("read", 2, 0), ("stage-in", 4, 4), ("held", 0, 0)]
     tables = [*pages.read("/campaigns/mixed").tables]
     assert tables.index("failures") < tables.index("sites")
     (row,) = pages.load_document("/campaigns")["tables"]["campaigns"]
