@@ -16,9 +16,9 @@ from .job_spec import SoftwareRequest
 if TYPE_CHECKING:
     import ssl
 
-#: Clients of storage: the file system, XRootD's client (in ROOT, in Python, ``xrdcp``), and Python.
-#: Modules with code of a client are named for it.
-FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT = "file", "xrootd", "http"
+#: Clients of storage: the file system, XRootD's client (in ROOT, in Python, ``xrdcp``), Python, and
+#: Python with signed addresses.  Modules with code of a client are named for it.
+FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT, S3_CLIENT = "file", "xrootd", "http", "s3"
 
 #: Operations on a door: ROOT reads it directly, a job copies from it, this machine compares files
 #: with the manifest, and this machine writes files for Rucio.
@@ -49,6 +49,9 @@ _ROOT = StorageScheme("root", "root", XROOTD_CLIENT, 1094)
 _ROOTS = StorageScheme("root", "roots", XROOTD_CLIENT, 1094, tls=True)
 _HTTP = StorageScheme("http", "http", HTTP_CLIENT, 80)
 _HTTPS = StorageScheme("https", "https", HTTP_CLIENT, 443, tls=True)
+#: davix, gfal and Rucio name them so.
+_S3 = StorageScheme("s3", "s3", S3_CLIENT, 80)
+_S3S = StorageScheme("s3", "s3s", S3_CLIENT, 443, tls=True)
 
 #: Scheme in URLs, '' for a path -> its properties.
 SCHEMES: Mapping[str, StorageScheme] = {
@@ -62,6 +65,8 @@ SCHEMES: Mapping[str, StorageScheme] = {
     "davs": _HTTPS,
     "http": _HTTP,
     "dav": _HTTP,
+    "s3": _S3,
+    "s3s": _S3S,
 }
 #: Protocols of doors.
 PROTOCOLS = tuple(dict.fromkeys(scheme.protocol for scheme in SCHEMES.values()))
@@ -99,6 +104,14 @@ LIMITS: Tuple[SoftwareLimit, ...] = (
         ("6.37", "6.38", "6.39"),
         "no token or proxy over HTTPS, and no verification of certificates",
         with_credential=True,
+    ),
+    SoftwareLimit(READ, ("s3", "s3s"), "wheel", ("6.40",), "no class that reads S3"),
+    SoftwareLimit(
+        READ,
+        ("s3s",),
+        "wheel",
+        ("6.37", "6.38", "6.39"),
+        "no verification of certificates over HTTPS",
     ),
     SoftwareLimit(STAGE, ("root", "roots"), "none", (), "no XRootD client"),
     SoftwareLimit(STAGE, ("root", "roots"), "xrootd", (), "no ROOT, which copies the files"),

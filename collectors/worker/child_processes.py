@@ -19,15 +19,20 @@ from ..shared_files import DISK_FULL_ERRNOS
 
 #: Bytes kept at each end.
 KEPT_BYTES = 512 * 1024
+#: Bytes of a line without an end that wait to be masked.
+_MAX_LINE_BYTES = 64 * 1024
 
 
 class BoundedLog:
     """A sink for unlimited output that leaves a file of at most about twice ``keep`` bytes.
 
     Output that does not fit on the disk is dropped: a payload must not fail because of its log.
+    ``mask`` replaces secrets in each line.
     """
 
-    def __init__(self, path: str, keep: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, path: str, keep: int = KEPT_BYTES, mask: Optional[Callable[[str], str]] = None
+    ) -> None:
         # The file stays open until close() or the end of the `with` block.
         self._stream = open(path, "wb", buffering=0)  # noqa: SIM115
         self._keep = keep
@@ -36,6 +41,8 @@ class BoundedLog:
         self._tail_size = 0
         self._cut = 0
         self._last = b""
+        self._mask = mask
+        self._held = b""
 
     def __enter__(self) -> BoundedLog:
         return self
@@ -44,7 +51,26 @@ class BoundedLog:
         self.close()
 
     def write(self, data: bytes) -> None:
-        """Add ``data``."""
+        """Add ``data``; its last line waits for its end if lines are masked."""
+        if self._mask is None:
+            self._add(data)
+            return
+        lines, newline, self._held = (self._held + data).rpartition(b"\n")
+        self._add(self._mask_text(lines + newline))
+        if len(self._held) > _MAX_LINE_BYTES:
+            self._release_line()
+
+    def _mask_text(self, data: bytes) -> bytes:
+        assert self._mask is not None
+        text = data.decode("utf-8", "surrogateescape")
+        return self._mask(text).encode("utf-8", "surrogateescape")
+
+    def _release_line(self) -> None:
+        if self._held:
+            self._add(self._mask_text(self._held))
+            self._held = b""
+
+    def _add(self, data: bytes) -> None:
         self._last = (self._last + data)[-4096:]
         room = self._keep - self._head
         if room > 0:
@@ -69,11 +95,13 @@ class BoundedLog:
 
     def read_tail(self, characters: int) -> str:
         """Return the last ``characters`` of the text (at most 4096 bytes), without NUL."""
+        self._release_line()
         text = self._last.decode("utf-8", "replace").replace("\x00", "")
         return text.strip()[-characters:]
 
     def close(self) -> None:
         """Write the note on omitted bytes and the tail, and close the file."""
+        self._release_line()
         if self._cut:
             self._write_through(f"\n[... {self._cut} bytes omitted ...]\n".encode())
         self._write_through(b"".join(self._tail))

@@ -24,7 +24,7 @@ from treehammer.collectors.http_requests import (
     read_length,
     send_request,
 )
-from treehammer.collectors.storage_access import make_tls_context
+from treehammer.collectors.storage_access import find_scheme, make_tls_context
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
@@ -60,17 +60,25 @@ RANGE_HINT = (
 _RESPONSE = re.compile(r"<(?:\w+:)?response\b.*?</(?:\w+:)?response>", re.DOTALL)
 _HREF = re.compile(r"<(?:\w+:)?href>([^<]*)</")
 _COLLECTION = re.compile(r"<(?:\w+:)?collection\b")
+#: Bytes of an error's body that are read, and the code in an object store's.
+_MAX_ERROR_BYTES = 2_000
+_ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     """Read a file by a range request, as ROOT does."""
     try:
-        session = _HttpSession(prefix)
+        session = HttpSession(prefix)
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "is none"
         return ProbeResult(
             f"the credential cannot be used: {cause}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
         )
+    return probe_session(session, target)
+
+
+def probe_session(session: HttpSession, target: ProbeTarget) -> ProbeResult:
+    """Read a file of a session's server by a range request."""
     try:
         try:
             return session.probe_target(target)
@@ -87,10 +95,10 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
         return _describe_connection_error(error)
 
 
-def stat_file(url: str) -> FileObservation:
+def stat_file(url: str, open_session: SessionFactory | None = None) -> FileObservation:
     """Request a file's size and checksum from the server."""
 
-    def head(session: _HttpSession) -> FileObservation:
+    def head(session: HttpSession) -> FileObservation:
         deadline = Deadline(CHECKSUM_TIMEOUT_S, RESPONSE_TIMEOUT_S)
         with session.request("HEAD", url, {"Want-Digest": "adler32"}, deadline) as answer:
             size, digests = read_length(answer.headers), parse_digests(answer.headers)
@@ -99,15 +107,19 @@ def stat_file(url: str) -> FileObservation:
             return FileObservation(failure=FAILED, message=message)
         return FileObservation(size, digests.get("adler32", ""), digests.get("sha-256", ""))
 
-    return _observe_file(url, head)
+    return _observe_file(url, head, open_session)
 
 
 def read_file(
-    url: str, size: int, advance: ByteCallback | None = None, copy_to: Path | None = None
+    url: str,
+    size: int,
+    advance: ByteCallback | None = None,
+    copy_to: Path | None = None,
+    open_session: SessionFactory | None = None,
 ) -> FileObservation:
     """Read a file of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
 
-    def get(session: _HttpSession) -> FileObservation:
+    def get(session: HttpSession) -> FileObservation:
         with (
             session.request("GET", url, {}, Deadline.for_transfer()) as answer,
             Path(copy_to or os.devnull).open("wb") as copy,
@@ -120,7 +132,7 @@ def read_file(
             return FileObservation(failure=NO_RESPONSE, message=problem)
         return FileObservation.from_digest(digest)
 
-    return _observe_file(url, get)
+    return _observe_file(url, get, open_session)
 
 
 def _read_blocks(answer: Any, size: int) -> Iterator[bytes]:
@@ -142,10 +154,15 @@ def _find_cut(received: int, stated: int | None, size: int, headers: Any) -> str
     return ""
 
 
-def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
+def write_file(
+    source: Path,
+    url: str,
+    advance: ByteCallback | None = None,
+    open_session: SessionFactory | None = None,
+) -> FileObservation:
     """Copy a local file to the server, replacing any file there."""
 
-    def put(session: _HttpSession) -> FileObservation:
+    def put(session: HttpSession) -> FileObservation:
         size = source.stat().st_size
         headers = {"Content-Length": str(size)}
         session.change("PUT", url, headers, lambda: source.open("rb"))
@@ -153,26 +170,30 @@ def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> F
             advance(size)
         return FileObservation(size)
 
-    return _observe_file(url, put)
+    return _observe_file(url, put, open_session)
 
 
-def remove_file(url: str) -> FileObservation:
+def remove_file(url: str, open_session: SessionFactory | None = None) -> FileObservation:
     """Remove a file."""
 
-    def delete(session: _HttpSession) -> FileObservation:
+    def delete(session: HttpSession) -> FileObservation:
         session.change("DELETE", url)
         return FileObservation()
 
-    return _observe_file(url, delete)
+    return _observe_file(url, delete, open_session)
 
 
-def _observe_file(url: str, action: Callable[[_HttpSession], FileObservation]) -> FileObservation:
+def _observe_file(
+    url: str,
+    action: Callable[[HttpSession], FileObservation],
+    open_session: SessionFactory | None,
+) -> FileObservation:
     try:
-        return action(_HttpSession(url))
+        return action((open_session or HttpSession)(url))
     except HTTPError as error:
         with error:
             failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
-            return FileObservation(failure=failure, message=f"{error.code} {error.reason}")
+            return FileObservation(failure=failure, message=_describe_status(error))
     except HttpAnswerError as error:
         return FileObservation(failure=FAILED, message=str(error))
     except URLError as error:
@@ -185,15 +206,22 @@ def _observe_file(url: str, action: Callable[[_HttpSession], FileObservation]) -
         )
 
 
-class _HttpSession:
-    """HTTP session with one door, using the credentials of the environment."""
+class HttpSession:
+    """HTTP session with one door, using the credentials of the environment.
+
+    Args:
+        prefix: URL prefix of the door, or URL of a file.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        secure = urlsplit(prefix).scheme == "https"
-        # Never sent unencrypted.
-        self.token = BearerToken.for_door(_load_token() if secure else "", prefix, os.environ)
-        self.tls = make_tls_context(os.environ) if secure else None
+        scheme = find_scheme(prefix)
+        self.tls = make_tls_context(os.environ) if scheme and scheme.tls else None
+        self.token = self.load_token()
+
+    def load_token(self) -> BearerToken:
+        """Load the token of the environment, which is never sent unencrypted."""
+        return BearerToken.for_door(_read_token() if self.tls else "", self.prefix, os.environ)
 
     def probe_target(self, target: ProbeTarget) -> ProbeResult:
         """Read two overlapping ranges of a file."""
@@ -285,16 +313,27 @@ class _HttpSession:
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
 
 
-def _load_token() -> str:
+#: Opens a session with the server of a URL.
+SessionFactory = Callable[[str], HttpSession]
+
+
+def _read_token() -> str:
     token = os.environ.get("BEARER_TOKEN", "")
     file = os.environ.get("BEARER_TOKEN_FILE", "")
     return token or (Path(file).read_text(encoding="utf-8").strip() if file else "")
 
 
+def _describe_status(error: HTTPError) -> str:
+    """Describe the status of an answer, with the server's text or the code of an object store."""
+    body = error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace").strip()
+    first_line = body.partition("\n")[0]
+    code = _ERROR_CODE.search(body)
+    text = code[1] if code else "" if "<" in first_line else unescape(first_line[:200])
+    return f"{error.code} {error.reason}" + (f": {text}" if text else "")
+
+
 def _describe_http_error(error: HTTPError, target: ProbeTarget, server: str) -> ProbeResult:
-    body_line = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
-    is_text = body_line and "<" not in body_line
-    message = f"{error.code} {error.reason}" + (f": {unescape(body_line)}" if is_text else "")
+    message = _describe_status(error)
     if error.code in (401, 403):
         return ProbeResult(message, PERMISSION_HINT, server=server)
     if error.code == 404:

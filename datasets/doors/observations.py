@@ -23,7 +23,7 @@ MAX_SEARCH_DEPTH, MAX_FOLDER_ENTRIES = 3, 20
 #: Remedy for denied access.
 PERMISSION_HINT = (
     "Check the prefix and your credentials: an x509 proxy in X509_USER_PROXY, a token in "
-    "BEARER_TOKEN_FILE."
+    "BEARER_TOKEN_FILE, S3 keys in AWS_SHARED_CREDENTIALS_FILE."
 )
 NOTHING_TO_READ = "the folder is there and holds no file to read"
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, PAIRED, RETRY_EXIT_CODE, TOKEN_FILE
+from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
@@ -79,6 +80,7 @@ PASSED_VARIABLES = (
     "ROOTSYS",
     CVMFS_VARIABLE,
     "BEARER_TOKEN_FILE",
+    CREDENTIALS_VARIABLE,
     TOKEN_POOLS_VARIABLE,
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",

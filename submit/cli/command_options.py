@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.collectors.job_spec import DEFAULT_WAIT_S
+from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
@@ -48,13 +49,15 @@ def include_option(help_text: str) -> Callable[..., Any]:
     )
 
 
-def _make_credentials(proxy: Path | None, token_file: Path | None) -> JobCredentials:
+def _make_credentials(
+    proxy: Path | None, token_file: Path | None, s3_credentials: Path | None
+) -> JobCredentials:
     from treehammer.submit.planning.submission_options import JobCredentials
 
-    return JobCredentials(proxy, token_file)
+    return JobCredentials(proxy, token_file, s3_credentials)
 
 
-#: Adds ``--proxy`` and ``--token-file``; the command receives ``credentials``.
+#: Adds options for the files of credentials; the command receives ``credentials``.
 credential_options = option_group(
     "credentials",
     _make_credentials,
@@ -69,6 +72,12 @@ credential_options = option_group(
         type=_CREDENTIAL_FILE,
         envvar=TOKEN_FILE_VARIABLE,
         help=f"Bearer token [{TOKEN_FILE_VARIABLE}].",
+    ),
+    click.option(
+        "--s3-credentials",
+        type=_CREDENTIAL_FILE,
+        envvar=CREDENTIALS_VARIABLE,
+        help=f"Keys of S3 doors [{CREDENTIALS_VARIABLE}].",
     ),
 )
 

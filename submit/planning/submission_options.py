@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from treehammer.collectors.job_spec import DEFAULT_WAIT_S
+from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.storage_access import BUNDLE_VARIABLES
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
@@ -29,13 +30,19 @@ from treehammer.text_formatting import JobRamp
 SANDBOX_NAMES: Mapping[str, str] = {
     PROXY_VARIABLE: "x509-proxy.pem",
     TOKEN_FILE_VARIABLE: "storage-token",
+    CREDENTIALS_VARIABLE: "s3-credentials",
 }
 #: Name of the authorities' bundle in a job's sandbox, and the variable that names it.
 BUNDLE_NAME, BUNDLE_VARIABLE = "authorities.pem", BUNDLE_VARIABLES[0]
-_CREDENTIAL_OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
+_CREDENTIAL_OPTIONS = {
+    PROXY_VARIABLE: "--proxy",
+    TOKEN_FILE_VARIABLE: "--token-file",
+    CREDENTIALS_VARIABLE: "--s3-credentials",
+}
 _RENEWAL_HINTS = {
     PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
     TOKEN_FILE_VARIABLE: "Fetch a new one, e.g. htgettoken or oidc-token",
+    CREDENTIALS_VARIABLE: "Write aws_access_key_id and aws_secret_access_key below [default] or [HOST]",
 }
 
 
@@ -81,13 +88,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class JobCredentials:
-    """Files with an x509 proxy and a bearer token, each optional.
+    """Files with an x509 proxy, a bearer token and S3 keys, each optional.
 
     ``authorities`` is a bundle, or a folder with hashed names, of the authorities of doors.
     """
 
     proxy: Path | None = None
     token: Path | None = None
+    s3: Path | None = None
     authorities: Path | None = None
 
     def __bool__(self) -> bool:
@@ -96,7 +104,11 @@ class JobCredentials:
     @property
     def file_by_variable(self) -> Mapping[str, Path]:
         """Environment variable -> credential file."""
-        files = {PROXY_VARIABLE: self.proxy, TOKEN_FILE_VARIABLE: self.token}
+        files = {
+            PROXY_VARIABLE: self.proxy,
+            TOKEN_FILE_VARIABLE: self.token,
+            CREDENTIALS_VARIABLE: self.s3,
+        }
         return {name: path for name, path in files.items() if path is not None}
 
     def sandbox_inputs(self) -> dict[str, Path]:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
-from treehammer.collectors.storage_access import FILE_CLIENT, find_scheme
+from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name
@@ -229,7 +229,9 @@ class _CricImporter:
     ) -> None:
         parts = urlsplit(protocol.endpoint)
         scheme = find_scheme(protocol.endpoint)
-        if scheme is None or scheme.client == FILE_CLIENT or not parts.hostname:
+        # Endpoints of object stores do not state whether they use TLS.
+        unsupported = (FILE_CLIENT, S3_CLIENT)
+        if scheme is None or scheme.client in unsupported or not parts.hostname:
             self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
             return
         folders = (parts.path, protocol.path, self._options.path_prefix)

@@ -40,7 +40,7 @@ from treehammer.web.display_formats import (
     format_day,
     today,
 )
-from treehammer.web.figures.explore_query import MEANS, RELATIVE
+from treehammer.web.figures.explore_query import View
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
@@ -124,9 +124,9 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
 
 def _list_links(release: str) -> Iterator[Link]:
     """Link to the results of a release."""
-    by_day = {"by": "day", "view": RELATIVE, "axis_root": release}
+    by_day = {"by": "day", "view": View.RELATIVE, "axis_root": release}
     yield Link("Trend by day", link_to("explore", query=by_day))
-    by_site = {"by": "site", "view": MEANS, "metric": HEADLINE_METRICS[0], "axis_root": release}
+    by_site = {"by": "site", "view": View.MEANS, "metric": HEADLINE_METRICS[0], "axis_root": release}
     yield Link("CPU time per event by site", link_to("explore", query=by_site))
     yield Link("Comparisons", link_to("compare"))
 

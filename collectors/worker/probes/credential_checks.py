@@ -1,4 +1,4 @@
-"""Credentials of a job: location and expiry of x509 proxy and bearer token, certificate authorities.
+"""Credentials of a job: location and expiry of proxy, token and S3 keys, certificate authorities.
 
 A proxy's identity and the attributes that a VOMS server signed are read from the file itself.
 """
@@ -14,6 +14,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ...record.outcome import CREDENTIAL, ExecutionError, Failure
+from ...s3_signing import CREDENTIALS_VARIABLE, S3CredentialError, read_keys
 from ...storage_access import BUNDLE_VARIABLES, CERT_DIR_VARIABLE
 
 # --- Contents of a proxy
@@ -186,7 +187,11 @@ def _parse_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
 
 #: Variables that name the files.
 PROXY_VARIABLE, TOKEN_FILE_VARIABLE = "X509_USER_PROXY", "BEARER_TOKEN_FILE"
-CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer token"}
+CREDENTIAL_NAMES = {
+    PROXY_VARIABLE: "x509 proxy",
+    TOKEN_FILE_VARIABLE: "bearer token",
+    CREDENTIALS_VARIABLE: "file of S3 keys",
+}
 
 #: Upper bound of a credential's size.
 _MAX_BYTES = 1_000_000
@@ -250,7 +255,7 @@ def credential_expiry(name: str, path: str) -> Optional[float]:
     """Return a credential's expiry in seconds since 1970; None when it states none.
 
     Args:
-        name: :data:`PROXY_VARIABLE` or :data:`TOKEN_FILE_VARIABLE`.
+        name: a variable of :data:`CREDENTIAL_NAMES`.
         path: the credential's file.
 
     Raises:
@@ -259,6 +264,12 @@ def credential_expiry(name: str, path: str) -> Optional[float]:
     """
     if name == PROXY_VARIABLE:
         return read_proxy(path).expires_at
+    if name == CREDENTIALS_VARIABLE:
+        try:
+            read_keys(path)
+        except S3CredentialError as error:
+            raise ValueError(str(error)) from None
+        return None
     with open(path, "rb") as stream:
         return token_expiry(stream.read(_MAX_BYTES).decode("ascii", "replace").strip())
 

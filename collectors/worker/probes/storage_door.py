@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
 from ...shared_files import local_path, make_lock_folder
-from ...storage_access import HTTP_CLIENT, SCHEMES, XROOTD_CLIENT
+from ...storage_access import HTTP_CLIENT, S3_CLIENT, SCHEMES, XROOTD_CLIENT
 
 #: Total time of a query.
 _QUERY_TIMEOUT_S = 3.0
@@ -66,30 +66,37 @@ def query_server(scheme: str, host: str, port: int, *, measures: bool = False) -
         return ServerIdentity()
 
 
-def _query_http_server(scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
-    kind = TimedTlsConnection if scheme == "https" else TimedConnection
+def _query_http_server(
+    scheme: str, host: str, port: int, measures: bool, method: str = "HEAD"
+) -> ServerIdentity:
+    kind = TimedTlsConnection if SCHEMES[scheme].tls else TimedConnection
     connection = kind(host, Deadline(_QUERY_TIMEOUT_S), port)
     try:
-        version, rtt_s = _time_request(connection)
+        version, rtt_s = _time_request(connection, method)
         if measures:
             # A proxy with delay makes the first answer wait for the connect, too; this one does not.
             connection.close()
             connection.connect()
             time.sleep(min(rtt_s, _QUERY_TIMEOUT_S / 4))
-            rtt_s = min(rtt_s, _time_request(connection)[1])
+            rtt_s = min(rtt_s, _time_request(connection, method)[1])
         return ServerIdentity(version, None, rtt_s)
     finally:
         connection.close()
 
 
-def _time_request(connection: TimedConnection) -> Tuple[Optional[str], float]:
+def _time_request(connection: TimedConnection, method: str) -> Tuple[Optional[str], float]:
     """Send a request; return the server's version and the time to its answer."""
     if connection.sock is None:
         connection.connect()
     start = time.monotonic()
-    connection.request("HEAD", "/")
+    connection.request(method, "/")
     response = connection.getresponse()
     return response.getheader("Server"), time.monotonic() - start
+
+
+def _query_s3_server(scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
+    """Ask without keys: a refusal names the server, too; HEAD of / is no request of S3."""
+    return _query_http_server(scheme, host, port, measures, "GET")
 
 
 def _query_xrootd_server(_scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
@@ -123,6 +130,7 @@ def _query_xrootd_server(_scheme: str, host: str, port: int, measures: bool) -> 
 #: Client of a scheme -> query of its servers.
 _QUERIES: Mapping[str, Callable[[str, str, int, bool], ServerIdentity]] = {
     HTTP_CLIENT: _query_http_server,
+    S3_CLIENT: _query_s3_server,
     XROOTD_CLIENT: _query_xrootd_server,
 }
 

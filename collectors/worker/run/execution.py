@@ -7,13 +7,14 @@ import select
 import shutil
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 from ...job_spec import ExecutionLimits, ExecutionSpec, InputFile
 from ...record.measurement_record import Measurement, make_measurement_id
 from ...record.outcome import ExecutionError, Failure
+from ...s3_signing import mask_signatures
 from ...shared_files import DISK_FULL_ERRNOS
 from ...software.wheels import expected_root_version
 from ..child_processes import BoundedLog, ForkedCall, StopSignals, print_line
@@ -33,6 +34,7 @@ from .payload_failures import (
 from .payload_preparation import (
     END_FILE,
     INPUT_FOLDER,
+    PAYLOAD_JOB_FILE,
     RESULT_FILE,
     PayloadPreparation,
     PreparedPayload,
@@ -203,7 +205,8 @@ class Execution:
         context = self._context
         kills, started_us = context.cgroup.oom_kills(), node_state.now_us()
         log = os.path.join(context.output, "logs", self._name)
-        with BoundedLog(f"{log}.out") as out, BoundedLog(f"{log}.err") as err:
+        mask = mask_signatures if self._prepared.has_signatures else None
+        with BoundedLog(f"{log}.out", mask=mask) as out, BoundedLog(f"{log}.err", mask=mask) as err:
             outcome = payload_process.run_payload(
                 self._prepared.command,
                 self._prepared.environment,
@@ -251,6 +254,7 @@ class Execution:
         )
         if failure:
             log, note = read_log(run.log_path)
+            failure = replace(failure, message=mask_signatures(failure.message))
             failure = attribute_to_full_disk(name_cause(failure, log), self._folder)
             failure = replace(failure, message=f"{failure.message} {note}".rstrip())
             self._record.failure = self._name_refusal(failure, run.excerpt)
@@ -296,6 +300,9 @@ class Execution:
 
     def _clean_folder(self) -> None:
         """Remove the payload's folder; after a failure remove only its input, for diagnosis."""
+        if self._prepared and self._prepared.has_signatures:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._folder, PAYLOAD_JOB_FILE))
         input_folder = os.path.join(self._folder, INPUT_FOLDER)
         shutil.rmtree(input_folder if self._record.failure else self._folder, ignore_errors=True)
 

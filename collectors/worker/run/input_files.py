@@ -23,10 +23,12 @@ from urllib.parse import urlsplit
 from ...http_requests import MIN_BYTES_PER_S, NO_TOKEN, BearerToken, Deadline, send_request
 from ...job_spec import InputFile, SoftwareRequest
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
+from ...s3_signing import mask_signatures
 from ...shared_files import local_path, open_regular_file, read_file_end, write_atomically
 from ...software.providers import SoftwareSetup
 from ...storage_access import (
     HTTP_CLIENT,
+    S3_CLIENT,
     STAGE,
     XROOTD_CLIENT,
     find_limit,
@@ -35,6 +37,7 @@ from ...storage_access import (
 )
 from ..child_processes import StopSignals
 from ..probes.credential_checks import TOKEN_FILE_VARIABLE
+from .payload_addresses import sign_url
 
 #: ROOT's own handlers pass only ``root://`` to XRootD's client, and ``roots://`` to the classes of a
 #: discontinued server.  Handlers of a ``.rootrc`` precede them.
@@ -340,11 +343,11 @@ def fetch_remote_file(
     """
     url = file.url
     scheme = find_scheme(url)
-    if scheme and scheme.client == HTTP_CLIENT:
+    if scheme and scheme.client in (HTTP_CLIENT, S3_CLIENT):
         try:
             _fetch_http_file(setup.env, file, target, signals)
         except http.client.HTTPException as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = mask_signatures(f"{type(error).__name__}: {error}")
             _raise_stage_in_error(
                 f"{url} cannot be copied to the node: invalid response of the server ({reason})"
             )
@@ -420,14 +423,15 @@ def _fetch_http_file(
 ) -> None:
     url = file.url
     context, token = None, NO_TOKEN
-    if urlsplit(url).scheme == "https":
+    address = sign_url("GET", url, env)
+    if urlsplit(address).scheme == "https":
         context = make_tls_context(env)
-        if env.get(TOKEN_FILE_VARIABLE):
+        if address == url and env.get(TOKEN_FILE_VARIABLE):
             with open(env[TOKEN_FILE_VARIABLE], encoding="ascii") as stream:
                 token = BearerToken.for_door(stream.read().strip(), url, env)
     deadline = Deadline.for_transfer()
     try:
-        response = send_request("GET", url, deadline, token=token, context=context)
+        response = send_request("GET", address, deadline, token=token, context=context)
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(str(error)) from None

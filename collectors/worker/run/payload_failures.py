@@ -20,7 +20,6 @@ from ...storage_access import READ, REMEDIES, find_limit
 from ..probes.credential_checks import (
     CREDENTIAL_NAMES,
     PROXY_VARIABLE,
-    TOKEN_FILE_VARIABLE,
     credential_expiry,
     format_time,
     read_proxy,
@@ -259,7 +258,7 @@ _UNAUTHENTICATED = re.compile(
 )
 #: Messages of a server that knows the user, but does not permit reading this file.
 _FORBIDDEN = re.compile(
-    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}forbidden|forbidden \(403\)|http error 403|insufficient.?scope",
+    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}forbidden|forbidden \(403\)|http error 403|status 403(?!\d)|insufficient.?scope",
     re.IGNORECASE,
 )
 #: Messages of a client that does not trust the server.
@@ -275,7 +274,7 @@ _CANDIDATES = ("open", "read", "stage-in", "software-setup")
 _PAYLOAD_KINDS = ("exit", "exception")
 
 _REMEDIES = {
-    "missing": "Submit with --proxy or --token-file.",
+    "missing": "Submit with --proxy, --token-file or --s3-credentials.",
     "expired": "Renew it, then resume the campaign.",
     "refused": "Check issuer, audience and VO with the site.",
     "not-permitted": "Request a scope or role that covers this path.",
@@ -371,7 +370,7 @@ class _Credential(NamedTuple):
 def _list_credentials(env: Mapping[str, str]) -> List[_Credential]:
     """List the usable credentials of the job."""
     credentials = []
-    for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE):
+    for name in CREDENTIAL_NAMES:
         if env.get(name):
             try:
                 credentials.append(_load_credential(name, env[name]))

@@ -20,9 +20,11 @@ from . import input_files, node_commands
 from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
+from .payload_addresses import PayloadAddresses, find_addresses
 from .server_cache import prepare_server_cache
 
-#: File in the payload's folder to which the payload writes its result.
+#: Files in the payload's folder: its job, and the result that it writes.
+PAYLOAD_JOB_FILE = "job.json"
 RESULT_FILE = "result.json"
 #: File that appears when the load that a payload watches has ended.
 END_FILE = "load-ended"
@@ -43,6 +45,7 @@ class PreparedPayload(NamedTuple):
         load_start: start of its load; None for other tests.
         recorder: records its requests; None if they are not recorded.
         client_log: log of its XRootD client; None if it has none, or one of its own.
+        has_signatures: whether its job file and environment contain signed addresses.
     """
 
     command: List[str]
@@ -51,6 +54,7 @@ class PreparedPayload(NamedTuple):
     load_start: Optional[LoadStart]
     recorder: Optional[RecorderPlugin]
     client_log: Optional[ClientLog]
+    has_signatures: bool = False
 
 
 class PayloadPreparation:
@@ -116,7 +120,13 @@ class PayloadPreparation:
         self._await_common_start()
         self._record.phase = "payload"
         entry = os.path.join(context.locate_payload(spec), self._payload.entry)
-        variables = {**self._payload_environment(spec), **self._library_environment(setup)}
+        addresses = self._find_addresses(spec)
+        opened = replace(spec, files=addresses.files)
+        variables = {
+            **self._payload_environment(opened),
+            **self._library_environment(setup),
+            **addresses.environment,
+        }
         client_log = ClientLog.create(
             self._folder, [file.url for file in spec.files], {**setup.env, **variables}
         )
@@ -125,16 +135,27 @@ class PayloadPreparation:
         command = setup.build_command(self._payload.kind, entry, variables)
         if context.count:
             command = [*context.count.command, *command]
-        self._write_payload_job(spec)
+        self._write_payload_job(opened)
         write_root_settings(self._folder, (file.url for file in spec.files))
+        environment = {**setup.env, **variables}
+        for name in addresses.withheld:
+            environment.pop(name, None)
         return PreparedPayload(
             command,
-            {**setup.env, **variables},
+            environment,
             spec.files,
             self._load_start,
             self._recorder,
             client_log,
+            addresses.are_signed,
         )
+
+    def _find_addresses(self, spec: ExecutionSpec) -> PayloadAddresses:
+        """Find the addresses that the payload opens; clients of a load sign by themselves."""
+        job = self._context.job
+        if job.load is not None:
+            return PayloadAddresses(spec.files)
+        return find_addresses(spec.files, spec.software, self._context.base_env, job.limits.wall_s)
 
     def _setup_root(self) -> providers.SoftwareSetup:
         start, cpu = time.monotonic(), input_files.measure_own_cpu_s()
@@ -286,7 +307,7 @@ class PayloadPreparation:
     def _payload_environment(self, spec: ExecutionSpec) -> Dict[str, str]:
         urls = [file.url for file in spec.files]
         env = {
-            "TREEHAMMER_JOB": os.path.join(self._folder, "job.json"),
+            "TREEHAMMER_JOB": os.path.join(self._folder, PAYLOAD_JOB_FILE),
             "TREEHAMMER_RESULT": os.path.join(self._folder, RESULT_FILE),
             "TREEHAMMER_URL": urls[0] if urls else "",
             "TREEHAMMER_URLS": "\n".join(urls),
@@ -337,5 +358,5 @@ class PayloadPreparation:
                 "end_file": os.path.join(self._folder, END_FILE),
                 "folder": f"treehammer-{self._context.job.job_id}-{self._context.attempt}-{self._name}",
             }
-        path = os.path.join(self._folder, "job.json")
+        path = os.path.join(self._folder, PAYLOAD_JOB_FILE)
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))

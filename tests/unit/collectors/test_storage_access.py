@@ -45,6 +45,7 @@ from treehammer.collectors.software.providers import SoftwareSetup, parse_softwa
 from treehammer.collectors.storage_access import (
     HTTP_CLIENT,
     READ,
+    S3_CLIENT,
     STAGE,
     XROOTD_CLIENT,
     describe_read_limits,
@@ -93,12 +94,12 @@ def test_aliases_are_replaced(url: str, normal: str) -> None:
 
 def test_every_alias_has_a_client_and_a_port() -> None:
     assert list_aliases("root") == ("root", "xroot", "roots", "xroots")
-    for protocol, client in (("root", XROOTD_CLIENT), ("https", HTTP_CLIENT)):
+    for protocol, client in (("root", XROOTD_CLIENT), ("https", HTTP_CLIENT), ("s3", S3_CLIENT)):
         for alias in list_aliases(protocol):
             scheme = find_scheme(f"{alias}://se.example//a")
             assert scheme is not None
             assert (scheme.client, scheme.port > 0) == (client, True)
-    assert find_scheme("s3://bucket/a") is None
+    assert find_scheme("gsiftp://se.example/a") is None
 
 
 @pytest.mark.parametrize(

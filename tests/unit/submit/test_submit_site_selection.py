@@ -447,6 +447,19 @@ def test_unreadable_credential_is_refused(tmp_path: Path) -> None:
     assert SECRET not in str(caught.value)
 
 
+def test_s3_keys_travel_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"[default]\naws_access_key_id = key\naws_secret_access_key = {SECRET}\n")
+    credentials = JobCredentials(s3=path)
+    credentials.check_validity(NOW, NOW + 10**9)
+    assert credentials.sandbox_inputs() == {"s3-credentials": path}
+    assert credentials.environment() == {"AWS_SHARED_CREDENTIALS_FILE": "s3-credentials"}
+    path.write_text(SECRET)
+    with pytest.raises(ConfigError, match=r"--s3-credentials .* no file of sections") as caught:
+        credentials.check_validity(NOW, None)
+    assert SECRET not in str(caught.value)
+
+
 def test_site_commands_name_credentials() -> None:
     credentials = site_credentials({"X509UserProxy": "/my/proxy", "scitokens_file": "/my/token"})
     assert credentials == JobCredentials(Path("/my/proxy"), Path("/my/token"))

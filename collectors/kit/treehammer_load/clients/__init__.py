@@ -1,4 +1,4 @@
-"""Clients of storage: XRootD, HTTP and mounted paths."""
+"""Clients of storage: XRootD, HTTP, S3 and mounted paths."""
 
 from __future__ import annotations
 

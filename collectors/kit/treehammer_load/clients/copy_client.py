@@ -24,6 +24,7 @@ from .xrootd_client import classify_exit
 
 if TYPE_CHECKING:
     from ....http_requests import BearerToken
+    from ....s3_signing import S3Keys
 
 #: Stands for the copy program of the URL's protocol.
 PROTOCOL = "protocol"
@@ -35,6 +36,8 @@ _PROGRAMS: Mapping[str, str] = {
     "xroots": "xrdcp",
     "http": "curl",
     "https": "curl",
+    "s3": "curl",
+    "s3s": "curl",
     "": "cp",
 }
 #: curl follows no redirects: its older releases send the token wherever they lead.
@@ -64,12 +67,14 @@ class CopyCommand(NamedTuple):
         config: standard input of the program.
         token: token that is added to it, for the door and its pools; None for none.
         names_redirects: whether the program reports redirects instead of following them.
+        signing: method of an object store's requests and the keys that sign them; None for others.
     """
 
     words: List[str]
     config: str = ""
     token: Optional[BearerToken] = None
     names_redirects: bool = False
+    signing: Optional[Tuple[str, Optional[S3Keys]]] = None
 
     @classmethod
     def find(cls, client: str, url: str, *, puts: bool, env: Mapping[str, str]) -> CopyCommand:
@@ -100,6 +105,8 @@ class CopyCommand(NamedTuple):
             )
         if os.path.basename(program) != "curl":
             return cls([executable, *words])
+        if url.startswith(("s3://", "s3s://")):
+            return cls._sign([executable, *words], url, puts=puts, env=env)
         from .http_client import load_token  # loads ssl, which other programs do without
 
         token = load_token(url, env)
@@ -113,6 +120,22 @@ class CopyCommand(NamedTuple):
             )
         return cls([executable, *words], _make_curl_config(url, env), token, client == program)
 
+    @classmethod
+    def _sign(
+        cls, words: List[str], url: str, *, puts: bool, env: Mapping[str, str]
+    ) -> CopyCommand:
+        """Make a command of curl whose URL comes by standard input, as all see its command line."""
+        from ....s3_signing import S3CredentialError, load_keys
+
+        place = _TARGET if puts else _SOURCE
+        try:
+            keys = load_keys(url, env)
+        except S3CredentialError as error:
+            raise PayloadError("credential", "invalid", "setup", str(error)) from None
+        certificates = _make_curl_config(url.replace("s3s://", "https://"), env)
+        unplaced = [word for word in words if word != place]
+        return cls(unplaced, certificates, signing=("PUT" if puts else "GET", keys))
+
     def fill(self, source: str, target: str) -> List[str]:
         """Return the command for one copy."""
         return [word.replace(_SOURCE, source).replace(_TARGET, target) for word in self.words]
@@ -124,6 +147,11 @@ class CopyCommand(NamedTuple):
 
     def make_input(self, url: str) -> bytes:
         """Make the program's standard input for a copy from or to a URL."""
+        if self.signing:
+            from ....s3_signing import sign_address
+
+            method, keys = self.signing
+            return f'{self.config}\nurl = "{sign_address(method, url, keys)}"\n'.encode()
         headers = self.token.make_header(url) if self.token else {}
         lines = [f'header = "{name}: {value}"' for name, value in headers.items()]
         return "\n".join([self.config, *lines]).encode()

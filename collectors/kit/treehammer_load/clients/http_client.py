@@ -81,9 +81,11 @@ _MAX_PART_HEAD_BYTES = 2_000
 HEADERS: Mapping[str, str] = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
 
 
-def classify_response(status: int, operation: Operation) -> str:
+def classify_response(
+    status: int, operation: Operation, methods: Mapping[str, str] = METHODS
+) -> str:
     """Return the failure class of a response's status; '' for the expected one."""
-    method = METHODS.get(operation.name, "GET")
+    method = methods.get(operation.name, "GET")
     reading = (200,) if operation.name == READ_FILE else (206,)
     if status in _SUCCESSES.get(method, reading):
         return ""
@@ -145,6 +147,8 @@ class HttpClient(StorageClient):
     """
 
     unsupported = frozenset({LOCATE, CLOSE})
+    #: Operation -> method of its request; GET for those that read.
+    methods = METHODS
 
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s)
@@ -152,13 +156,17 @@ class HttpClient(StorageClient):
 
         self._aiohttp = aiohttp
         self._tls = make_tls_context(os.environ)
-        self._token = load_token(url, os.environ)
+        self._token = self.load_token(url)
         self._sessions: Dict[int, Any] = {}
         self._servers: Dict[int, str] = {}
         self._tasks: Any = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+
+    def load_token(self, url: str) -> BearerToken:
+        """Load the token for a door."""
+        return load_token(url, os.environ)
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""
@@ -186,7 +194,7 @@ class HttpClient(StorageClient):
         errors = self._aiohttp
         flight.send()
         try:
-            server, failure = await asyncio.wait_for(self._request(flight), self.timeout_s)
+            server, failure = await asyncio.wait_for(self.perform(flight), self.timeout_s)
         except asyncio.TimeoutError:
             failure, server = "timeout", ""
         except (errors.ClientSSLError, ssl.SSLError):
@@ -205,9 +213,17 @@ class HttpClient(StorageClient):
         else:
             flight.succeed(server)
 
-    async def _request(self, flight: Flight) -> Tuple[str, str]:
+    async def perform(self, flight: Flight) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""
-        operation = flight.operation
+        return await self.request(flight, flight.operation)
+
+    def make_address(self, method: str, url: str) -> Any:
+        """Return the address to which a request for a URL is sent."""
+        return url
+
+    async def request(self, flight: Flight, operation: Operation) -> Tuple[str, str]:
+        """Send the request of an operation, or of a part of it; return server and failure class."""
+        method = self.methods.get(operation.name, "GET")
         url, headers = operation.file.url, {**HEADERS, **make_range_header(operation)}
         if operation.chunks:
             url = self._servers.get(operation.client, url)
@@ -218,8 +234,8 @@ class HttpClient(StorageClient):
         token, visited = self._token.at_door(operation.file.url), [url]
         while True:
             async with self._find_session(operation.client).request(
-                METHODS.get(operation.name, "GET"),
-                url,
+                method,
+                self.make_address(method, url),
                 headers={**headers, **token.make_header(url)},
                 ssl=self._tls,
                 allow_redirects=False,
@@ -231,7 +247,7 @@ class HttpClient(StorageClient):
 
     async def _evaluate(self, response: Any, operation: Operation) -> Tuple[str, str]:
         server = f"{response.url.host}:{response.url.port}"
-        failure = classify_response(response.status, operation)
+        failure = classify_response(response.status, operation, self.methods)
         if failure:
             response.close()  # instead of reading a whole file, for example
             return server, failure

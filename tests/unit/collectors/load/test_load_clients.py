@@ -370,6 +370,19 @@ def test_token_is_not_on_the_command_line(tmp_path: Path) -> None:
             CopyCommand.find(words, "https://h/a", puts=False, env=env)
 
 
+def test_signed_address_is_not_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(
+        "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+    )
+    env = {"PATH": "/usr/bin:/bin", "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "keys")}
+    for client in ("protocol", "curl"):
+        for puts, words in ((False, ["--output", "T"]), (True, ["--upload-file", "S"])):
+            command = CopyCommand.find(client, "s3s://h/b/k", puts=puts, env=env)
+            assert command.fill("S", "T")[-2:] == words
+            assert b'url = "https://h/b/k?X-Amz-Algorithm=' in command.make_input("s3s://h/b/k")
+            assert command.has_target is not puts
+
+
 def test_copies_are_compared_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "data"

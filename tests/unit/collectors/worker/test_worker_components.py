@@ -21,6 +21,7 @@ from local_servers import serve_tcp
 from treehammer.collectors import shared_files
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, InputFile
 from treehammer.collectors.record.outcome import ExecutionError, Failure
+from treehammer.collectors.s3_signing import mask_signatures
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker import __main__
 from treehammer.collectors.worker.child_processes import BoundedLog
@@ -180,6 +181,17 @@ def test_unreadable_result_is_bad(tmp_path: Path, content: bytes) -> None:
 
 
 # -- logs
+
+
+def test_log_masks_secrets_that_arrive_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    text = b"open http://h/k?X-Amz-Signature=0123abcd&x=1\nend X-Amz-Signature=0123abcd"
+    with BoundedLog(str(path), mask=mask_signatures) as log:
+        for start in range(0, len(text), 7):
+            log.write(text[start : start + 7])
+        assert "0123" not in log.read_tail(1000)
+    masked = "open http://h/k?X-Amz-Signature=***&x=1\nend X-Amz-Signature=***"
+    assert path.read_text() == masked
 
 
 @pytest.mark.parametrize("size", [0, 10, 99, 200, 201, 5000])

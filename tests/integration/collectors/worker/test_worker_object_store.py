@@ -1,0 +1,248 @@
+"""Jobs behind a real object store: the same values as through XRootD, signatures, loads, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import uproot
+from object_store import ObjectStore, run_object_store
+from storage_alone import run_storage
+
+from treehammer import config, hctests
+from treehammer.collectors.job_spec import CHECKSUM, InputFile, LoadSpec, SoftwareRequest
+from treehammer.collectors.software import providers
+from treehammer.datasets import doors
+from treehammer.datasets.doors import FileObservation, ProbeTarget
+from treehammer.datasets.doors.observations import MISSING, REFUSED
+from treehammer.testbed import network
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
+
+READ = '''
+    import treehammer_kit
+    treehammer_kit.run("""
+    void read(treehammer::Pass &pass)
+    {
+       for (Long64_t entry : pass.entries)
+          pass.Add(pass.tree->GetEntry(entry));
+    }
+    """)
+'''
+#: A user's own script with a client that only reads by GET.
+UPROOT = """
+    import json, os, uproot
+    url = os.environ["TREEHAMMER_URL"]
+    print("opening", url, flush=True)
+    with uproot.open(url, handler=uproot.source.http.HTTPSource) as file:
+        total = int(file["events"]["n"].array(library="np").sum())
+    with open(os.environ["TREEHAMMER_RESULT"], "w") as result:
+        json.dump({"format": 1, "extras": {"total": total}}, result)
+"""
+EVENTS = 50_000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with run_object_store(tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tree_file(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> InputFile:
+    """A tree in the store."""
+    path = tmp_path_factory.mktemp("tree") / "tree.root"
+    with uproot.recreate(path) as file:
+        numbers = numpy.arange(EVENTS, dtype="i4")
+        file["events"] = {"n": numbers, "x": numbers * 0.5}
+    content = path.read_bytes()
+    store.put("data/tree.root", content)
+    url = store.url_of("data/tree.root")
+    return InputFile("tree.root", url, len(content), f"{zlib.adler32(content):08x}")
+
+
+@pytest.fixture
+def keys(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process and its jobs the keys of the store."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def prepare(text: str) -> SoftwareRequest:
+    folder = config.load_settings().software_dir
+    return providers.prepare_software(providers.parse_software_request(text), folder)
+
+
+@pytest.mark.root
+def test_root_reads_the_same_values_through_both_doors(
+    bench: Any,
+    make_spec: Any,
+    store: ObjectStore,
+    tree_file: InputFile,
+    keys: None,
+) -> None:
+    """6.38 reads S3 itself; 6.40 has no class for it, and reads a staged copy."""
+    with run_storage(network.PROXY, sites=1) as storage:
+        (site,) = storage.box.sites
+        path = storage_folder(storage.box, site) / DATASET_FOLDER.lstrip("/") / "tree.root"
+        copied = doors.read_file(tree_file.url, tree_file.size, copy_to=path)
+        assert copied.adler32 == tree_file.adler32
+        path.chmod(0o644)
+        (xrootd,) = [door.prefix for door in storage.doors(site) if door.name == "root"]
+
+        def make(position: int, release: str, url: str, access: str = "direct") -> Any:
+            file = InputFile("tree.root", url, tree_file.size, tree_file.adler32)
+            variant = {"branches": 1.0, "cache_mb": 30, "events": 1.0, "access": access}
+            software = {"files": (file,), "tree": "events", "software": prepare(release)}
+            return make_spec(position, kind=CHECKSUM, variant=variant, **software)
+
+        ran = bench.run(
+            READ,
+            make(1, "6.40.00", f"{xrootd}/tree.root"),
+            make(2, "6.38.00", tree_file.url),
+            make(3, "6.40.00", store.url_of("data/tree.root", tls=True), "staged"),
+            make(4, "6.40.00", tree_file.url),
+        )
+    *read, unsupported = [record.values for record in ran.records]
+    assert not [values for values in read if "failure_class" in values], ran.errors
+    assert len({values["value_checksum"] for values in read}) == 1
+    assert read[0]["checksum_leaves"] == 2
+    assert read[1]["file_url"] == tree_file.url
+    assert read[1]["server_version"].startswith("SeaweedFS")
+    assert unsupported["failure_kind"] == "not-supported"
+
+
+def test_script_gets_an_address_that_no_log_and_record_shows(
+    bench: Any, make_spec: Any, tree_file: InputFile, keys: None
+) -> None:
+    metrics = {"total": {"unit": "1", "better": "", "description": ""}}
+    ran = bench.run(UPROOT, make_spec(files=(tree_file,)), metrics=metrics)
+    (record,) = ran.records
+    assert "failure_class" not in record.values, ran.errors
+    assert record.extras["total"] == EVENTS * (EVENTS - 1) // 2
+    assert record.values["file_url"] == tree_file.url
+    assert "X-Amz-Signature=***" in ran.read_log("1-1.out")
+
+    gone = InputFile("gone", f"{tree_file.url}-gone", tree_file.size, tree_file.adler32)
+    ran = bench.run(UPROOT, make_spec(files=(gone,)), metrics=metrics)
+    assert ran.record_values["failure_class"] == "payload"
+    written = [path for path in ran.folder.rglob("*") if path.is_file() and path.suffix != ".py"]
+    for path in written:
+        assert not re.search(rb"X-Amz-Signature=[0-9a-f]", path.read_bytes()), path
+
+
+def test_refused_keys_have_their_own_class(
+    bench: Any,
+    make_spec: Any,
+    tree_file: InputFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text("[default]\naws_access_key_id = tests\naws_secret_access_key = wrong\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    executions = [
+        make_spec(1, files=(tree_file,)),
+        make_spec(2, files=(tree_file,), variant={"access": "staged"}),
+    ]
+    for record in bench.run(UPROOT, *executions).records:
+        values = record.values
+        assert (values["failure_class"], values["failure_kind"]) == ("credential", "not-permitted")
+        assert "file of S3 keys" in values["failure_message"]
+
+
+@pytest.mark.parametrize(
+    ("test", "run", "axes", "counts"),
+    [
+        ("open-rate", "t.open_files", {"clients": 4, "rate_hz": 10}, {"open": 80}),
+        (
+            "read-pattern",
+            "t.read_pattern",
+            {"clients": 2, "reads": 20, "vector": 8, "chunk_kb": "0.1-5"},
+            {"open": 2, "vector_read": 40},
+        ),
+        (
+            "stream",
+            "t.stream_files, prepare=t.write_streams",
+            {"clients": 2, "files": 2, "size_mb": 1, "direction": "read"},
+            {"read_file": 4},
+        ),
+        (
+            "copy",
+            "t.stream_files, prepare=t.write_streams",
+            {"clients": 2, "files": 2, "size_mb": 1, "direction": "write", "client": "protocol"},
+            {"copy": 4},
+        ),
+        (
+            "pretend-transfer",
+            "t.pretend_transfers, prepare=t.make_own_folders",
+            {"clients": 2, "transfers": 2, "folders": "many"},
+            {"mkdir": 4, "create": 4, "delete": 4, "rmdir": 4},
+        ),
+    ],
+)
+def test_loads_are_counted_exactly(
+    bench: Any,
+    make_spec: Any,
+    store: ObjectStore,
+    tree_file: InputFile,
+    keys: None,
+    test: str,
+    run: str,
+    axes: dict[str, Any],
+    counts: dict[str, int],
+) -> None:
+    area = store.url_of("load") if "prepare" in run else ""
+    duration_s = 2.0 if test == "open-rate" else 60.0
+    load = LoadSpec(0, 1, "", "", 1.0, 0.0, 0.0, 1.0, duration_s, writable=area)
+    path = Path(next(iter(hctests.__path__))) / test / "test.toml"
+    metrics = tomllib.loads(path.read_text())["metrics"]
+    spec = make_spec(files=(tree_file,), variant=axes, software=prepare("xrootd:6.2.1"))
+    ran = bench.run(f"import treehammer_load as t\nt.run({run})", spec, load=load, metrics=metrics)
+    (record,) = ran.records
+    assert "failure_class" not in record.values, record.values["failure_message"]
+    done: Counter[str] = Counter()
+    for row in record.operations:
+        assert json.loads(row["failures"]) == {}
+        done[row["operation"]] += row["done"]
+    assert {name: done[name] for name in counts} == counts
+    assert record.extras.get("files_left", 0) == 0
+
+
+def test_doors_read_write_and_explain(
+    store: ObjectStore, tree_file: InputFile, keys: None, tmp_path: Path
+) -> None:
+    for tls in (False, True):
+        url = store.url_of("made/a b.txt", tls=tls)
+        (tmp_path / "file").write_bytes(b"content")
+        assert doors.write_file(tmp_path / "file", url) == FileObservation(7)
+        assert doors.stat_file(url) == FileObservation(7)
+        assert doors.read_file(url, 7).adler32 == f"{zlib.adler32(b'content'):08x}"
+        probe = doors.probe_door(store.url_of("made", tls=tls), ProbeTarget(), is_local=False)
+        assert (probe.problem, probe.server[:9]) == ("", "SeaweedFS")
+        assert probe.details.startswith("read 7 bytes of a b.txt at 127.0.0.1")
+        assert doors.remove_file(url) == FileObservation()
+        assert doors.stat_file(url).failure == MISSING
+    found = doors.probe_door(store.url_of("").rstrip("/"), ProbeTarget(), is_local=False)
+    assert "data/tree.root" in found.details
+
+
+def test_doors_name_the_code_of_a_refusal(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text("[default]\naws_access_key_id = nobody\naws_secret_access_key = wrong\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    url = store.url_of("ready")
+    answer = doors.read_file(url, 1)
+    assert (answer.failure, answer.message) == (REFUSED, "403 Forbidden: InvalidAccessKeyId")
+    probe = doors.probe_door(store.url_of("data"), ProbeTarget("ready", 1), is_local=False)
+    assert "InvalidAccessKeyId" in probe.problem
+    assert "AWS_SHARED_CREDENTIALS_FILE" in probe.remedy

@@ -1,0 +1,156 @@
+"""Signed addresses of S3 objects, against AWS's published example, and files of keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from treehammer.collectors.s3_signing import (
+    CREDENTIALS_VARIABLE,
+    S3CredentialError,
+    S3Keys,
+    load_keys,
+    mask_signatures,
+    read_keys,
+    sign_address,
+)
+
+#: "Authenticating Requests: Using Query Parameters (AWS Signature Version 4)", Amazon S3's API reference.
+EXAMPLE_KEYS = S3Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+EXAMPLE_TIME_S = 1369353600  # 20130524T000000Z
+EXAMPLE_ADDRESS = (
+    "https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256"
+    "&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request"
+    "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host"
+    "&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
+)
+
+
+def sign(url: str, keys: S3Keys | None = EXAMPLE_KEYS, method: str = "GET") -> str:
+    return sign_address(method, url, keys, 86_400, now_s=EXAMPLE_TIME_S)
+
+
+def read_field(address: str, name: str) -> str:
+    return parse_qs(urlsplit(address).query)[f"X-Amz-{name}"][0]
+
+
+def test_address_is_that_of_the_published_example() -> None:
+    for url in (
+        "https://examplebucket.s3.amazonaws.com/test.txt",
+        "s3s://examplebucket.s3.amazonaws.com/test.txt",
+        "s3s://ExampleBucket.s3.amazonaws.com:443/test.txt",
+        EXAMPLE_ADDRESS,  # as a redirect repeats it
+    ):
+        assert sign(url) == EXAMPLE_ADDRESS
+
+
+def test_signature_depends_on_method_path_query_and_keys() -> None:
+    url = "s3://localhost:9000/bucket/a b"
+    addresses = [
+        sign(url),
+        sign(url, method="HEAD"),
+        sign(f"{url}c"),
+        sign("s3://localhost:9000/bucket?list-type=2&prefix=a%2Fb"),
+        sign(url, S3Keys("other", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")),
+        sign(url, S3Keys(EXAMPLE_KEYS.access_key, "other")),
+    ]
+    assert len({read_field(address, "Signature") for address in addresses}) == len(addresses)
+    assert addresses[0].startswith("http://localhost:9000/bucket/a%20b?")
+    assert sign("s3://localhost:80/a%20b", None) == "http://localhost/a%20b"
+
+
+def test_region_and_session_token_are_part_of_the_address() -> None:
+    assert "/eu-west-1/" in read_field(sign("s3s://s3.eu-west-1.amazonaws.com/b/k"), "Credential")
+    temporary = S3Keys("key", "secret", "a+token/", "cern")
+    address = sign("s3s://s3.example.org/b/k", temporary)
+    assert "/cern/" in read_field(address, "Credential")
+    assert read_field(address, "Security-Token") == "a+token/"
+
+
+def test_expiry_is_bounded_by_a_week() -> None:
+    address = sign_address("GET", "s3://h/b/k", EXAMPLE_KEYS, 10**9)
+    assert read_field(address, "Expires") == "604800"
+
+
+def test_masked_address_has_no_secret_part() -> None:
+    keys = S3Keys("public", "hidden", "session-token")
+    text = f"cannot open {sign('s3://h/b/k', keys)}: 403\n<{EXAMPLE_ADDRESS}>"
+    masked = mask_signatures(text)
+    assert "cannot open http://h/b/k?X-Amz-Algorithm=" in masked
+    assert masked.count("X-Amz-Signature=***") == 2
+    secrets = (
+        "aeeed9bb",
+        "session-token",
+        "public",
+        "AKIA",
+        read_field(text.split()[2], "Signature"),
+    )
+    for secret in secrets:
+        assert secret not in masked
+
+
+KEYS_FILE = """
+[default]
+aws_access_key_id = usual
+aws_secret_access_key = a%b=c
+[store.example.org:9000]
+aws_access_key_id = of-port
+aws_secret_access_key = s
+[store.example.org]
+aws_access_key_id = of-host
+aws_secret_access_key = s
+region = cern
+[mine]
+aws_access_key_id = of-profile
+aws_secret_access_key = s
+aws_session_token = t
+"""
+
+
+def test_section_of_the_host_precedes_profile_and_default(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(KEYS_FILE)
+    env = {CREDENTIALS_VARIABLE: str(tmp_path / "keys"), "AWS_REGION": "here"}
+
+    def load(url: str, **variables: str) -> S3Keys | None:
+        return load_keys(url, {**env, **variables})
+
+    assert load("s3://h/b/k") == S3Keys("usual", "a%b=c", "", "here")
+    assert load("s3://h/b/k", AWS_PROFILE="mine") == S3Keys("of-profile", "s", "t", "here")
+    assert load("s3s://STORE.example.org/b/k") == S3Keys("of-host", "s", "", "cern")
+    assert load("s3://store.example.org:9000/b/k") == S3Keys("of-port", "s", "", "here")
+    given = {"AWS_ACCESS_KEY_ID": "given", "AWS_SECRET_ACCESS_KEY": "s"}
+    assert load("s3://h/b/k", **given) == S3Keys("given", "s", "", "here")
+
+
+def test_without_keys_objects_are_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_keys("s3://h/b/k", {}) is None
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/credentials").write_text(KEYS_FILE)
+    keys = load_keys("s3://h/b/k", {})
+    assert keys is not None
+    assert keys.access_key == "usual"
+    assert "a%b=c" not in repr(keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hidden", "no file of sections"),
+        ("[default]\nhidden", "no file of sections"),
+        ("[default]\naws_access_key_id = hidden", "no section with aws_access_key_id and"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_unusable_file_is_named_without_its_content(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    path = tmp_path / "keys"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(S3CredentialError, match=message) as caught:
+        read_keys(str(path))
+    assert str(path) in str(caught.value)
+    assert "hidden" not in str(caught.value)
