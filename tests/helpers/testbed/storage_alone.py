@@ -91,8 +91,8 @@ class LoopingStorage(XrootdStorage):
 
     def configure(self) -> None:
         super().configure()
-        for site, profile in self.profiles.items():
-            server = f"{self.links.location_of(profile).door_address}:{self.ports[site]['root']}"
+        for site in self.profiles:
+            server = f"{self.links.location_of(site).door_address}:{self.ports[site]['root']}"
             path = self.folder / site / "xrootd.cfg"
             path.write_text(f"{path.read_text()}xrootd.redirect {server} {LOOP_FOLDER}\n")
 

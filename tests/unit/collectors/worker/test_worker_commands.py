@@ -108,7 +108,10 @@ def test_packed_modules_need_only_python_3_9_and_its_standard_library(packed: Pa
                 tops = {module.partition(".")[0] for module in imported}
                 # The kit runs beside ROOT, in the payload's own Python.
                 allowed = (
-                    {"ROOT", "XRootD", "aiohttp", "awkward", "numpy", "treehammer_kit", "uproot"}
+                    {
+                        *("ROOT", "XRootD", "aiohttp", "awkward", "fsspec", "numpy", "uproot"),
+                        "treehammer_kit",
+                    }
                     if "/kit/" in name
                     else {worker_zipapp.NODE_PACKAGE}
                 )
