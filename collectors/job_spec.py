@@ -113,6 +113,8 @@ THREADS_AXIS = "threads"
 
 #: Axes of the distance to the data's origin: round trip in ms, and rate in Mbit/s (0: no limit).
 LATENCY_AXIS, BANDWIDTH_AXIS = "latency_ms", "bandwidth_mbit"
+#: The largest values of these axes; links and proxies accept no more.
+MAX_LATENCY_MS, MAX_BANDWIDTH_MBIT = 10_000, 100_000
 
 
 def count_threads(kind: str, variant: Mapping[str, Scalar]) -> int:

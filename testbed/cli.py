@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treehammer.collectors.job_spec import MAX_BANDWIDTH_MBIT, MAX_LATENCY_MS
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.hctests.definition.matrix import MAX_BANDWIDTH_MBIT, MAX_LATENCY_MS
 from treehammer.tables import TableColumn
 from treehammer.terminal import CommandOutput, on_interrupt, prints_rows, progress_bar
 from treehammer.testbed.workspace import (

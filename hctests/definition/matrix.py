@@ -22,6 +22,8 @@ from treehammer.collectors.job_spec import (
     BASE_SIDE,
     CONTROL,
     LATENCY_AXIS,
+    MAX_BANDWIDTH_MBIT,
+    MAX_LATENCY_MS,
     OTHER_SIDE,
     PAIRED,
     SERVER_CACHE_AXIS,
@@ -51,8 +53,6 @@ if TYPE_CHECKING:
 #: The most threads of an execution; more are taken for an oversight.
 MAX_THREADS = 1024
 MAX_PREFETCH = 1000
-#: The largest distance; links and proxies accept no more.
-MAX_LATENCY_MS, MAX_BANDWIDTH_MBIT = 10_000, 100_000
 AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
 MAX_AXIS_TEXT = 1000
 

@@ -102,7 +102,7 @@ def test_proxy_leads_to_the_door_from_afar(distance: JobDistance) -> None:
     values: dict[str, Any] = {}
     with serve_http(Answer) as port:
         door = f"http://127.0.0.1:{port}/data"
-        spec = make_distant_spec(f"{door}/a?b=c", latency_ms=50)
+        spec = make_distant_spec(f"{door}/a?b=c", latency_ms=200)
         distant = distance.apply(spec, door, values)
         again = distance.apply(spec, door, {})
     assert again == distant  # by the same proxy
@@ -114,7 +114,7 @@ def test_proxy_leads_to_the_door_from_afar(distance: JobDistance) -> None:
     assert address != f"127.0.0.1:{port}"
     assert values["distance_method"] == "proxy"
     # Neither the handshake nor a closed connection adds another round trip.
-    assert LATENCY_S <= values["origin_rtt_s"] < 1.9 * LATENCY_S
+    assert 0.2 <= values["origin_rtt_s"] < 0.39
     assert distance.find_server_behind(address) == f"127.0.0.1:{port}"
     assert not distance.describe_escape(spec, address)
     assert "other.example:1094" in distance.describe_escape(spec, "other.example:1094")
