@@ -166,11 +166,7 @@ def _serve_process(url: str, listening: int) -> None:
     logging.getLogger("treehammer").setLevel(logging.WARNING)
     database = LiveDatabase(url)
     access_control = AccessControl(database.load_access, MasterKeys(MASTER_KEY))
-    app = create_app(
-        database,
-        access_control,
-        mark_bad_replicas=database.mark_bad_replicas,
-    )
+    app = create_app(database, access_control)
     settings = load_settings({"serve_behind_proxy": True}, environ={})
     server = uvicorn.Server(configure_uvicorn(app, settings))
     server.run(sockets=[socket.socket(fileno=listening)])

@@ -11,7 +11,6 @@ import hmac
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -35,8 +34,6 @@ SESSION_COOKIE = "treehammer_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
 #: Minimum seconds between two refreshes requested for unknown keys.
 UNKNOWN_KEY_RETRY_S = 0.2
-#: Maximum number of cached verified tokens.
-MAX_VERIFIED_TOKENS = 20_000
 #: Values of Sec-Fetch-Site for a form of this service, and for one that no page has sent.
 _OWN_SITES = ("same-origin", "none")
 
@@ -68,8 +65,6 @@ class AccessControl:
         self._load_masters = load_masters
         self._now_us = now_us
         self._access = AccessList({})
-        # A job sends the same token many times, so that its signature is verified only once.
-        self._verified: dict[str, AccessGrant] = {}
         self._refreshed_s = -MAX_AGE_S
         self._tried_s = -MAX_AGE_S
         self._failure: StoreError | None = None
@@ -133,11 +128,7 @@ class AccessControl:
         except StoreError as error:
             self._failure = error
             return
-        masters = await asyncio.to_thread(self._reload_masters)
-        changed = replace(access, sessions={}) != replace(self._access, sessions={})
-        if changed or masters != self._masters:
-            self._verified.clear()
-        self._masters = masters
+        self._masters = await asyncio.to_thread(self._reload_masters)
         self._access = access
         self._refreshed_s, self._failure = self._tried_s, None
 
@@ -215,15 +206,7 @@ class AccessControl:
             raise service_unavailable(unavailable) from None
 
     def _verify_token(self, token: str) -> AccessGrant:
-        now_us = self._now_us()
-        verified = self._verified.get(token)
-        if verified is not None and (verified.expires_us is None or now_us <= verified.expires_us):
-            return verified
-        grant = verify_token(token, self._access, self._masters, now_us)
-        if len(self._verified) >= MAX_VERIFIED_TOKENS:
-            self._verified.clear()
-        self._verified[token] = grant
-        return grant
+        return verify_token(token, self._access, self._masters, self._now_us())
 
     async def require_submitter(self, request: Request) -> AccessGrant:
         """Verify that the request's token permits uploads.

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from treehammer.web.figures.figure_layout import (
+    DASHES,
     GRID_COLOR,
     INK_COLOR,
     THEME,
@@ -122,31 +123,26 @@ FADE_SERIES: Specification = {
 }
 
 
-def encode_color(
+def encode_series(
     series: Sequence[FigureSeries], width: float, names: str = "series"
-) -> Specification:
-    """Color by series, with a legend of as many columns as fit.
+) -> dict[str, Specification]:
+    """Return color, marker and dashes by series, with a legend of as many columns as fit.
 
     Args:
         names: expression of the list of their names.
     """
-    return encode_series(series, [line.color for line in series], width, names)
-
-
-def encode_marker(
-    series: Sequence[FigureSeries], width: float, names: str = "series"
-) -> Specification:
-    """Return the marker by series, in the same legend."""
-    markers = [MARKER_SHAPES.get(line.marker, line.marker) for line in series]
-    return encode_series(series, markers, width, names)
-
-
-def encode_series(
-    series: Sequence[FigureSeries], styles: Sequence[Any], width: float, names: str = "series"
-) -> Specification:
-    """Give each series one of some colors, markers or dashes."""
-    scale = {"domain": list(range(len(series))), "range": list(styles)}
-    return encode_field("s", NOMINAL, scale=scale, legend=_make_legend(series, width, names))
+    styles = {
+        "color": [line.color for line in series],
+        "shape": [MARKER_SHAPES.get(line.marker, line.marker) for line in series],
+        "strokeDash": [DASHES[number % len(DASHES)] for number in range(len(series))],
+    }
+    domain, legend = list(range(len(series))), _make_legend(series, width, names)
+    return {
+        channel: encode_field(
+            "s", NOMINAL, scale={"domain": domain, "range": of_series}, legend=legend
+        )
+        for channel, of_series in styles.items()
+    }
 
 
 def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Specification | None:

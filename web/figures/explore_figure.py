@@ -281,18 +281,12 @@ class GroupNames:
             texts += [write_value(key[-1])] if column else []
             self._texts[key] = " · ".join(filter(None, texts))
 
-    def _list_keys(self, points: Sequence[FigurePoint]) -> Iterator[tuple[Scalar, ...]]:
-        # By columns, because a figure has thousands of points.
-        return zip(
-            *([point.key.get(name) for point in points] for name in self.columns), strict=True
-        )
+    def _list_keys(self, points: Sequence[FigurePoint]) -> list[tuple[Scalar, ...]]:
+        return [tuple(point.key.get(name) for name in self.columns) for point in points]
 
     def label_points(self, points: Sequence[FigurePoint]) -> list[str]:
         """Label points."""
         return [*map(self._texts.__getitem__, self._list_keys(points))]
-
-    def __getitem__(self, point: FigurePoint) -> str:
-        return self.label_points([point])[0]
 
     @property
     def title(self) -> str:

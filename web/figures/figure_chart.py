@@ -21,9 +21,7 @@ from treehammer.web.figures.chart_parts import (
     add_zoom,
     calculate_fields,
     complete_specification,
-    encode_color,
     encode_field,
-    encode_marker,
     encode_places,
     encode_series,
     encode_values,
@@ -34,7 +32,6 @@ from treehammer.web.figures.chart_parts import (
     wrap_lines,
 )
 from treehammer.web.figures.figure_layout import (
-    DASHES,
     GRID_COLOR,
     THEME,
     UPRIGHT,
@@ -160,14 +157,14 @@ class _MarkLayers:
     def __init__(self, layout: FigureLayout, width: float) -> None:
         upright, count = layout.kind in UPRIGHT, len(layout.series)
         self.is_dodged = count <= _MAX_DODGED or not upright
-        self._layout, self._width = layout, width
+        self._layout, self.looks = layout, encode_series(layout.series, width)
         self._across = "x" if upright else "y"
         at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
         self._transform = [*add_common_fields(), *calculate_fields(at=at)]
         field = "at" if self.is_dodged and layout.kind != Kind.STEPS else "x"
         self._base = {
             "y" if upright else "x": encode_places(layout, field, upright=upright),
-            "color": encode_color(layout.series, width),
+            "color": self.looks["color"],
             "opacity": FADE_SERIES,
         }
 
@@ -191,7 +188,7 @@ class _MarkLayers:
         if high:
             encoding[f"{self._across}2"] = {"field": high}
         if mark == "point":
-            encoding["shape"] = encode_marker(self._layout.series, self._width)
+            encoding["shape"] = self.looks["shape"]
         if mark == "point" or is_described:
             encoding["tooltip"] = list_tooltips(self._layout, *_TOOLTIPS[self._layout.kind])
         return make_layer(mark, encoding, [*self._transform, *filters], **style)
@@ -253,15 +250,14 @@ def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
 
 
 def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
-    dashes = [DASHES[number % len(DASHES)] for number in range(len(layout.series))]
-    channels = {"strokeDash": encode_series(layout.series, dashes, width)}
     style: Specification = {
         "interpolate": "step",
         "strokeWidth": 2,
         "point": {"opacity": 0, "size": 80},
     }
     marks = _MarkLayers(layout, width)
-    return [marks.layer("line", channels=channels, is_described=True, **style)]
+    dashes = {"strokeDash": marks.looks["strokeDash"]}
+    return [marks.layer("line", channels=dashes, is_described=True, **style)]
 
 
 def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:

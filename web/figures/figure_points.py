@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.collectors.record.outcome import Outcome, sum_outcomes
+from treehammer.collectors.record.outcome import sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_sql
@@ -318,18 +319,11 @@ def _point_of_group(group: FigureGroup, query: ExploreQuery) -> FigurePoint:
     )
 
 
-#: Attributes of a point, in the order of outcomes.
-_OUTCOME_KEYS = [outcome.key for outcome in Outcome]
-
-
 def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
-    counts: Mapping[str, int] = groups[0].outcomes
-    if len(groups) > 1:
-        counts = Counter()
-        for group in groups:
-            counts.update(group.outcomes)
-    # Outcomes are in order; to look each up for thousands of points takes longer.
-    return dict(zip(_OUTCOME_KEYS, sum_outcomes(counts).values(), strict=True))
+    counts: Counter[str] = Counter()
+    for group in groups:
+        counts.update(group.outcomes)
+    return {outcome.key: count for outcome, count in sum_outcomes(counts).items()}
 
 
 def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
@@ -381,35 +375,15 @@ def _sort_points(
     points: list[FigurePoint], names: Sequence[str], variants: VariantLabels
 ) -> list[FigurePoint]:
     """Sort points in natural order of their groups; variants in that of their labels."""
-    columns = []
-    places: dict[Scalar, int] = {
-        label_variant: place for place, label_variant in enumerate(variants.names)
-    }
-    for name in names:
-        labeled = places if name == VARIANT_COLUMN else {}
-        columns.append(_rank_values([point.key[name] for point in points], labeled))
-    keys = [*zip(*columns, strict=True)]
-    return [points[place] for place in sorted(range(len(keys)), key=keys.__getitem__)]
+    places = {variant: place for place, variant in enumerate(variants.names)}
 
+    # Values are distinguished by type as well: 1 equals true.
+    @lru_cache(maxsize=None, typed=True)
+    def rank(name: str, value: Scalar) -> tuple[Any, ...]:
+        is_labeled = name == VARIANT_COLUMN and str(value) in places
+        return places[str(value)] if is_labeled else len(places), rank_value(value)
 
-def _rank_values(values: Sequence[Any], labeled: Mapping[Scalar, int]) -> list[int]:
-    """Rank values by their labels, others in natural order behind them."""
-    if len({*map(type, values)} - {type(None)}) > 1:
-        # Values are distinguished by type as well: 1 equals true.
-        values = [_TypedValue(type(value), value) for value in values]
-    plain = {value: value.value if isinstance(value, _TypedValue) else value for value in {*values}}
-    ordered = sorted(
-        plain, key=lambda value: (labeled.get(plain[value], len(labeled)), rank_value(plain[value]))
-    )
-    ranks = {value: rank for rank, value in enumerate(ordered)}
-    return [*map(ranks.__getitem__, values)]
-
-
-class _TypedValue(NamedTuple):
-    """A value that equals those of its type only."""
-
-    kind: type
-    value: Scalar
+    return sorted(points, key=lambda point: [rank(name, point.key[name]) for name in names])
 
 
 def rank_value(value: Scalar) -> tuple[Any, ...]:

@@ -19,9 +19,8 @@ from treehammer.web.figures.chart_parts import (
     Specification,
     chart_layers,
     complete_specification,
-    encode_color,
     encode_field,
-    encode_marker,
+    encode_series,
     log_ticks,
     make_layer,
     without_zero,
@@ -233,10 +232,10 @@ class LineChart:
 
     def _layers(self, *, interactive: bool) -> list[Specification]:
         series = [line.style for line in self.lines]
-        names = json.dumps([style.name for style in series])
+        looks = encode_series(series, _WIDTH, json.dumps([style.name for style in series]))
         base = {
             "x": self._across.encode("x", grid=False),
-            "color": encode_color(series, _WIDTH, names),
+            "color": looks["color"],
             # Vega's own opacity of points, 0.7, leaves too little contrast on near-black.
             "opacity": FADE_SERIES if interactive else {"value": 1},
         }
@@ -244,7 +243,7 @@ class LineChart:
         bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}
         points = {
             **values,
-            "shape": encode_marker(series, _WIDTH, names),
+            "shape": looks["shape"],
             "tooltip": encode_field("text", NOMINAL, title=" "),
         }
         filters = [HIDE_SERIES] if interactive else []

@@ -125,41 +125,23 @@ def count_aggregated(
         rows: one row for each kind of work that contributes to the points.
     """
     distinguishing = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
-    values = _collect_values(columns, rows)
-    places = [columns.index(name) for name in distinguishing]
-    keys = [tuple(row[place] for place in places) for row in rows]
-    total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
-    aggregated = {
-        column: values[column]
-        for column, count in total_counts.items()
-        if count > 1 and column not in distinguishing
+    in_figure: dict[str, set[Scalar]] = {column: set() for column in AGGREGATED_COLUMNS}
+    by_point: dict[PointKey, dict[str, set[Scalar]]] = {}
+    for row in rows:
+        values = dict(zip(columns, row, strict=True))
+        of_point = by_point.setdefault(tuple(values[name] for name in distinguishing), {})
+        # Releases are counted apart.
+        values[VARIANT_COLUMN] = drop_release_axis(str(values[VARIANT_COLUMN] or ""))
+        for column, distinct in in_figure.items():
+            distinct.add(values[column])
+            if column not in distinguishing:
+                of_point.setdefault(column, set()).add(values[column])
+    counts = {column: len(distinct) for column, distinct in in_figure.items()}
+    counts_by_point = {
+        key: {column: len(distinct) for column, distinct in of_point.items() if counts[column] > 1}
+        for key, of_point in by_point.items()
     }
-    counts = _count_by_point(keys, aggregated)
-    return Aggregation(distinguishing, counts, total_counts)
-
-
-def _collect_values(
-    columns: Sequence[str], rows: Sequence[Sequence[Scalar]]
-) -> dict[str, Sequence[Scalar]]:
-    """Collect the values of each column; variants without releases, which are counted apart."""
-    values: dict[str, Sequence[Scalar]] = {
-        name: [row[place] for row in rows] for place, name in enumerate(columns)
-    }
-    values[VARIANT_COLUMN] = [
-        drop_release_axis(str(variant or "")) for variant in values[VARIANT_COLUMN]
-    ]
-    return values
-
-
-def _count_by_point(
-    keys: Sequence[PointKey], values: Mapping[str, Sequence[Scalar]]
-) -> dict[PointKey, dict[str, int]]:
-    """Count the distinct values of each column behind each point."""
-    counts = {key: dict.fromkeys(values, 0) for key in keys} if values else {}
-    for column, of_rows in values.items():
-        for key, _ in set(zip(keys, of_rows, strict=True)):
-            counts[key][column] += 1
-    return counts
+    return Aggregation(distinguishing, counts_by_point, counts)
 
 
 def _is_grouped_by(column: str, groups: Sequence[str]) -> bool:

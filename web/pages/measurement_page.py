@@ -36,8 +36,8 @@ from treehammer.web.figures.chart_parts import (
     Specification,
     chart_layers,
     complete_specification,
-    encode_color,
     encode_field,
+    encode_series,
     make_layer,
 )
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
@@ -391,7 +391,7 @@ class PhaseChart:
             ),
             "x2": {"field": "to"},
             "y": encode_field("bar", NOMINAL, title=None, sort=list(self.bars)),
-            "color": encode_color(self.series, _WIDTH, names),
+            "color": encode_series(self.series, _WIDTH, names)["color"],
             "opacity": FADE_SERIES,
             "tooltip": encode_field("text", NOMINAL, title=" "),
         }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,9 +24,6 @@ from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, ST
 from treehammer.config import Settings, load_settings
 from treehammer.errors import StoreError
 from treehammer.program_output import SystemdNotifier
-from treehammer.sql.core.rows import AuditRow
-from treehammer.sql.write.audit_trail import Sender
-from treehammer.sql.write.store import CampaignUpload, UploadResult
 from treehammer.version import __version__
 from treehammer.web.addresses import CURRENT_REQUEST, link_to, wants_html
 from treehammer.web.api import openapi, page_data, prometheus_metrics
@@ -97,69 +94,53 @@ Crawl-delay: 10
 """
 
 
-class PageProvider(Protocol):
-    """HTML pages."""
-
-    @property
-    def routes(self) -> Sequence[BaseRoute]:
-        """Routes of the pages."""
-        ...
-
-    def render_refusal(
-        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
-    ) -> Response:
-        """Respond to a refused request."""
-        ...
-
-
 def create_app(
-    store: MeasurementSink,
+    database: LiveDatabase,
     access_control: AccessControl,
+    settings: Settings | None = None,
     *,
-    find_measurement: Callable[[str], dict[str, Any] | None] = lambda _: None,
-    mark_bad_replicas: Callable[[], object] | None = None,
-    upload_campaign: Callable[[CampaignUpload, Sender], UploadResult] | None = None,
-    find_owner: Callable[[str], str | None] = lambda _: None,
-    measure_size: Callable[[], tuple[str, int | None]] = lambda: ("", None),
-    write_audit: Callable[[Sequence[AuditRow]], None] = lambda _: None,
+    reading: LiveDatabase | None = None,
+    sink: MeasurementSink | None = None,
     limits: RequestLimits | None = None,
-    pages: PageProvider | None = None,
 ) -> Starlette:
     """Create the application.
 
     Args:
-        store: destination of measurements, used by one thread of the application.
+        database: of the service.
         access_control: authorizes requests; refreshed while the application runs.
-        mark_bad_replicas: see :class:`~treehammer.web.core.measurement_writer.MeasurementWriter`.
-        upload_campaign: stores an uploaded campaign; without it that route is missing.
-        find_owner: reads the group that a campaign belongs to; None if it is unknown.
-        pages: served beside the API; without them all refusals are JSON.
+        settings: of the pages, see :class:`PageRoutes`.
+        reading: the same database for reads, so that they do not wait for writes.
+        sink: destination of measurements, by default the database.
+        limits: of requests.
     """
+    reading = reading or database
+    pages = PageRoutes(reading, access_control, settings)
     limits = limits or RequestLimits()
     metrics = ServiceMetrics()
-    writer = MeasurementWriter(MeteredSink(store, metrics), mark_bad_replicas=mark_bad_replicas)
+    metered = MeteredSink(sink or database, metrics)
+    writer = MeasurementWriter(metered, mark_bad_replicas=database.mark_bad_replicas)
     metrics.observe_writer(writer)
-    journal = AuditJournal(write_audit)
+    journal = AuditJournal(reading.write_audit)
     ingest = MeasurementIngest(access_control, writer, limits)
-    starts = CommonStartEndpoint(access_control, find_owner)
-    endpoints = _ApiEndpoints(access_control, writer, find_measurement, limits)
+    starts = CommonStartEndpoint(access_control, reading.find_owner)
+    endpoints = _ApiEndpoints(access_control, writer, reading, limits)
+    upload = metrics.time_commit("campaign")(database.apply_upload)
+    campaigns = CampaignIngest(access_control, upload, limits)
     routes: list[BaseRoute] = [
         Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),
         Route(allow_any_text(MEASUREMENT_PATH), endpoints.get_measurement, name="measurement"),
+        Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]),
         Route(TOKEN_PATH, endpoints.get_token),
         Route(STARTS_PATH, starts.post_start, methods=["POST"]),
         Route(HEALTH_PATH, endpoints.get_health),
         Route(LIVE_PATH, endpoints.get_live),
         Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),
-        *prometheus_metrics.service_metrics_routes(access_control, metrics, measure_size),
+        *prometheus_metrics.service_metrics_routes(access_control, metrics, reading.measure_size),
+        *pages.routes,
     ]
-    if upload_campaign:
-        upload = metrics.time_commit("campaign")(upload_campaign)
-        campaigns = CampaignIngest(access_control, upload, limits)
-        routes.append(Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]))
-    render = partial(_render_refusal, pages)
+    render = pages.render_refusal
     app = Starlette(
-        routes=[*routes, *(pages.routes if pages else ())],
+        routes=routes,
         middleware=[
             Middleware(RequestLog, render=render, metrics=metrics, journal=journal),
             Middleware(RejectNulMiddleware, render=render),
@@ -182,7 +163,7 @@ class _ApiEndpoints:
 
     access_control: AccessControl
     writer: MeasurementWriter
-    find_measurement: Callable[[str], dict[str, Any] | None]
+    database: LiveDatabase
     limits: RequestLimits
 
     async def get_description(self, _request: Request) -> Response:
@@ -209,7 +190,7 @@ class _ApiEndpoints:
         record = None
         try:
             if len(id_) <= MAX_ID:
-                record = await asyncio.to_thread(self.find_measurement, id_)
+                record = await asyncio.to_thread(self.database.find_measurement, id_)
         except StoreError:
             raise service_unavailable("the database cannot be read now") from None
         if record is None:
@@ -225,16 +206,6 @@ def _describe_health(status: Literal["ok", "unavailable"]) -> dict[str, Any]:
 @cache
 def _encode_description(limits: RequestLimits) -> bytes:
     return bytes(AsciiJSONResponse(build_description(limits)).body)
-
-
-def _render_refusal(
-    pages: PageProvider | None, request: Request, refusal: RequestRefusedError
-) -> Response:
-    """Respond to a refused request with a page, or with JSON if it has details or pages are missing."""
-    note_refusal(request, refusal)
-    if pages is None or refusal.body.keys() > {"error"}:
-        return AsciiJSONResponse(refusal.body, refusal.status, refusal.headers)
-    return pages.render_refusal(request, refusal.status, refusal.body["error"], refusal.headers)
 
 
 @asynccontextmanager
@@ -307,11 +278,26 @@ class PageRoutes:
         ]
         self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)
 
-    def render_refusal(
-        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
-    ) -> Response:
-        """Respond to a refused request with a page for browsers and JSON for programs."""
-        return error_response(self._context, request, status, sentence, headers)
+    def render_refusal(self, request: Request, refusal: RequestRefusedError) -> Response:
+        """Respond to a refused request with a page for browsers, with JSON otherwise."""
+        note_refusal(request, refusal)
+        status, sentence, headers = refusal.status, refusal.body["error"], refusal.headers
+        if refusal.body.keys() > {"error"} or not wants_html(request):
+            return AsciiJSONResponse(refusal.body, status, headers)
+        if status == 401:
+            return sign_in_page.sign_in_view(self._context, request, sentence, headers)
+        titles = {other.value: other.phrase for other in HTTPStatus}
+        CURRENT_REQUEST.set(request)
+        sections = (
+            headline(end_sentence(sentence)),
+            Paragraph(_STATUS_REMEDIES.get(status, "")),
+            Paragraph(Link("Overview", link_to("overview"))),
+            quiet(f"Status {status}"),
+        )
+        content = PageContent(titles.get(status, "Error"), sections, status=status)
+        response = self._context.render_html(content, request)
+        response.headers.update(headers)
+        return response
 
 
 async def get_robots(_request: Request) -> Response:
@@ -322,25 +308,3 @@ async def get_robots(_request: Request) -> Response:
 def _count_fixed_characters(route: BaseRoute) -> int:
     """Count those of a path outside parameters: of two paths that match, the longer one is meant."""
     return len(re.sub(r"{.*?}", "", route.path if isinstance(route, Route) else ""))
-
-
-def error_response(
-    context: PageContext, request: Request, status: int, sentence: str, headers: Mapping[str, str]
-) -> Response:
-    """Answer an error with a page for browsers, with JSON otherwise."""
-    if not wants_html(request):
-        return AsciiJSONResponse({"error": sentence}, status, headers)
-    if status == 401:
-        return sign_in_page.sign_in_view(context, request, sentence, headers)
-    titles = {other.value: other.phrase for other in HTTPStatus}
-    CURRENT_REQUEST.set(request)
-    sections = (
-        headline(end_sentence(sentence)),
-        Paragraph(_STATUS_REMEDIES.get(status, "")),
-        Paragraph(Link("Overview", link_to("overview"))),
-        quiet(f"Status {status}"),
-    )
-    content = PageContent(titles.get(status, "Error"), sections, status=status)
-    response = context.render_html(content, request)
-    response.headers.update(headers)
-    return response

@@ -32,7 +32,7 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
-from treehammer.web.service.app import PageRoutes, create_app
+from treehammer.web.service.app import create_app
 from treehammer.web.service.middleware import TrustedProxies
 
 #: Folder with configurations of proxies.
@@ -147,17 +147,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
             reading_open=settings.serve_read_access == PUBLIC,
             user_header=settings.serve_user_header,
         )
-        yield create_app(
-            writing,
-            access_control,
-            find_measurement=reading.find_measurement,
-            mark_bad_replicas=writing.mark_bad_replicas,
-            upload_campaign=writing.apply_upload,
-            find_owner=writing.find_owner,
-            measure_size=reading.measure_size,
-            write_audit=reading.write_audit,
-            pages=PageRoutes(reading, access_control, settings),
-        )
+        yield create_app(writing, access_control, settings, reading=reading)
     finally:
         writing.close()
         reading.close()

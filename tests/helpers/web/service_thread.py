@@ -34,7 +34,7 @@ from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.figures import drawing
-from treehammer.web.service.app import PageRoutes, create_app
+from treehammer.web.service.app import create_app
 from treehammer.web.service.service_process import configure_uvicorn
 
 MASTER_KEY = b"m" * 32
@@ -183,18 +183,7 @@ def run_service(
         user_header=user_header,
         now_us=lambda: clock[0],
     )
-    app = create_app(
-        store or database,
-        access_control,
-        find_measurement=database.find_measurement,
-        mark_bad_replicas=None if store else database.mark_bad_replicas,
-        upload_campaign=database.apply_upload,
-        find_owner=database.find_owner,
-        measure_size=database.measure_size,
-        write_audit=database.write_audit,
-        limits=limits,
-        pages=PageRoutes(database, access_control, settings),
-    )
+    app = create_app(database, access_control, settings, sink=store, limits=limits)
     served = load_settings({"serve_behind_proxy": behind_proxy}, environ={}, folder=folder)
     with _serve_app(app, served) as client:
         service = ServiceThread(url, client, clock)
