@@ -212,7 +212,13 @@ class CommonStartEndpoint:
         if grant.job_id is None or grant.campaign_id is None:
             raise RequestRefusedError(403, "only the token of a job permits a common start")
         async with self._budget.read_body(request, self._limits, grant) as body:
-            arrival = _parse_request(body)
+            document = parse_json(body, _MARKS)
+        try:
+            arrival = StartRequest.model_validate(document)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            location = ".".join(map(str, first["loc"])) or "the body"
+            raise RequestRefusedError(422, f"{location}: {first['msg']}") from None
         await self._require_owner(grant.campaign_id, grant.owner)
         id_ = BarrierId(grant.owner, grant.campaign_id, arrival.barrier)
         answer = self._registry.register(id_, grant.job_id, arrival, grant.key_id)
@@ -233,12 +239,3 @@ class CommonStartEndpoint:
             if len(self._owned) >= MAX_KNOWN_OWNERS:
                 self._owned.clear()
             self._owned.add((campaign_id, owner))
-
-
-def _parse_request(body: bytes) -> StartRequest:
-    try:
-        return StartRequest.model_validate(parse_json(body, _MARKS))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        location = ".".join(map(str, first["loc"])) or "the body"
-        raise RequestRefusedError(422, f"{location}: {first['msg']}") from None

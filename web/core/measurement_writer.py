@@ -96,7 +96,7 @@ class MeasurementWriter:
         self,
         store: MeasurementSink,
         *,
-        mark_bad_replicas: Callable[[], object] | None = None,
+        mark_bad_replicas: Callable[[], object] = lambda: None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self.max_waiting = max_waiting
@@ -108,7 +108,7 @@ class MeasurementWriter:
         self._waiting_by_key: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._is_closed = False
-        self._check_due = mark_bad_replicas is not None
+        self._check_due = True
         self._checked_s = -CHECK_INTERVAL_S
         # A failed request. Writing it proves that the database works again, which a query does not.
         # It was not acknowledged: the client repeats it, and finds its measurements stored.
@@ -227,7 +227,7 @@ class MeasurementWriter:
         else:
             self._failed = None
             self._record_recovery()
-            self._check_due |= self._mark_bad_replicas is not None and added.new > 0
+            self._check_due |= added.new > 0
             for request in requests:
                 request.resolve(request.select_result(added))
 
@@ -268,8 +268,7 @@ class MeasurementWriter:
         self._checked_s = time.monotonic()
         try:
             await self._retry_failed()
-            if self._mark_bad_replicas is not None:
-                await asyncio.to_thread(self._mark_bad_replicas)
+            await asyncio.to_thread(self._mark_bad_replicas)
             self._check_due = False
             self._record_recovery()
         except StoreError as error:

@@ -235,11 +235,12 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
         field: number of a mark's place.
     """
     if layout.dates and not upright:
+        years = {place[:4] for place in layout.places}
         axis: Specification = {
             "grid": False,
             "labelOverlap": True,
             "tickCount": 8,
-            "format": _date_format(layout),
+            "format": "%-d %b" if len(years) == 1 else "%-d %b %Y",
         }
         days = {"type": "utc", "nice": False, "padding": 8}
         return encode_field("t", TEMPORAL, title=layout.x_title, scale=days, axis=axis)
@@ -258,11 +259,6 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
     ends = [count - 0.5, -0.5] if upright else [-0.5, count - 0.5]
     scale = {"domain": ends, "nice": False, "zero": False}
     return encode_field(field, QUANTITATIVE, title=layout.x_title, scale=scale, axis=axis)
-
-
-def _date_format(layout: FigureLayout) -> str:
-    years = {place[:4] for place in layout.places}
-    return "%-d %b" if len(years) == 1 else "%-d %b %Y"
 
 
 def _label_angle(layout: FigureLayout) -> Any:

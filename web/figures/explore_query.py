@@ -375,18 +375,18 @@ class ExploreQuery(PageQuery):
     def export_command(self) -> str:
         """Command that exports the figure's measurements; '' if none does."""
         words = ["treehammer", "export", "measurements.root"]
-        words += _where_option(f"kind={self.kind}") if self.kind else []
+        words += ["--where", f"kind={self.kind}"] if self.kind else []
         for campaign in self.campaigns:
             words += ["--campaign", campaign]
         if self.first:
-            words += _where_option(f"day>={day_number(self.first)}")
+            words += ["--where", f"day>={day_number(self.first)}"]
         if self.last:
-            words += _where_option(f"day<={day_number(self.last)}")
+            words += ["--where", f"day<={day_number(self.last)}"]
         for where in self.conditions:
             texts = where.texts
             if len(texts) > 1 or len(self.campaigns) > 1:
                 return ""
-            words += _where_option(texts[0])
+            words += ["--where", texts[0]]
         return shlex.join(words)
 
 
@@ -395,10 +395,6 @@ def _is_implied(implied: str, detailed: str) -> bool:
     if detailed == VARIANT_COLUMN and is_variant_axis(implied):
         return True
     return implied in _IMPLIED.get(detailed, ())
-
-
-def _where_option(text: str) -> list[str]:
-    return ["--where", text]
 
 
 def _accepts(parse: Callable[[str], object], text: str) -> bool:

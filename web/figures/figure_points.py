@@ -212,10 +212,9 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     )
     points = []
     for key, groups in _group_by(compared, query.group_columns).items():
-        relative = relative_means.get(key)
-        numbers = (relative.count, relative.difference, relative.rms) if relative else (0,)
         named = dict(zip(query.group_columns, key, strict=True))
-        points.append(FigurePoint(named, *numbers, **_count_outcomes(groups)))
+        relative = relative_means.get(key, (0,))
+        points.append(FigurePoint(named, *relative, **_count_outcomes(groups)))
     return _collect_points(store, query, points, source=figures[0].source, connected=connected)
 
 

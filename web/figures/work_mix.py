@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -163,18 +163,18 @@ def _join_words(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-@dataclass(frozen=True)
-class RelativeMean:
+class RelativeMean(NamedTuple):
     """Difference of a group from the same work at all sites.
 
     Attributes:
+        executions: their number.
         difference: ratio of times or counts, minus 1.
         rms: scatter of executions about the mean of their own work, relative to it.
     """
 
+    executions: int
     difference: float
     rms: float
-    count: int
 
 
 class _WorkMean(NamedTuple):
@@ -206,8 +206,23 @@ def compare_with_same_work(
         differences by the values of the group columns, and whether common work connects all places of
         each line.
     """
-    find_work = _make_work_finder(columns)
-    references = _find_references(site_groups, metric, find_work)
+    # Equal work may differ in what the figure compares.
+    compared_places = [
+        place
+        for place, name in enumerate(WORKLOAD_COLUMNS)
+        if not _COMPARED.get(name, set()) & {*columns}
+    ]
+
+    def find_work(group: FigureGroup) -> WorkKey:
+        work = group_workload_key(group)
+        return tuple(work[place] for place in compared_places)
+
+    site_means: dict[WorkKey, list[float]] = defaultdict(list)
+    for group in site_groups:
+        mean = group.metrics[metric].mean
+        if mean and mean > 0:
+            site_means[find_work(group)].append(mean)
+    references = {work: median(means_of_work) for work, means_of_work in site_means.items()}
     lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
     for group in groups:
         moments = group.metrics[metric]
@@ -225,33 +240,6 @@ def compare_with_same_work(
         connected &= is_connected
         by_group |= _combine_means(means, values)
     return by_group, connected
-
-
-def _make_work_finder(columns: Sequence[str]) -> Callable[[FigureGroup], WorkKey]:
-    """Make a function that returns a group's work without the columns that the figure compares."""
-    compared_places = [
-        place
-        for place, name in enumerate(WORKLOAD_COLUMNS)
-        if not _COMPARED.get(name, set()) & {*columns}
-    ]
-
-    def find_work(group: FigureGroup) -> WorkKey:
-        work = group_workload_key(group)
-        return tuple(work[place] for place in compared_places)
-
-    return find_work
-
-
-def _find_references(
-    site_groups: Iterable[FigureGroup], metric: str, find_work: Callable[[FigureGroup], WorkKey]
-) -> dict[WorkKey, float]:
-    """Find the median of the sites' means of each work."""
-    means: dict[WorkKey, list[float]] = defaultdict(list)
-    for group in site_groups:
-        mean = group.metrics[metric].mean
-        if mean and mean > 0:
-            means[find_work(group)].append(mean)
-    return {work: median(values) for work, values in means.items()}
 
 
 def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool]:
@@ -294,5 +282,5 @@ def _combine_means(
     for key, group_means in by_key.items():
         count = sum(mean.executions for mean in group_means)
         rms = math.sqrt(sum(mean.executions * mean.variance for mean in group_means) / count)
-        combined[key] = RelativeMean(math.expm1(values[key]), rms, count)
+        combined[key] = RelativeMean(count, math.expm1(values[key]), rms)
     return combined

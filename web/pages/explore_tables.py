@@ -56,14 +56,6 @@ _WEEK_LENGTH = timedelta(days=6)
 _LAST_MONDAY = date.max - _WEEK_LENGTH
 
 
-def _exported_unit(query: ExploreQuery) -> str:
-    """Return the unit of the numbers in files, '' if unknown."""
-    if query.view == View.RELATIVE:
-        return "shares: 0.05 is 5 %"
-    metric = METRICS_BY_NAME.get(query.metric)
-    return metric.unit if metric else ""
-
-
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
     """Build the table of all groups, exported in the metric's unit, shown in a readable one."""
     numbers = _statistic_names(query, data)
@@ -86,7 +78,9 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         ),
         *aggregation_column(query, data),
     )
-    own_unit = _exported_unit(query)
+    metric = METRICS_BY_NAME.get(query.metric)
+    own_unit = metric.unit if metric else ""
+    own_unit = "shares: 0.05 is 5 %" if query.view == View.RELATIVE else own_unit
     unit_text = f", in {unit.name}" if unit.name else ""
     note = f"CSV, JSON and TTree use {own_unit}." if unit.name and unit.name != own_unit else ""
     return DataTable("figure", f"{figure_heading(query)}{unit_text}", columns, rows, note=note)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.status.site_status import list_uses
-from treehammer.analysis.status.subject_state import AlarmKind, SubjectState
+from treehammer.analysis.status.subject_state import AlarmKind
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import StateEvidence
@@ -109,10 +109,14 @@ def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
         ConfigError: the kind is unknown.
         NothingToDoError: the subject is unknown.
     """
-    rows = [
-        {**state.to_document(), "title": state.title}
-        for state in _select_states(request.store, request.query)
-    ]
+    query, now_us = request.query, time.time_ns() // 1000
+    if query.kind:
+        kind = AlarmKind(query.kind)
+        states = [alarm_overview.assess_subject(request.store, kind, query.name, now_us)]
+    else:
+        states = alarm_overview.assess_all(request.store, now_us)
+        states = sorted(states, key=lambda state: -state.level.rank)
+    rows = [{**state.to_document(), "title": state.title} for state in states]
     listed = (
         column("name", "subject", format_row=lambda row: row["title"], link=_link_to_evidence),
         *hidden_columns("kind", "title"),
@@ -132,13 +136,6 @@ def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
     )
     events = Titled("Events", _build_event_table(request))
     return PageContent("Alarms", (DataTable("states", "States", listed, rows), note, events))
-
-
-def _select_states(store: Store, query: AlarmQuery) -> list[SubjectState]:
-    now_us = time.time_ns() // 1000
-    if query.kind:
-        return [alarm_overview.assess_subject(store, AlarmKind(query.kind), query.name, now_us)]
-    return sorted(alarm_overview.assess_all(store, now_us), key=lambda state: -state.level.rank)
 
 
 def _build_event_table(request: PageRequest[AlarmQuery]) -> DataTable:
@@ -191,7 +188,9 @@ def state_change_page(request: PageRequest[StateChangeQuery]) -> PageContent:
     failed = campaign_queries.fetch_measurements(
         request.store, row.evidence.measurements or (), _RESULT_COLUMNS
     )
-    tests = _build_test_table(row.evidence)
+    counted = (column("test"), column("succeeded", is_number=True), column("failed"))
+    rows = [{"test": test, **counts} for test, counts in (row.evidence.tests or {}).items()]
+    tests = DataTable("tests", "Runs by test", counted, rows, "The rule counts no runs by test.")
     results = _build_result_table(row.evidence, _name_results(request.store, row.evidence, failed))
     bad = [values for values in failed if classify_outcome(values) is not Outcome.GOOD]
     title, above = f"{name_subject(row)}: {row.state}", Link("Sites", link_to("sites"))
@@ -238,12 +237,6 @@ def _list_facts(row: StatusChangeRow) -> Iterator[tuple[str, str]]:
             yield title, text
     if evidence.until_us:
         yield "until", format_time(evidence.until_us)
-
-
-def _build_test_table(evidence: StateEvidence) -> DataTable:
-    rows = [{"test": test, **counts} for test, counts in (evidence.tests or {}).items()]
-    listed = (column("test"), column("succeeded", is_number=True), column("failed"))
-    return DataTable("tests", "Runs by test", listed, rows, "The rule counts no runs by test.")
 
 
 def _name_results(

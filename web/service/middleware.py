@@ -203,7 +203,8 @@ class RequestLog:
             self._metrics.refusals.labels(refusal.reason).inc()
             if _is_audited(scope, refusal):
                 method = scope["method"] if scope["method"] in _METHODS else "other"
-                request = f"{method} {_label_endpoint(scope['path'])}"
+                labels = (label for start, label in _ENDPOINTS if scope["path"].startswith(start))
+                request = f"{method} {next(labels, 'pages')}"
                 self._journal.note(AuditEvent(REFUSE, *client, request, refusal.body["error"]))
         elif AUDITED in state:
             action, subject = state[AUDITED]
@@ -247,6 +248,13 @@ class AuditEvent:
     subject: str
     reason: str = ""
 
+    def make_entry(self, count: int, now_us: int) -> AuditRow:
+        """Make the entry of the audit trail."""
+        actor = f"key {self.key_id} from {self.address}" if self.key_id else self.address
+        return make_entry(
+            self.action, actor, self.subject, now_us=now_us, reason=self.reason, count=count
+        )
+
 
 _OTHERS = AuditEvent("various", "other addresses", "", "further requests of this minute")
 
@@ -283,20 +291,12 @@ class AuditJournal:
         counts, self._counts = self._counts, Counter()
         now_us = time.time_ns() // 1000
         try:
-            await asyncio.to_thread(
-                self._write, [_make_entry(event, count, now_us) for event, count in counts.items()]
-            )
+            entries = [event.make_entry(count, now_us) for event, count in counts.items()]
+            await asyncio.to_thread(self._write, entries)
         except StoreError as error:
             _LOG.warning("sign-ins and refusals cannot be written to the audit trail: %s", error)
             for event, count in counts.items():
                 self._add(event, count)
-
-
-def _make_entry(event: AuditEvent, count: int, now_us: int) -> AuditRow:
-    actor = f"key {event.key_id} from {event.address}" if event.key_id else event.address
-    return make_entry(
-        event.action, actor, event.subject, now_us=now_us, reason=event.reason, count=count
-    )
 
 
 def _is_audited(scope: Scope, refusal: RequestRefusedError) -> bool:
@@ -305,7 +305,3 @@ def _is_audited(scope: Scope, refusal: RequestRefusedError) -> bool:
         name == b"authorization" for name, _ in scope["headers"]
     )
     return refusal.reason in AUDITED_REASONS and not is_visit
-
-
-def _label_endpoint(path: str) -> str:
-    return next((label for start, label in _ENDPOINTS if path.startswith(start)), "pages")

@@ -178,10 +178,9 @@ async def test_store_failure_fails_whole_queue_at_once() -> None:
         assert writer.failure == ""
 
 
-@pytest.mark.parametrize("marks", [True, False])
 @run_async
 async def test_failure_ends_after_successful_write(
-    marks: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Marking bad replicas may succeed on a full disk, where no measurement can be written."""
     monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.05)
@@ -190,9 +189,7 @@ async def test_failure_ends_after_successful_write(
         store = GatedStore()
         store.open.set()
         store.errors = {"x": StoreError("no room left")}
-        async with start_writer(
-            store, mark_bad_replicas=(lambda: marked.append(0)) if marks else None
-        ) as writer:
+        async with start_writer(store, mark_bad_replicas=lambda: marked.append(0)) as writer:
             with pytest.raises(WriteFailedError):
                 await writer.submit(make_batch(3), SENDER)
             tries = len(store.batches)
