@@ -265,7 +265,6 @@ class MeasurementWriter:
         return max(0.0, self._checked_s + CHECK_INTERVAL_S - time.monotonic())
 
     async def _check(self) -> None:
-        self._checked_s = time.monotonic()
         try:
             await self._retry_failed()
             await asyncio.to_thread(self._mark_bad_replicas)
@@ -275,6 +274,7 @@ class MeasurementWriter:
             self._record_failure(error)
         except Exception:
             _LOG.exception("a periodic check failed because of a bug")
+        self._checked_s = time.monotonic()
 
     async def _retry_failed(self) -> None:
         failed, self._failed = self._failed, None
