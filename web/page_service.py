@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,6 @@ from starlette.routing import Route
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable
 from treehammer.version import __version__
 from treehammer.web.addresses import (
     CSV,
@@ -307,11 +306,17 @@ def tables_response(
         RequestRefusedError: the table does not exist.
         ConfigError: the request names an unknown column.
     """
-    parameters = request.query_params
+    parameters, tables = request.query_params, content.exported_tables
+    name = parameters.get("table")
     chosen = [
         TableArrangement.parse(parameters, table.name).apply(table)
-        for table in _select_tables(content, parameters.get("table"))
+        for table in tables
+        if not name or table.name == name
     ]
+    if not chosen:
+        table_names = ", ".join(table.name for table in tables)
+        had = f"; it has {table_names}" if table_names else ""
+        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
     headers = {"Cache-Control": "no-store"}
     if output_format == CSV:
         headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
@@ -321,21 +326,6 @@ def tables_response(
     if about is not None:
         body["about"] = about
     return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
-
-
-def _select_tables(content: PageContent, name: str | None) -> Sequence[DataTable]:
-    """Select the named table of a page, or all.
-
-    Raises:
-        RequestRefusedError: the page has no such table.
-    """
-    tables = content.exported_tables
-    chosen = [table for table in tables if table.name == name] if name else tables
-    if not chosen:
-        table_names = ", ".join(table.name for table in tables)
-        had = f"; it has {table_names}" if table_names else ""
-        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
-    return chosen
 
 
 def error_sentence(error: TreehammerError) -> str:

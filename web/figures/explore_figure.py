@@ -14,11 +14,7 @@ from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
 from treehammer.text_formatting import write_minus
 from treehammer.web.display_formats import DisplayUnit, day_from_number, fit_unit
-from treehammer.web.figures.explore_query import (
-    Bars,
-    ExploreQuery,
-    View,
-)
+from treehammer.web.figures.explore_query import Bars, ExploreQuery, View
 from treehammer.web.figures.figure_captions import (
     describe_bars,
     describe_groups,

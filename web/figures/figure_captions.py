@@ -6,11 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.query_model import Condition
-from treehammer.web.figures.explore_query import (
-    Bars,
-    ExploreQuery,
-    View,
-)
+from treehammer.web.figures.explore_query import Bars, ExploreQuery, View
 from treehammer.web.figures.figure_points import FigurePoint
 from treehammer.web.labels import VARIANT_COLUMN, describe_variant, head_column, title_column
 

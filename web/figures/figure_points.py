@@ -29,12 +29,7 @@ from treehammer.sql.read.query_model import (
 )
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.web.figures.explore_query import (
-    MEAN_VIEWS,
-    Bars,
-    ExploreQuery,
-    View,
-)
+from treehammer.web.figures.explore_query import MEAN_VIEWS, Bars, ExploreQuery, View
 from treehammer.web.figures.work_mix import (
     AGGREGATED_COLUMNS,
     Aggregation,

@@ -39,12 +39,7 @@ from treehammer.web.figures.figure_captions import describe_metric
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.figures.figure_points import FigurePoints
 from treehammer.web.labels import VARIANT_COLUMN, label_variants, title_column
-from treehammer.web.page import (
-    PageContent,
-    PageOperation,
-    PageRequest,
-    page,
-)
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_service import FigureFiles, make_figure_response
 from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
 from treehammer.web.pages.explore_tables import RowLinks, quantile_table

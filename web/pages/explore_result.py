@@ -16,11 +16,7 @@ from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import DataTable
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.figures.explore_figure import lay_out_figure
-from treehammer.web.figures.explore_query import (
-    ColumnOrBlank,
-    ExploreQuery,
-    View,
-)
+from treehammer.web.figures.explore_query import ColumnOrBlank, ExploreQuery, View
 from treehammer.web.figures.figure_captions import (
     describe_bars,
     describe_groups,
@@ -34,9 +30,7 @@ from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.page import PageRequest
-from treehammer.web.page_service import (
-    error_sentence,
-)
+from treehammer.web.page_service import error_sentence
 from treehammer.web.pages.explore_tables import RowLinks, latency_table, spread_table
 
 S0_TITLE = "CPU efficiency by site (study S0)"

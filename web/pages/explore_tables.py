@@ -30,12 +30,7 @@ from treehammer.web.display_formats import (
     format_seconds,
 )
 from treehammer.web.figures.explore_figure import READ_QUANTILES, figure_unit, group_value_writers
-from treehammer.web.figures.explore_query import (
-    DIMENSIONS,
-    Bars,
-    ExploreQuery,
-    View,
-)
+from treehammer.web.figures.explore_query import DIMENSIONS, Bars, ExploreQuery, View
 from treehammer.web.figures.figure_captions import figure_heading
 from treehammer.web.figures.figure_layout import GroupKeys
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints

@@ -20,11 +20,7 @@ from treehammer.web.figures.figure_layout import (
     Scale,
     style_series,
 )
-from treehammer.web.sections import (
-    Figure,
-    Titled,
-    table_of_values,
-)
+from treehammer.web.sections import Figure, Titled, table_of_values
 
 #: Columns of :func:`list_filled_bins`.
 BIN_COLUMNS = (

@@ -263,22 +263,21 @@ def load_details(
         return first, first * finder.find_step_s(row)
 
     keys = (
-        of_chosen(find_step),
+        lambda row: find_step(row) if is_same(row) else None,
         of_chosen(lambda row: row["server"] or ""),
         of_chosen(lambda row: row["site"] or ""),
-        lambda row: find_step(row) if is_same(row) else None,
     )
-    steps, servers, sites, both = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
-    both.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
+    steps, servers, sites = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
+    steps.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(
         levels=levels,
         chosen=chosen,
-        steps=sorted(steps, key=lambda step: step.key),  # type: ignore[arg-type,return-value]
+        steps=[step for step in steps if step.side == chosen.side],
         servers=sorted(servers, key=lambda server: natural_sort_key(str(server.key))),
         sites=sorted(sites, key=lambda site: str(site.key)),
         labels=labels,
         points=points,
-        sides=list_sides(both),
+        sides=list_sides(steps),
     )
 
 

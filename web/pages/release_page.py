@@ -126,7 +126,12 @@ def _list_links(release: str) -> Iterator[Link]:
     """Link to the results of a release."""
     by_day = {"by": "day", "view": View.RELATIVE, "axis_root": release}
     yield Link("Trend by day", link_to("explore", query=by_day))
-    by_site = {"by": "site", "view": View.MEANS, "metric": HEADLINE_METRICS[0], "axis_root": release}
+    by_site = {
+        "by": "site",
+        "view": View.MEANS,
+        "metric": HEADLINE_METRICS[0],
+        "axis_root": release,
+    }
     yield Link("CPU time per event by site", link_to("explore", query=by_site))
     yield Link("Comparisons", link_to("compare"))
 
