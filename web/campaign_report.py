@@ -308,7 +308,6 @@ def _compare_axes(
 
 
 def _draw_forests(comparisons: Iterable[Comparison]) -> Iterator[InlineFigure]:
-    """Draw one forest plot for each compared axis."""
     by_axis: dict[str, list[Comparison]] = defaultdict(list)
     for comparison in comparisons:
         by_axis[comparison.query.axis].append(comparison)

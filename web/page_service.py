@@ -250,7 +250,6 @@ class PageContext:
         return Response(body, content.status, headers, kind)
 
     def _template_values(self, request: Request) -> dict[str, Any]:
-        """Return the variables of every template."""
         root = request.scope.get("root_path", "")
 
         return {

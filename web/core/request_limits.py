@@ -126,7 +126,6 @@ async def _read_pieces(request: Request, limits: RequestLimits) -> AsyncIterator
 
 
 def _unpack(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
-    """Decompress a chunk of one gzip member."""
     full = False
     while chunk or full:
         if unpacker.eof and chunk:

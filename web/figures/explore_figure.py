@@ -172,7 +172,6 @@ def _select_places(kind: str, places: GroupNames, points: Sequence[FigurePoint])
 
 
 def _title_values(query: ExploreQuery, unit: DisplayUnit) -> str:
-    """Return the title of the axis of values."""
     if query.view == View.RELATIVE:
         return f"{head_column(query.metric)} against the same work, %"
     title = "read latency" if query.view == View.LATENCY else head_column(query.metric)

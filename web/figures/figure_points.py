@@ -232,7 +232,6 @@ def _stored_columns(names: Sequence[str], without: Collection[str] = ()) -> tupl
 
 
 def _group_by(groups: Iterable[FigureGroup], names: Sequence[str]) -> dict[Key, list[FigureGroup]]:
-    """Group by the values of some columns."""
     members: dict[Key, list[FigureGroup]] = defaultdict(list)
     for group in groups:
         members[tuple(group.by[name] for name in names)].append(group)
@@ -240,7 +239,6 @@ def _group_by(groups: Iterable[FigureGroup], names: Sequence[str]) -> dict[Key, 
 
 
 def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[FigureGroup]:
-    """Merge groups into coarser ones."""
     merged = []
     for key, members in _group_by(parts, names).items():
         outcomes: Counter[str] = Counter()
@@ -261,7 +259,6 @@ def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[Fi
 
 
 def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
-    """Return whether a group contributes to the drawing."""
     return (
         any(group.reads)
         if query.view == View.LATENCY

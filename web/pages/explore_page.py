@@ -87,7 +87,6 @@ _EXPLORE_ABOUT = (
 
 
 def _show_figure(request: PageRequest[Any]) -> PageContent:
-    """Build the page of a figure."""
     result = run_query(request, is_drawn=request.is_html)
     links = RowLinks(result.query)
     tables = (
@@ -154,7 +153,6 @@ def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]
 def _show_result(
     result: ExploreResult, links: RowLinks, tables: Sequence[DataTable]
 ) -> Iterator[Section]:
-    """Show the figure and its tables, or explain why there are none."""
     figure = None if result.error else result.lay_out()
     if result.points.points:
         yield _note_aggregation(result)
@@ -203,7 +201,6 @@ def _note_aggregation(result: ExploreResult) -> Paragraph:
 
 
 def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[Section]:
-    """Link the figure's files, the permanent address and the command that exports the measurements."""
     drawn = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
     names = {**{form: form.upper() for form in drawn}, "root": "TTree"}
     files = [Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
@@ -306,7 +303,6 @@ def _link_presets(result: ExploreResult) -> Iterator[Link]:
 def _list_form_values(
     store: Store, query: ExploreQuery, points: FigurePoints, action: str
 ) -> Mapping[str, Any]:
-    """Return the choices offered by the form."""
     axes = [name for name in query.group_columns if is_variant_axis(name)]
     columns = {
         title_choice(name): name
@@ -379,7 +375,6 @@ def _list_filters(store: Store, query: ExploreQuery, points: FigurePoints) -> It
 
 
 def _send_file(request: PageRequest[Any]) -> Response:
-    """Draw a figure, or write its table, as a file."""
     form = request.raw.path_params["form"]
     if form not in FIGURE_FORMATS:
         raise RequestRefusedError(

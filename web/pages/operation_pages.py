@@ -254,7 +254,6 @@ def _name_results(
 
 
 def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> DataTable:
-    """Build the table of the results behind the change, each with its page."""
     rows = [
         {
             "name": names.get(identity) or identity,
