@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Dict, Iterator, List, NamedTuple, Sequence
+from itertools import chain
+from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence
 
 from ...job_spec import HALF, SERVER_CACHE_AXIS, WARM
 from ...record.operation_steps import CLOSE, COPY, OPEN, READ, READ_FILE
@@ -18,7 +19,7 @@ from .load_task import GENERATOR, LoadTask
 from .operation import Chunk, LoadFile, Operation
 from .payload import LoadOutcome, perform_load
 from .server.cache_counts import CacheCounter
-from .workloads import LoadSpan
+from .workloads import MAX_SEQUENCE, LoadSpan
 
 #: Ways of reading (axis ``pattern``): whole files, or a fraction of their blocks.
 WHOLE, SPARSE = "copy", "sparse"
@@ -84,10 +85,12 @@ class CachedReads:
         block = task.read_block() or DEFAULT_BLOCK_KIB * 1024
         clients = task.read_clients()
         self._task = task
-        first = task.index * clients
+        count = task.read_count("files", 1, MAX_SEQUENCE)
+        first = task.index * clients * count
         by_file: Dict[int, List[int]] = {}
-        for client in range(clients):
-            by_file.setdefault((first + client) % len(task.files), []).append(client)
+        for position in range(clients * count):
+            number = (first + position) % len(task.files)
+            by_file.setdefault(number, []).append(position // count)
         self.parts: List[_Part] = []
         for number, members in by_file.items():
             file = task.files[number]
@@ -115,19 +118,29 @@ class CachedReads:
 
     def list_preparations(self) -> List[Iterator[Operation]]:
         """List the reads of each client that come before the load."""
-        sequences = []
-        for part in self.parts:
-            chunks = choose_primed(part.chunks, self.state)
-            if chunks:
-                sequences.append(_read_chunks(part._replace(chunks=chunks)))
-        return sequences
+        primed = [
+            part._replace(chunks=choose_primed(part.chunks, self.state)) for part in self.parts
+        ]
+        return self._sequence([part for part in primed if part.chunks], _read_chunks)
 
     def list_reads(self) -> List[Iterator[Operation]]:
         """List the reads of each client."""
         if self.pattern == SPARSE:
-            return [_read_chunks(part) for part in self.parts]
+            return self._sequence(self.parts, _read_chunks)
         name = READ_FILE if self._task.client == GENERATOR else COPY
-        return [iter([Operation(0.0, name, part.client, part.file)]) for part in self.parts]
+        return self._sequence(
+            self.parts, lambda part: iter([Operation(0.0, name, part.client, part.file)])
+        )
+
+    @staticmethod
+    def _sequence(
+        parts: Sequence[_Part], read: Callable[[_Part], Iterator[Operation]]
+    ) -> List[Iterator[Operation]]:
+        """Let each client read its parts one after the other."""
+        by_client: Dict[int, List[_Part]] = {}
+        for part in parts:
+            by_client.setdefault(part.client, []).append(part)
+        return [chain.from_iterable(map(read, members)) for members in by_client.values()]
 
 
 def _read_chunks(part: _Part) -> Iterator[Operation]:

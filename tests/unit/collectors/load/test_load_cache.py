@@ -91,6 +91,16 @@ def test_clients_of_one_file_share_its_blocks() -> None:
     assert sum(size for part in second for _, size in part.chunks) == SIZE / 2
 
 
+def test_clients_read_their_files_one_after_the_other() -> None:
+    reads = CachedReads(make_task(files=2, fraction=0.5, block_kib=100, server_cache="warm"))
+    for sequences in (reads.list_reads(), reads.list_preparations()):
+        (operations,) = map(list, sequences)
+        opened = [(op.name, op.file.url[-1]) for op in operations if op.name != "read"]
+        assert opened == [("open", "0"), ("close", "0"), ("open", "1"), ("close", "1")]
+    sizes = {url: sum(s for _, s in chunks) for url, chunks in reads.list_chunks().items()}
+    assert sizes == {"root://host//f0": SIZE / 2, "root://host//f1": SIZE / 2}
+
+
 def test_sparse_reads_open_and_close_around_their_blocks() -> None:
     reads = CachedReads(make_task(fraction=0.1, block_kib=10, server_cache="half"))
     (operations,) = map(list, reads.list_reads())
