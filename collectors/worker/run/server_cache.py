@@ -22,8 +22,9 @@ from .node_commands import describe_failure, run_logged_command
 SERVER_CACHE = "server-cache"
 #: Seconds for the eviction of one file, and pause before a file in use is tried again.
 EVICTION_S, _RETRY_S = 30.0, 0.5
-#: Message of an XCache about a file that is still open: it closes files with a delay.
-_IN_USE = "in use"
+#: Messages of an XCache about a file that is still open, as it closes files with a delay, and about
+#: one that it does not have (XRootD 6).
+_IN_USE, _ABSENT = "file is in use", "file does not exist"
 _MAX_OUTPUT_BYTES = 4_000
 
 
@@ -80,11 +81,11 @@ def _evict(
                 f"{command[0]} empties the cache of this door and cannot be run: {error.strerror}. Install "
                 "it on the node, or name another command in the sites file (cache.evict)"
             ) from error
-        in_use = code != 0 and _IN_USE in read_file_end(log, _MAX_OUTPUT_BYTES)
-        if not in_use or time.monotonic() > deadline - _RETRY_S:
+        output = "" if code == 0 else read_file_end(log, _MAX_OUTPUT_BYTES)
+        if _IN_USE not in output or time.monotonic() > deadline - _RETRY_S:
             break
         time.sleep(_RETRY_S)
-    if code != 0:
+    if code != 0 and _ABSENT not in output:
         problem = describe_failure(code, EVICTION_S, log)
         raise _fail(f"{shlex.join(command)}, which empties the cache of this door, {problem}")
     info = f"{cache.files}{find_path(file.url)}.cinfo" if cache.files else ""

@@ -241,6 +241,7 @@ EVICT = """#!/bin/sh
 set -eu
 cd "$(dirname "$0")/cache"
 [ ! -e refused ] || { echo '[3005] file is in use'; rm refused; exit 54; }
+[ ! -e absent ] || { echo '[3011] file does not exist'; rm .$1 .$1.cinfo; exit 54; }
 [ ! -e broken ] || { echo 'permission denied'; exit 3; }
 rm -f ".$1" ".$1.cinfo"
 """
@@ -251,6 +252,7 @@ rm -f ".$1" ".$1.cinfo"
     [
         ("cold", "", ("cold", "evicted with evict.sh")),
         ("half", "refused", ("half", "evicted with evict.sh, then read by the payload")),
+        ("cold", "absent", ("cold", "evicted with evict.sh")),
         ("cold", "broken", "ended with 3: permission denied (log: logs/1-1.evict)"),
     ],
 )
