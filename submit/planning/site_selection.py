@@ -9,7 +9,7 @@ from itertools import chain, product
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.job_spec import SERVER_CACHE_AXIS, SoftwareRequest
 from treehammer.collectors.storage_access import READ, find_limit
 from treehammer.config import Settings
 from treehammer.datasets.rucio.rucio_conversions import Rse
@@ -325,6 +325,7 @@ def select_jobs(
     jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
     jobs, lone_door_notes = _drop_lone_doors(jobs)
     notes += lone_door_notes
+    notes += _cache_notes(definition, jobs.accesses)
     notes += _reading_limit_notes(jobs, has_credential=has_credential)
     if not jobs.accesses:
         raise NothingToDoError(
@@ -350,6 +351,22 @@ def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:
                 "other one to be compared with."
             )
     return jobs.read_through(comparable), notes
+
+
+def _cache_notes(definition: TestDefinition, accesses: Iterable[DoorAccess]) -> list[str]:
+    """Name the sites at which a test's axis for the state of a cache changes nothing."""
+    if SERVER_CACHE_AXIS not in definition.axes:
+        return []
+    caches: dict[str, bool] = {}
+    for access in accesses:
+        name = access.storage.name
+        caches[name] = caches.get(name, False) or access.door.cache is not None
+    return [
+        f"Site {name}: none of these doors has the key cache in the sites file; {SERVER_CACHE_AXIS} empties "
+        "no cache there."
+        for name, has_cache in caches.items()
+        if not has_cache
+    ]
 
 
 def _missing_replica_notes(

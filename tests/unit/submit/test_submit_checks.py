@@ -246,6 +246,12 @@ def test_job_of_a_load_reads_through_bundled_doors_in_turns(tmp_path: Path) -> N
     refused = site.replace(doors=(near, cache.replace(load=None)))
     (line,) = list_load_violations(make_grid_plan(tmp_path / "no", BUNDLED_LOAD, refused))
     assert line.startswith("Door cache of site SITE_A permits no load tests")
+    assert plan.notes == ()
+    undeclared = make_grid_plan(tmp_path / "none", BUNDLED_LOAD, make_grid_site("near", "cache"))
+    assert undeclared.notes == (
+        "Site SITE_A: none of these doors has the key cache in the sites file; server_cache empties no "
+        "cache there.",
+    )
 
 
 def test_doors_without_writing_permit_loads_that_only_read(tmp_path: Path) -> None:
