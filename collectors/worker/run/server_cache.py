@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Dict, Mapping
+from typing import Dict, List, Mapping
 from urllib.parse import unquote, urlsplit
 
 from ...job_spec import CHECKSUM, COLD, SERVER_CACHE_AXIS, ExecutionSpec, InputFile, ServerCache
@@ -93,7 +93,7 @@ def _evict(
         raise _fail(f"{shlex.join(command)} succeeded, but the cache still has {info}")
 
 
-def fill_command(command: str, url: str) -> "list[str]":
+def fill_command(command: str, url: str) -> List[str]:
     """Fill the address of a file into an eviction command, in words for the system."""
     values = {"server": urlsplit(url).netloc, "path": find_path(url), "url": url}
     words = shlex.split(command)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import struct
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from treehammer.collectors.kit.treehammer_load.server.cache_counts import (
     parse_cache_info,
     parse_stream_packet,
 )
+from treehammer.hctests import pinned_tests
 
 SIZE = 1_000_000
 
@@ -309,25 +311,33 @@ def test_stream_alone_gives_the_counts(monkeypatch: Any) -> None:
     assert figures["prefetched_mb"] == pytest.approx(6000e-6)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "operation", "count", "fraction"),
+    [("sparse", "read", 50, 0.5), ("copy", "read_file", 1, 1.0)],
+)
 def test_mounted_files_are_read_before_and_counted(
-    tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Any, pattern: str, operation: str, count: int, fraction: float
 ) -> None:
     (tmp_path / "data").write_bytes(os.urandom(100 * 10_240))
+    axes = {"pattern": pattern, "fraction": 0.5, "block_kib": 10, "server_cache": "warm"}
     job = {
         "format": 1,
         "execution": {
             "files": [{"url": str(tmp_path / "data"), "size": 100 * 10_240}],
-            "variant": {"fraction": 0.5, "block_kib": 10, "server_cache": "warm"},
+            "variant": axes,
             "seed": 1,
         },
-        "settings": {},
+        "settings": {"direction": "read"},
     }
     (tmp_path / "job.json").write_text(json.dumps(job))
     for changed in ("signal.signal", "sys.setswitchinterval"):
         monkeypatch.setattr(changed, lambda *_: None)
     outcome = cached_reads.read_through_cache(LoadTask.read(str(tmp_path / "job.json")))
-    reads = sum(row["done"] for row in outcome.rows if row["operation"] == "read")
-    assert reads == 50  # the reads before are not recorded
-    assert outcome.figures["asked_mb"] == 0.512
-    assert outcome.figures["asked_fraction"] == 0.5
+    reads = sum(row["done"] for row in outcome.rows if row["operation"] == operation)
+    assert reads == count  # the reads before are not recorded
+    assert outcome.figures["asked_mb"] == 1.024 * fraction
+    assert outcome.figures["asked_fraction"] == fraction
     assert "hit_mb" not in outcome.figures
+    folder = pinned_tests.SHIPPED_TESTS_FOLDER / "cache-read"
+    declared = tomllib.loads((folder / "test.toml").read_text())["metrics"]
+    assert set(outcome.figures) <= set(declared)
