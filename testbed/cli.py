@@ -202,9 +202,14 @@ def token(
 @click.argument("site")
 @click.argument("door")
 @click.argument("suite")
+@click.option(
+    "--newest",
+    is_flag=True,
+    help="Ask the suite's repository for a release that is not unpacked yet.",
+)
 @testbed_name_option
 @click.pass_obj
-def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> None:
+def upgrade(settings: Settings, site: str, door: str, suite: str, newest: bool, name: str) -> None:
     """Restart the server of a site's DOOR with XRootD of another SUITE of Debian.
 
     Jobs continue, and the next measurement records the new version. DOOR is root, cache, origin (the
@@ -213,12 +218,13 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> 
 
     \b
     Example: treehammer testbed upgrade SITE_A cache sid
+             treehammer testbed upgrade SITE_A cache sid --newest
              treehammer testbed upgrade SITE_A origin path:/opt/xrootd-6.3
     """
     from treehammer.testbed.faults import upgrade_server
 
     box = _load_running_testbed(name, settings)
-    before, after = upgrade_server(box, site, door, suite, _print_progress)
+    before, after = upgrade_server(box, site, door, suite, _print_progress, newest=newest)
     click.echo(f"{site}, door {door}: {before or 'no answer'} -> {after}")
 
 

@@ -145,6 +145,24 @@ class PackageTree:
         return sorted(name for name in needed if not _EXCLUDED_PACKAGES.fullmatch(name))
 
 
+def find_release(package: str, suite: str, cache: Path) -> str:
+    """Return the upstream version of a package in a suite's repository, such as ``6.2.0``.
+
+    Raises:
+        TestbedError: a program is missing, or the suite or package cannot be found.
+    """
+    check_tools()
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="release-") as folder:
+        apt = _apt_options(Path(folder), suite)
+        _run_apt("apt-get", *apt, "-qq", "update")
+        text = _run_apt("apt-cache", *apt, "--no-all-versions", "show", package)
+    match = re.search(r"^Version: (?:\d+:)?([^-\s]+)", text, re.MULTILINE)
+    if match is None:
+        raise TestbedError(f"no version of {package}", where=f"Debian {suite}")
+    return match[1]
+
+
 def check_tools() -> None:
     """Check that packages can be fetched and unpacked.
 

@@ -192,7 +192,13 @@ def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) 
 
 
 def upgrade_server(
-    box: Workspace, site: str, door: str, suite: str, say: ProgressCallback
+    box: Workspace,
+    site: str,
+    door: str,
+    suite: str,
+    say: ProgressCallback,
+    *,
+    newest: bool = False,
 ) -> tuple[str, str]:
     """Restart the server of a site's door with XRootD of another suite.
 
@@ -206,6 +212,7 @@ def upgrade_server(
         suite: of Debian, e.g. ``sid``, or ``path:FOLDER`` of another installation; an older one
             downgrades the server.
         say: receives progress.
+        newest: look for a newer release in the suite's repository.
 
     Returns:
         Versions that the server reported before and after; '' for no answer.
@@ -218,7 +225,7 @@ def upgrade_server(
     doors = _list_doors(box, site)
     names = (MAIN_DOOR, CACHE_DOOR, ORIGIN_DOOR, *dict(box.channels))
     _check_name(door, [name for name in names if name in doors], "DOOR")
-    programs = xrootd_storage.install_servers(suite, box.cache, say)
+    programs = xrootd_storage.install_servers(suite, box.cache, say, newest=newest)
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         link = _find_servers(box, site, door)[-1].spec.folder / xrootd_storage.PROGRAMS_LINK
         previous = link.readlink()

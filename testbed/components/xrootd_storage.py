@@ -13,13 +13,14 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, DoorCache, LoadPermission
 from treehammer.testbed import network
 from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
-from treehammer.testbed.debian_packages import SUITE, PackageTree
+from treehammer.testbed.debian_packages import SUITE, PackageTree, find_release
 from treehammer.testbed.network import (
     NO_DISTANCE,
     DistanceLinks,
@@ -54,6 +55,7 @@ _MIDDLEWARE = {
 }
 #: The cache of a site, and the server from which alone it fetches files: doors and parts of names.
 CACHE_DOOR, ORIGIN_DOOR = "cache", "origin"
+_PROGRAMS_FOLDER = "usr/bin"
 #: Prefix of an installation's folder in place of a suite of Debian.
 PATH_PREFIX = "path:"
 #: Link to XRootD's programs in each server's folder.
@@ -341,10 +343,19 @@ def _place_of(site: str, door: str) -> str:
     return _origin_name(site) if door in (CACHE_DOOR, ORIGIN_DOOR) else site
 
 
-def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
+def install_servers(
+    suite: str, cache: Path, say: ProgressCallback, *, newest: bool = False
+) -> Path:
     """Unpack XRootD of a suite of Debian; return the folder of its programs.
 
     ``path:FOLDER`` is another installation, which stays where it is.
+
+    Args:
+        suite: of Debian.
+        cache: folder of unpacked packages.
+        say: receives progress.
+        newest: ask the suite's repository for its present release; by default, unpacked packages
+            are used whatever their release.
 
     Raises:
         ConfigError: the folder has no XRootD.
@@ -359,13 +370,18 @@ def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
                 hint="Name the folder above its bin: path:/opt/xrootd-6.3",
             )
         return programs
-    _package_tree(suite).unpack(cache, say)
-    return programs_folder(suite, cache)
+    tree = _package_tree(suite)
+    if newest:
+        release = find_release(tree.programs[0], suite, cache)
+        # A server may still run the programs of an older release.
+        if not tree.root(cache).exists() or read_version(programs_folder(suite, cache)) != release:
+            tree = replace(tree, name=f"{tree.name}-{release}")
+    return tree.unpack(cache, say) / _PROGRAMS_FOLDER
 
 
 def programs_folder(suite: str, cache: Path) -> Path:
     """Return the folder of XRootD's programs of a suite."""
-    return _package_tree(suite).root(cache) / "usr/bin"
+    return _package_tree(suite).root(cache) / _PROGRAMS_FOLDER
 
 
 def _package_tree(suite: str) -> PackageTree:

@@ -45,6 +45,7 @@ from treehammer.submit.campaigns.campaign_request import (
 from treehammer.submit.campaigns.submission import check_plan_limits, submit_plan
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
+from treehammer.submit.sites.site_model import Door
 from treehammer.submit.sites.site_registry import select_sites
 from treehammer.text_formatting import SECOND_US, format_size
 
@@ -195,6 +196,23 @@ def select_entry_sites(entry: PatrolEntry, settings: Settings) -> StartSites:
         for key, words in (("sites", entry.sites), ("from", entry.from_sites))
     )
     return StartSites(storage, runners)
+
+
+def list_read_doors(
+    entry: PatrolEntry, named_doors: Collection[str], settings: Settings
+) -> dict[str, Door]:
+    """List the doors through which an entry reads, by label: named ones, else each site's first.
+
+    Raises:
+        ConfigError: a site is unknown.
+    """
+    sites = select_sites(entry.sites, settings, option=f"entries.{entry.name}.sites")
+    return {
+        f"{site.name}:{door.name}": door
+        for site in sites
+        for door in site.doors
+        if (door.name in named_doors if named_doors else door is site.doors[0])
+    }
 
 
 def select_comparison_sites(
@@ -403,7 +421,7 @@ def list_next_starts(
     now_us = time.time_ns() // 1000
     sites = select_entry_sites(entry, settings)
     select_comparison_sites(entry, settings, SiteUses({}))
-    finder = OccasionFinder(settings, content.patrol.look_every, content.releases)
+    finder = OccasionFinder(settings, content)
     commit = finder.head_commit(entry, now_us)
     occasion = Occasion("check:", now_us, entry.spec_at(commit))
     if entry.tags:

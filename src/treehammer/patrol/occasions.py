@@ -1,10 +1,15 @@
-"""Occasions on which campaigns start: times, commits, their comparisons, tags, ROOT releases, probes."""
+"""Occasions on which campaigns start: times, commits, their comparisons, tags, releases, probes.
+
+Releases are those of ROOT, and the versions that storage servers report.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import hashlib
 import re
+import shlex
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +17,29 @@ from pathlib import Path
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.collectors.root_releases import list_root_releases
+from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError, TreehammerError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.hctests.pinned_tests import list_refs
-from treehammer.patrol.patrol_file import PACKAGE_INDEX, PatrolEntry, ReleaseSource
+from treehammer.patrol.patrol_file import (
+    PACKAGE_INDEX,
+    PatrolEntry,
+    PatrolFile,
+    ReleaseSource,
+    ServerWatch,
+)
 from treehammer.sql.watch.patrol_starts import PatrolStarts
+from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
 
-COMMIT, TAG, RELEASE = "commit:", "tag:", "release:"
+COMMIT, TAG, RELEASE, SERVER = "commit:", "tag:", "release:", "server:"
 #: Comparison of a commit with an earlier one, in turns in the same jobs.
 TURNS = "turns:"
 #: Rounds of such a comparison, unless the entry sets them.
 _ROUNDS = "4"
+#: Deadline of a command before a look at servers, which may download a release.
+_UPDATE_TIMEOUT_S = 1800.0
 _VERSION = re.compile(r"v?\d+([./-]\d+)+([a-z]+\d*)?")
 
 
@@ -90,11 +105,14 @@ class RepeatedLook:
 class OccasionFinder:
     """Finds the occasions of entries; remembers branches, tags and releases for a while."""
 
-    def __init__(
-        self, settings: Settings, look_every_s: int, releases: ReleaseSource | None
-    ) -> None:
+    def __init__(self, settings: Settings, file: PatrolFile) -> None:
+        releases = file.releases
         self._settings = settings
-        self._look_every_s = look_every_s
+        self._look_every_s = file.patrol.look_every
+        self._watch = file.servers
+        self._updates = RepeatedLook(lambda: run_updates(file.servers), file.servers.look_every)
+        #: Entry -> versions of the servers of its doors.
+        self._servers: dict[str, RepeatedLook] = {}
         self._refs: dict[str, RepeatedLook] = {}
         self._source = releases
         self._releases = (
@@ -145,6 +163,38 @@ class OccasionFinder:
             for name, value in ((name_occasion(RELEASE, v), v) for v in versions.values())
         }
 
+    def find_servers(
+        self,
+        entry: PatrolEntry,
+        spec: str,
+        list_doors: Callable[[], Mapping[str, Door]],
+        now_us: int,
+    ) -> dict[str, Occasion]:
+        """Return an occasion for each version that a server reports, by its name.
+
+        Args:
+            entry: the entry.
+            spec: its test.
+            list_doors: returns label -> door through which the entry reads.
+            now_us: present time.
+        """
+        # A command that fails leaves a remark; the servers are asked all the same.
+        self._updates.value(now_us)
+        look = self._servers.get(entry.name)
+        if look is None:
+            look = RepeatedLook(lambda: list_server_versions(list_doors()), self._watch.look_every)
+            self._servers[entry.name] = look
+        names = (
+            name_occasion(SERVER, f"{label} {version}")
+            for label, version in (look.value(now_us) or {}).items()
+        )
+        return {name: Occasion(name, now_us, spec) for name in names}
+
+    @property
+    def update_problem(self) -> str:
+        """Why a command before the last look at servers failed; '' if none did."""
+        return self._updates.problem
+
     def _find_refs(self, entry: PatrolEntry, now_us: int) -> Mapping[str, str]:
         look = self._refs.get(entry.repository)
         if look is None:
@@ -176,6 +226,44 @@ def find_turns(
             overrides = {"rounds": entry.overrides.get("rounds", _ROUNDS), "mode": PAIRED}
             return {name: Occasion(name, now_us, entry.spec_at(commit), axes, overrides)}
     return {}
+
+
+def run_updates(watch: ServerWatch) -> dict[str, str]:
+    """Run the commands that may upgrade servers, in order; return the last line of each one's output.
+
+    Raises:
+        ConfigError: a command fails, or takes too long.
+    """
+    lines = {}
+    for command in watch.update:
+        try:
+            done = subprocess.run(
+                shlex.split(command),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_UPDATE_TIMEOUT_S,
+                check=False,
+            )
+            problem = f"exit code {done.returncode}" if done.returncode not in (0, 3) else ""
+            output = (done.stderr + done.stdout).strip()
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            problem, output = str(error), ""
+        if problem:
+            raise ConfigError(join_lines(f"{problem} {output}"), where=f"servers.update: {command}")
+        lines[command] = output.rpartition("\n")[2]
+    return lines
+
+
+def list_server_versions(doors: Mapping[str, Door]) -> dict[str, str]:
+    """Ask the servers of doors, and the origins of caches, for their versions, by label.
+
+    Those that do not answer or report no version are left out.
+    """
+    urls = {label: door.prefix for label, door in doors.items() if door.prefix}
+    urls |= {f"{label} origin": door.origin for label, door in doors.items() if door.origin}
+    versions = {label: identify_server(url).version for label, url in urls.items()}
+    return {label: version for label, version in versions.items() if version}
 
 
 def list_releases(source: ReleaseSource) -> dict[str, str]:

@@ -213,6 +213,17 @@ class ReleaseSource(StrictModel):
         return self.value.replace(_VERSION_FIELD, version)
 
 
+class ServerWatch(StrictModel):
+    """Versions of storage servers."""
+
+    look_every: _Seconds = _duration_field("6h", "How often doors are asked for their versions.")
+    update: Items[FilledLine] = Field(
+        default_factory=tuple,
+        description="Commands to run before each look, such as one that upgrades a server when its "
+        "repository has a new release; exit code 3 means that there is nothing to do.",
+    )
+
+
 class LimitsTable(StrictModel):
     """Budget of a site per day (UTC)."""
 
@@ -257,6 +268,12 @@ class PatrolEntry(StrictModel):
     commit: FilledLine = Field("", description="Fixed commit.")
     follows_releases: bool = Field(
         False, alias="releases", description="Start a campaign for each new ROOT release."
+    )
+    follows_servers: bool = Field(
+        False,
+        alias="servers",
+        description="Start a campaign for each new version that the server of a door reports, or the "
+        "origin of a cache.",
     )
     sites: Items[FilledLine] = Field(description="Sites, label:WORD or all, as with --sites.")
     from_sites: Items[FilledLine] = Field(
@@ -310,7 +327,7 @@ class PatrolEntry(StrictModel):
 
     @property
     def times(self) -> StartTimes | None:
-        """Starts by time; None for an entry that starts by commits, tags or releases only."""
+        """Starts by time; None for an entry that starts by other occasions only."""
         return StartTimes(self.name, self.every, self.jitter or 0) if self.every else None
 
     @property
@@ -347,6 +364,7 @@ class PatrolEntry(StrictModel):
             f"branch {self.branch}" if self.branch else "",
             f"tags {self.tags}" if self.tags else "",
             "ROOT releases" if self.follows_releases else "",
+            "server versions" if self.follows_servers else "",
         ]
         return ", ".join(filter(None, parts))
 
@@ -360,6 +378,7 @@ class PatrolFile(StrictModel):
 
     patrol: PatrolTable = Field(default_factory=lambda: PatrolTable.model_validate({}))
     releases: ReleaseSource | None = None
+    servers: ServerWatch = Field(default_factory=lambda: ServerWatch.model_validate({}))
     budget: BudgetTable = Field(default_factory=lambda: BudgetTable.model_validate({}))
     entries: dict[Name, PatrolEntry] = Field(default_factory=dict, description="Entries by name.")
 
@@ -380,6 +399,7 @@ PATROL_TABLES = DocumentTables(
         "": PatrolFile,
         "patrol": PatrolTable,
         "releases": ReleaseSource,
+        "servers": ServerWatch,
         "budget": BudgetTable,
         "limits": LimitsTable,
         "entries": PatrolEntry,
@@ -475,6 +495,7 @@ def _check_starts(
         (not entry.sites, ["sites"], "names no site"),
         (entry.follows_releases and lacks_source, ["releases"], "needs a source (add [releases])"),
         (entry.follows_releases and entry.tags, ["releases"], "cannot be combined with tags"),
+        (entry.follows_servers and entry.tags, ["servers"], "cannot be combined with tags"),
         (
             bool(entry.compare_at) and not entry.branch,
             ["compare_at"],
@@ -482,9 +503,17 @@ def _check_starts(
         ),
         (is_timed and entry.tags, ["every"], "cannot be combined with tags"),
         (
-            not any((is_timed, entry.branch, entry.tags, entry.follows_releases)),
+            not any(
+                (
+                    is_timed,
+                    entry.branch,
+                    entry.tags,
+                    entry.follows_releases,
+                    entry.follows_servers,
+                )
+            ),
             [],
-            "never starts (add every, branch, tags or releases)",
+            "never starts (add every, branch, tags, releases or servers)",
         ),
         (
             is_timed and jitter > (entry.every or 0),

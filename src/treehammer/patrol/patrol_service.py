@@ -36,6 +36,7 @@ from treehammer.patrol.campaign_starts import (
     PatrolRequest,
     StartSites,
     find_reruns,
+    list_read_doors,
     record_reruns,
     select_comparison_sites,
     select_entry_sites,
@@ -43,6 +44,7 @@ from treehammer.patrol.campaign_starts import (
 from treehammer.patrol.occasions import (
     COMMIT,
     RELEASE,
+    SERVER,
     TAG,
     TURNS,
     Occasion,
@@ -66,6 +68,7 @@ from treehammer.sql.watch.patrol_starts import (
 )
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
+from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
 
 _LOG = logging.getLogger(__name__)
@@ -128,7 +131,7 @@ class Patrol:
         self._starter = CampaignStarter(settings, store, self._starts, file)
         self._rules = load_status_rules(settings.status_rules)
         self._settlement = CampaignSettlement(settings, store, self._starts)
-        self._finder = OccasionFinder(settings, file.patrol.look_every, file.releases)
+        self._finder = OccasionFinder(settings, file)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
@@ -264,6 +267,8 @@ class Patrol:
             f"without {name}: {site_uses[0].describe()}" for name, site_uses in restrictions.items()
         )
         state.note(message)
+        if entry.follows_servers:
+            state.note(self._finder.update_problem)
         for occasion in self._find_occasions(entry, commit, now_us):
             sites = left
             if occasion.name.startswith(TURNS):
@@ -284,6 +289,11 @@ class Patrol:
         if entry.follows_releases:
             releases = self._finder.find_releases(spec, now_us)
             due |= self._drop_existing(entry, RELEASE, releases)
+        if entry.follows_servers:
+            servers = self._finder.find_servers(
+                entry, spec, lambda: self._list_doors(entry, spec), now_us
+            )
+            due |= self._drop_existing(entry, SERVER, servers)
         due |= find_reruns(self._store, self._starts, entry.name, now_us)
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
@@ -291,10 +301,15 @@ class Patrol:
         existing = self._starts.find_existing(entry.name, due)
         yield from (occasion for name, occasion in due.items() if name not in existing)
 
+    def _list_doors(self, entry: PatrolEntry, spec: str) -> dict[str, Door]:
+        """List the doors through which an entry reads, by label."""
+        named_doors = self._starter.list_named_doors(entry, spec)
+        return list_read_doors(entry, named_doors, self._settings)
+
     def _drop_existing(
         self, entry: PatrolEntry, kind: str, occasions: dict[str, Occasion]
     ) -> dict[str, Occasion]:
-        """Note the tags or releases that exist at the first look; they start no campaign."""
+        """Note the tags, releases or versions that exist at the first look; they start no campaign."""
         first_look = kind + "begin"
         if self._starts.find_existing(entry.name, [first_look]):
             return occasions

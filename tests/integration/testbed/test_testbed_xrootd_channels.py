@@ -67,11 +67,14 @@ echo '{{"format": 1, "values": {{}}, "extras": {{}}, "failure": null}}' > "$TREE
 
 #: Jobs on this machine read the storage of the site.
 PATROL_TOML = """
+[servers]
+look_every = "1s"
 [entries.copies]
 test = "./test"
 sites = ["SITE_A"]
 from = ["local"]
-every = "1s"
+every = "1d"
+servers = true
 """
 
 
@@ -278,9 +281,14 @@ def test_upgrade_is_recorded_while_patrol_runs(
         assert versions == (OLD, NEW)
         upgraded_us = time.time_ns() // 1000
         run_rounds(patrol, store, NEW)
+        occasions = [start.occasion for start in fetch_report(store).starts]
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
         sites = {budget.site.site: budget for budget in fetch_report(store).sites}
     assert not [row["failure_message"] for row in rows if row["failure_class"]]
+    # The next start by time is a day away: the new version started this campaign, once.
+    assert [name for name in occasions if not name.startswith("time:")] == [
+        f"server:SITE_A:patrolled {NEW}"
+    ]
     patrolled_rows = [row for row in rows if row["door"] == "patrolled"]
     assert {row["server_version"] for row in patrolled_rows} == {OLD, NEW}
     assert all(

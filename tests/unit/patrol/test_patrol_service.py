@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from local_servers import serve_tcp
 from measurement_factory import make_campaign_row
 
 from treehammer import config
@@ -481,6 +484,52 @@ sites = ["all"]
     specs = {request.name.split()[0]: request for request in simulation.requests}
     assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
     assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}
+
+
+def test_new_server_versions_start_campaigns(simulation: SimulatedGrid) -> None:
+    """A command plants the release, as one would upgrade a server; each version starts once."""
+    versions, planted = {"cache": b"v5.8.1", "origin": b"v5.8.1"}, simulation.folder / "planted"
+
+    def answer(name: str) -> Callable[[socket.socket], None]:
+        def serve(connection: socket.socket) -> None:
+            if planted.exists():
+                versions["cache"] = b"v6.2.0"
+            for body in (struct.pack(">ii", 0x520, 1), bytes(16), *[versions[name]] * 3):
+                connection.recv(1000)
+                connection.sendall(struct.pack(">2sHi", b"th", 0, len(body)) + body)
+
+        return serve
+
+    with serve_tcp(answer("cache")) as cache, serve_tcp(answer("origin")) as origin:
+        (simulation.folder / "sites.toml").write_text(
+            "[[sites.SITE_A.doors]]\nname = 'cache'\nprotocol = 'root'\n"
+            f"prefix = 'root://127.0.0.1:{cache}//a'\norigin = 'root://127.0.0.1:{origin}'\n"
+        )
+        text = """
+[servers]
+look_every = "10s"
+update = ["{command}"]
+[entries.cache]
+test = "ttree-read"
+servers = true
+sites = ["all"]
+"""
+        patrol = simulation.open(text.format(command="true"))
+        patrol.run_round()
+        assert simulation.occasions() == []  # versions at the first look start nothing
+        patrol = simulation.open(text.format(command=f"touch {planted}"))
+        for _ in range(3):
+            simulation.advance(11)
+            patrol.run_round()
+        assert simulation.occasions() == ["server:SITE_A:cache XRootD v6.2.0"]
+        versions["origin"] = b"v6.2.0"
+        patrol = simulation.open(text.format(command="sh -c 'echo no network >&2; exit 4'"))
+        for _ in range(2):
+            simulation.advance(11)
+            patrol.run_round()
+        assert simulation.occasions()[1:] == ["server:SITE_A:cache origin XRootD v6.2.0"]
+        assert "exit code 4 no network" in simulation.remark()
+        assert simulation.report().entries[0].entry.follows == "server versions"
 
 
 def test_changes_are_searched_once_a_day(
