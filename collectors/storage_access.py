@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     import ssl
 
 #: Clients of storage: the file system, XRootD's client (in ROOT, in Python, ``xrdcp``), Python, and
-#: Python with signed addresses.  Modules with code of a client are named for it.
-FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT, S3_CLIENT = "file", "xrootd", "http", "s3"
+#: Python with signed addresses or those of a director.  Modules with code of a client are named for it.
+FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT, S3_CLIENT, PELICAN_CLIENT = (
+    *("file", "xrootd", "http", "s3", "pelican"),
+)
 
 #: Operations on a door: ROOT reads it directly, a job copies from it, this machine compares files
 #: with the manifest, and this machine writes files for Rucio.
@@ -52,6 +54,9 @@ _HTTPS = StorageScheme("https", "https", HTTP_CLIENT, 443, tls=True)
 #: davix, gfal and Rucio name them so.
 _S3 = StorageScheme("s3", "s3", S3_CLIENT, 80)
 _S3S = StorageScheme("s3", "s3s", S3_CLIENT, 443, tls=True)
+_PELICAN = StorageScheme("pelican", "pelican", PELICAN_CLIENT, 443, tls=True)
+#: Federation of ``osdf://``, whose URLs name none.
+OSDF_FEDERATION = "osg-htc.org"
 
 #: Scheme in URLs, '' for a path -> its properties.
 SCHEMES: Mapping[str, StorageScheme] = {
@@ -67,6 +72,8 @@ SCHEMES: Mapping[str, StorageScheme] = {
     "dav": _HTTP,
     "s3": _S3,
     "s3s": _S3S,
+    "pelican": _PELICAN,
+    "osdf": _PELICAN,
 }
 #: Protocols of doors.
 PROTOCOLS = tuple(dict.fromkeys(scheme.protocol for scheme in SCHEMES.values()))
@@ -96,10 +103,12 @@ class SoftwareLimit:
 #: Every build is examined on the node after a failure; these are known before.  ROOT's wheels are built
 #: without davix and curl.
 LIMITS: Tuple[SoftwareLimit, ...] = (
-    SoftwareLimit(READ, ("http", "https"), "wheel", ("6.40",), "no class that reads HTTP"),
+    SoftwareLimit(
+        READ, ("http", "https", "pelican"), "wheel", ("6.40",), "no class that reads HTTP"
+    ),
     SoftwareLimit(
         READ,
-        ("https",),
+        ("https", "pelican"),
         "wheel",
         ("6.37", "6.38", "6.39"),
         "no token or proxy over HTTPS, and no verification of certificates",
@@ -138,6 +147,8 @@ def normalize_url(url: str) -> str:
     storage_scheme = SCHEMES.get(scheme.lower())
     if not separator or storage_scheme is None:
         return url
+    if scheme.lower() == "osdf":
+        return f"pelican://{OSDF_FEDERATION}/{address.lstrip('/')}"
     return urlsplit(url).path if storage_scheme is _FILE else f"{storage_scheme.name}://{address}"
 
 

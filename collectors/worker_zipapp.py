@@ -22,6 +22,7 @@ _PACKED_MODULES = (
     "http_requests",
     "job_spec",
     "json_documents",
+    "pelican_director",
     "s3_signing",
     "shared_files",
     "storage_access",

@@ -65,10 +65,12 @@ _MAX_ERROR_BYTES = 2_000
 _ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
-def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
+def probe_server(
+    prefix: str, target: ProbeTarget, open_session: SessionFactory | None = None
+) -> ProbeResult:
     """Read a file by a range request, as ROOT does."""
     try:
-        session = HttpSession(prefix)
+        session = (open_session or HttpSession)(prefix)
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "is none"
         return ProbeResult(

@@ -226,7 +226,7 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
     if protocol == "file":
         return "is a URL (expected a path)" if "://" in prefix else ""
     try:
-        parts = urlsplit(prefix)
+        parts = urlsplit(storage_access.normalize_url(prefix))
         host, _port = parts.hostname, parts.port
     except ValueError as error:
         return f"is not a URL: {error}"

@@ -28,6 +28,7 @@ from ...shared_files import local_path, open_regular_file, read_file_end, write_
 from ...software.providers import SoftwareSetup
 from ...storage_access import (
     HTTP_CLIENT,
+    PELICAN_CLIENT,
     S3_CLIENT,
     STAGE,
     XROOTD_CLIENT,
@@ -37,7 +38,7 @@ from ...storage_access import (
 )
 from ..child_processes import StopSignals
 from ..probes.credential_checks import TOKEN_FILE_VARIABLE
-from .payload_addresses import sign_url
+from .payload_addresses import locate_url, sign_url
 
 #: ROOT's own handlers pass only ``root://`` to XRootD's client, and ``roots://`` to the classes of a
 #: discontinued server.  Handlers of a ``.rootrc`` precede them.
@@ -343,8 +344,9 @@ def fetch_remote_file(
     """
     url = file.url
     scheme = find_scheme(url)
-    if scheme and scheme.client in (HTTP_CLIENT, S3_CLIENT):
+    if scheme and scheme.client in (HTTP_CLIENT, S3_CLIENT, PELICAN_CLIENT):
         try:
+            file = replace(file, url=locate_url(url, setup.env, "stage-in"))
             _fetch_http_file(setup.env, file, target, signals)
         except http.client.HTTPException as error:
             reason = mask_signatures(f"{type(error).__name__}: {error}")

@@ -40,6 +40,7 @@ _SHARED_WITH_KIT = (
     "http_requests.py",
     "job_spec.py",
     "json_documents.py",
+    "pelican_director.py",
     "s3_signing.py",
     "shared_files.py",
     "storage_access.py",

@@ -1,17 +1,20 @@
-"""Addresses that a payload opens: signed ones for objects of an S3 door, others as they are.
+"""Addresses that a payload opens: signed ones for objects of an S3 door, caches of a federation.
 
-A signed address works with every HTTP client that reads by GET alone, such as uproot, davix and
+Other doors are opened as they are.  A signed address works with every HTTP client that reads by GET alone, such as uproot, davix and
 curl.  ROOT's wheels have no such client; those that read S3 sign their requests themselves.
 Neither records nor logs contain a signature.
 """
 
 from __future__ import annotations
 
+import http.client
 import re
+import urllib.error
 from dataclasses import replace
 from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...job_spec import InputFile, SoftwareRequest
+from ...pelican_director import locate_object
 from ...record.outcome import CREDENTIAL, ExecutionError, Failure
 from ...s3_signing import (
     MAX_EXPIRY_S,
@@ -21,7 +24,7 @@ from ...s3_signing import (
     load_keys,
     sign_address,
 )
-from ...storage_access import S3_CLIENT, find_scheme
+from ...storage_access import PELICAN_CLIENT, S3_CLIENT, find_scheme
 from ..probes.credential_checks import TOKEN_FILE_VARIABLE
 
 #: Series of wheels whose ROOT reads S3 over HTTP, with the older signature (TS3WebFile).
@@ -59,10 +62,11 @@ def find_addresses(
         wall_s: wall limit of the payload, 0 for none.
 
     Raises:
-        ExecutionError: class ``credential``: the S3 keys cannot be used.
+        ExecutionError: class ``credential``: the S3 keys cannot be used; class ``open``: the
+            federation or its director names no cache.
     """
     if not any(is_s3(file.url) for file in files):
-        return PayloadAddresses(tuple(files))
+        return PayloadAddresses(tuple(replace(f, url=locate_url(f.url, env)) for f in files))
     if software.provider == "wheel":
         return _spell_for_wheel(files, software, env)
     expires_s = wall_s + _MARGIN_S if wall_s else float(MAX_EXPIRY_S)
@@ -100,6 +104,30 @@ def sign_url(
         ExecutionError: class ``credential``: the S3 keys cannot be used.
     """
     return sign_address(method, url, _load_keys(url, env), expires_s) if is_s3(url) else url
+
+
+def locate_url(url: str, env: Mapping[str, str], failure_class: str = "open") -> str:
+    """Return the address of an object at a cache of its federation; other URLs as they are.
+
+    Raises:
+        ExecutionError: class ``failure_class``, kind ``missing`` or ``director``.
+    """
+    scheme = find_scheme(url)
+    if scheme is None or scheme.client != PELICAN_CLIENT:
+        return url
+    kind = "director"
+    try:
+        return locate_object(url, env)
+    except urllib.error.HTTPError as error:
+        error.close()
+        kind, reason = ("missing" if error.code == 404 else kind), str(error)
+    except urllib.error.URLError as error:
+        reason = str(error.reason)
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error)
+    message = f"{url}: the federation and its director name no cache: {reason}."
+    transient = kind != "missing"
+    raise ExecutionError(Failure(failure_class, kind, failure_class, message, transient))
 
 
 def _load_keys(url: str, env: Mapping[str, str]) -> Optional[S3Keys]:

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from urllib.parse import urlsplit
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile
 from ...shared_files import local_path, write_atomically
@@ -20,7 +21,7 @@ from . import input_files, node_commands
 from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
-from .payload_addresses import PayloadAddresses, find_addresses
+from .payload_addresses import PayloadAddresses, find_addresses, locate_url
 from .server_cache import prepare_server_cache
 
 #: Files in the payload's folder: its job, and the result that it writes.
@@ -280,10 +281,15 @@ class PayloadPreparation:
         address = files[0].url if files else door_url
         if not address:
             return
+        cache = locate_url(address, self._context.base_env)
+        if cache != address:
+            address = cache
+            self._record.values["data_server"] = urlsplit(cache).netloc
         reach = storage_door.measure_reachability(address)
         self._record.values.update(address_family=reach.address_family, door_rtt_s=reach.rtt_s)
         if reach.rtt_s is not None:  # a door that does not answer is not queried
-            self._record.values.update(storage_door.identify_door_server(address))
+            server = storage_door.identify_door_server(address)
+            self._record.values.update({k: v for k, v in server.items() if v is not None})
 
     def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
         self._record.phase = "open"

@@ -44,6 +44,7 @@ from treehammer.collectors.shared_files import (
 from treehammer.collectors.software.providers import SoftwareSetup, parse_software_request
 from treehammer.collectors.storage_access import (
     HTTP_CLIENT,
+    PELICAN_CLIENT,
     READ,
     S3_CLIENT,
     STAGE,
@@ -94,7 +95,12 @@ def test_aliases_are_replaced(url: str, normal: str) -> None:
 
 def test_every_alias_has_a_client_and_a_port() -> None:
     assert list_aliases("root") == ("root", "xroot", "roots", "xroots")
-    for protocol, client in (("root", XROOTD_CLIENT), ("https", HTTP_CLIENT), ("s3", S3_CLIENT)):
+    for protocol, client in (
+        ("root", XROOTD_CLIENT),
+        ("https", HTTP_CLIENT),
+        ("s3", S3_CLIENT),
+        ("pelican", PELICAN_CLIENT),
+    ):
         for alias in list_aliases(protocol):
             scheme = find_scheme(f"{alias}://se.example//a")
             assert scheme is not None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from local_servers import serve_http
+from pelican_federation import Federation
 from polling import wait_until
 from storage_alone import Row, failures, find_area, find_url, latencies, list_area, total
 
@@ -128,6 +129,19 @@ def test_tls_is_verified(start: Any, credentials: Credentials, tmp_path: Path) -
         axes = {"period_s": 0.1, "block_kb": 1}
         rows = start("read", url, 1, credentials.environment, **axes).read_rows()
         assert failures(rows) == {"not-supported"}
+
+
+def test_objects_of_a_federation_are_read_at_their_cache(
+    start: Any, credentials: Credentials
+) -> None:
+    with serve_http(Federation, certificate=credentials.certificate) as port:
+        url = f"pelican://127.0.0.1:{port}/vo/file"
+        rows = start("open", url, 1, credentials.environment, rate_hz=20).read_rows()
+        assert (total(rows, "done"), total(rows, "failed")) == (20, 0)
+        assert {row["server"] for row in rows} == {f"127.0.0.1:{port}"}
+        gone = f"pelican://127.0.0.1:{port}/other/file"
+        rows = start("open", gone, 1, credentials.environment, rate_hz=20).read_rows()
+        assert failures(rows) == {"not-found"}
 
 
 class _Recorder(BaseHTTPRequestHandler):
