@@ -158,6 +158,11 @@ def this_week(today: date) -> date:
     return today - timedelta(days=today.weekday())
 
 
+def default_week(today: date) -> date:
+    """Return the Monday of yesterday's week: on a Monday, the week that is over."""
+    return this_week(today - timedelta(days=1))
+
+
 def last_whole_week(today: date) -> date:
     """Return the Monday of the last week that is over."""
     return this_week(today) - timedelta(days=WEEK_DAYS)

@@ -172,14 +172,14 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
              treehammer digest --mail
     """
     from treehammer.analysis.changes.weekly_digest import (
+        default_week,
         last_whole_week,
         load_digest,
         parse_week,
-        this_week,
     )
 
     try:
-        choose_week = last_whole_week if mail else this_week
+        choose_week = last_whole_week if mail else default_week
         first_day = parse_week(week) if week else choose_week(datetime.now(UTC).date())
     except ValueError:
         raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None

@@ -334,12 +334,12 @@ def _server_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
 
 def _data_note(results: Mapping[str, str]) -> str:
     counts = Counter(results.values())
-    listed = ", ".join(f"{text} for {counts[text]}" for text in sorted(counts))
-    return f"Value checksums, of {len(results)} series: {listed}."
+    listed = ", ".join(f"{text} for {counts[text]:,}" for text in sorted(counts))
+    return f"Value checksums, of {len(results):,} series: {listed}."
 
 
 def _count_left_out(series: Iterable[VerdictRow]) -> str:
     counts: Counter[str] = Counter()
     for row in series:
         counts.update(row.evidence.left_out)
-    return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))
+    return ", ".join(f"{count:,} × {reason}" for reason, count in sorted(counts.items()))

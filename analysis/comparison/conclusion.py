@@ -365,8 +365,8 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
         return ""
     if len(group) > MAX_NAMED:
         preposition = "at" if scope.noun == "sites" else "in"
-        share = f"{len(group)} of" if len(group) < scope.total else "all"
-        return f" {preposition} {share} {scope.total} {scope.noun}"
+        share = f"{len(group):,} of" if len(group) < scope.total else "all"
+        return f" {preposition} {share} {scope.total:,} {scope.noun}"
     parts = [result.part for result in group if result.part]
     if len(parts) < 2:
         return "".join(f" {part}" for part in parts)

@@ -308,7 +308,7 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     counts = Counter(change.verdict for change in changes)
     series = len({(change.site, change.label) for change in changes})
     verdicts = ", ".join(
-        f"{counts[name]} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
+        f"{counts[name]:,} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
     )
     changed = dict.fromkeys(
         format_counter_verdict(change) for change in changes if change.verdict != SAME

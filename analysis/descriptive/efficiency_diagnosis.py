@@ -212,7 +212,7 @@ class _Rule:
 
 
 def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}"
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _describe_load(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
@@ -240,11 +240,11 @@ def _describe_reads(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
     ]
     calls, rtt = _median(rows, "read_calls"), _median(rows, "door_rtt_s")
     waited = breakdown.seconds[TimePart.READS]
-    text = f"{sum(fetched) / 1e6:.0f} MB in {_format_seconds(waited)} s of waiting"
+    text = f"{sum(fetched) / 1e6:,.0f} MB in {_format_seconds(waited)} s of waiting"
     if waited:
         text += f" ({sum(fetched) / 1e6 / waited:.0f} MB/s)"
     if calls is not None:
-        text += f"; {calls:.0f} read calls in a pass"
+        text += f"; {calls:,.0f} read calls in a pass"
     if rtt is not None:
         text += f"; {1e3 * rtt:.1f} ms round trip"
     return f"{text}."

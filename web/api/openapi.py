@@ -238,8 +238,8 @@ def _describe_measurement_upload(limits: RequestLimits) -> dict[str, Any]:
         },
         description="Stores all measurements or none. A measurement stored before with the same "
         "content is known; with other content the first stays. Repeat the request after 503, 408 or "
-        f"no response. Limits: {limits.measurements} measurements; {limits.packed_bytes} bytes, "
-        f"{limits.unpacked_bytes} after decompression (Content-Encoding: gzip); {limits.json_marks} "
+        f"no response. Limits: {limits.measurements:,} measurements; {limits.packed_bytes:,} bytes, "
+        f"{limits.unpacked_bytes:,} after decompression (Content-Encoding: gzip); {limits.json_marks:,} "
         "commas, colons and brackets. measurement_id must be derived from job_id, attempt, round "
         "and position, and day from started_us. Integers are written without a fraction.",
         security=_TOKEN,
@@ -257,8 +257,8 @@ def _describe_campaign_upload(limits: RequestLimits) -> dict[str, Any]:
         body=_reference("CampaignUpload"),
         description="For the submitter, with a key of the role submit. Uploaded rows replace "
         "earlier ones; other rows stay. Jobs that the service's own installation tracks are not "
-        f"changed. Stores all rows or none. Limits: {MAX_ROWS} jobs, attempts and replicas in total, "
-        f"without duplicates; {limits.packed_bytes} bytes, {limits.unpacked_bytes} after "
+        f"changed. Stores all rows or none. Limits: {MAX_ROWS:,} jobs, attempts and replicas in total, "
+        f"without duplicates; {limits.packed_bytes:,} bytes, {limits.unpacked_bytes:,} after "
         "decompression.",
         security=_TOKEN,
     )

@@ -32,10 +32,10 @@ from treehammer.sql.watch.alarms import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
-from treehammer.text_formatting import SECOND_US
+from treehammer.text_formatting import SECOND_US, format_share
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns
-from treehammer.web.display_formats import day_from_number, day_number, today
+from treehammer.web.display_formats import day_from_number, day_number, format_per_cent, today
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
@@ -83,7 +83,7 @@ class ChangeQuery(PageQuery):
 class DigestQuery(PageQuery):
     """Parameters of the digest."""
 
-    week: Text = Field("", description="Week such as 2026-W46, by default the last whole one.")
+    week: Text = Field("", description="Week such as 2026-W46, by default yesterday's.")
 
 
 @page(
@@ -217,13 +217,13 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
                 "change",
                 "its own change",
                 is_number=True,
-                value=lambda series: _format_optional(series.effect, "{:+.1%}"),
+                value=lambda series: format_per_cent(series.effect),
             ),
             column(
                 "error",
                 "± standard error",
                 is_number=True,
-                value=lambda series: _format_optional(series.error, "{:.1%}"),
+                value=lambda series: "–" if series.error is None else format_share(series.error, 1),
             ),
         ),
         sorted(change.evidence.series, key=lambda series: -abs(series.effect or 0.0)),
@@ -272,10 +272,6 @@ def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str = "") -> tupl
     return series.site, series.storage_site, series.door, series.release, variant
 
 
-def _format_optional(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value).replace("%", " %")
-
-
 @page("/digest", "digest", DigestQuery, position=43)
 def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     """Show the digest of a week.
@@ -285,7 +281,7 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     """
     week = request.query.week
     try:
-        first = weekly_digest.parse_week(week) if week else weekly_digest.this_week(today())
+        first = weekly_digest.parse_week(week) if week else weekly_digest.default_week(today())
         before, after = (_format_week(first + timedelta(days=days)) for days in (-7, 7))
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None

@@ -117,7 +117,7 @@ def list_filter_choices(
         "verdict": [
             choose("verdict", "", "all verdicts"),
             *(
-                choose("verdict", verdict, f"{verdict} ({n})")
+                choose("verdict", verdict, f"{verdict} ({n:,})")
                 for verdict, n in verdicts.most_common()
             ),
         ],

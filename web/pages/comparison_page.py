@@ -390,7 +390,8 @@ def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str,
     if not slower:
         return ""
     largest = max(slower, key=lambda row: abs(row.effect or 0.0))
-    return f"{largest.label}: {verdict_text.describe_verdict(largest, names)}"
+    variant = verdict_text.describe_variant(largest.label)
+    return f"{variant}: {verdict_text.describe_verdict(largest, names)}"
 
 
 def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:

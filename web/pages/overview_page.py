@@ -310,6 +310,7 @@ def _show_news(
         "Since yesterday",
         Bullets([change.paragraph for change in changes], limit=MAX_CHANGES)
         or Paragraph("No measurements or submissions since yesterday."),
+        Paragraph(Link("Digest of the week", link_to("digest"))),
         anchor="changes",
     )
     compare = (

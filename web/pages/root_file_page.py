@@ -6,9 +6,10 @@ The ROOT files of selected measurements are written on request and cached.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
         ),
         *_choose_campaign(query, choices, chosen, can_write=exports.can_write),
         Paragraph(end_sentence(error), look="headline", role="alert") if error else None,
-        *_explain_count(rows, chosen, limit),
+        *_explain_count(rows, chosen, query.where, limit),
         Special("rootfile.html.j2", file=file, rows=rows) if file else None,
     )
     return PageContent(
@@ -139,7 +140,9 @@ def _choose_campaign(
         yield Command("treehammer submit ttree-read --wait")
 
 
-def _explain_count(rows: int | None, chosen: str, limit: str) -> Iterator[Section]:
+def _explain_count(
+    rows: int | None, chosen: str, where: Sequence[str], limit: str
+) -> Iterator[Section]:
     """Explain why there is no file of the selected measurements."""
     if rows == 0:
         yield Paragraph(
@@ -151,7 +154,8 @@ def _explain_count(rows: int | None, chosen: str, limit: str) -> Iterator[Sectio
             Code("site=SITE_A"),
             ", or export all of them:",
         )
-        yield Command(f"treehammer export results.root --campaign {chosen}")
+        words = ["treehammer", "export", "results.root", "--campaign", chosen]
+        yield Command(shlex.join([*words, *(word for text in where for word in ("--where", text))]))
 
 
 def _make_pool(resources: PageResources) -> QueryPool:

@@ -140,7 +140,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         store, site, query.metric, query.day_numbers, query.work_filters
     )
     points = _compare_over_time(sums.dailies, query)
-    standing = describe_standing(store, query, sums.totals)
+    standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
     door_days = fetch_door_days(store, query)
     tables = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Annotated
@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import figure_sql, peer_sums, site_history
-from treehammer.sql.read.peer_sums import PartSums, WorkKey, WorkSums
+from treehammer.sql.read.peer_sums import PartSums, PeerSums, WorkKey, WorkSums
 from treehammer.sql.read.query_model import DAY, WEEK, Condition, FigureQuery, Moments, Selection
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
@@ -26,6 +26,7 @@ from treehammer.text_formatting import pluralize
 from treehammer.web.display_formats import (
     DisplayUnit,
     aligned_format,
+    day_from_number,
     day_number,
     format_per_cent,
 )
@@ -52,6 +53,14 @@ MAX_PARTS = 5
 MAX_BETTER_SITES, MAX_VALUES = 10, 4
 #: Difference below which a site equals the median, and share of a main part.
 _EQUAL, _MAIN_SHARE = 5e-4, 0.5
+#: Difference that is worth an action.
+_NOTABLE = 0.02
+#: Kind of the main part of a difference -> suggested action.
+_ACTIONS = {
+    "host": "Check the load, disk and network of {}, or take it out of the batch system.",
+    "cpu_model": "Compare the limits and settings of nodes with {} with those of the others.",
+    "door": "Check the load of the door {} and the network to it.",
+}
 #: Kinds of parts that only measurements know.
 _MEASURED = ("host", "cpu_model")
 
@@ -214,14 +223,15 @@ class StandingView:
         return DataTable("parts", caption, columns, displayed, "Nothing to split.", note)
 
 
-def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> StandingView:
+def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> StandingView:
     """Compare a site with all others over the whole period.
 
     Args:
         store: the database.
         query: parameters of the page.
-        sums: in these days, of all sites that did the site's work.
+        peers: sums in these days, of all sites that did the site's work.
     """
+    sums = peers.totals
     comparisons = peer_comparison.compare_sites(sums)
     standing = peer_comparison.rank_site(
         comparisons, query.site, METRICS_BY_NAME[query.metric].better
@@ -232,7 +242,15 @@ def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> Standin
     rows = _list_parts(store, query, sums)
     sentences = [_describe_place(query, standing)]
     if abs(standing.difference) >= _EQUAL:
-        sentences += _describe_main_part(standing, rows)
+        main_part = _find_main_part(standing, rows)
+        if main_part:
+            size = _describe_difference(main_part["difference"])
+            sentences.append(
+                f"Mainly {title_column(main_part['kind'])} {main_part['name']}: {size}."
+            )
+        if _is_notably_worse(query, standing):
+            sentences.append(_describe_begin(peers.dailies, query, standing))
+            sentences.append(_suggest_action(main_part))
     better_sites = standing.better_sites[:MAX_BETTER_SITES]
     contrasts = _contrast_sites(store, query, better_sites) if better_sites else []
     is_recent = query.recent_first > query.first
@@ -265,16 +283,47 @@ def _format_values(values: Mapping[str, int]) -> str:
     return ", ".join([*texts[:MAX_VALUES], *further])
 
 
-def _describe_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Iterator[str]:
-    """Name the first part if it makes up most of the difference and stands apart from the others."""
+def _find_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Row | None:
+    """Return the first part if it makes up most of the difference and stands apart from the others."""
     other_differences = [
         row["difference"] or 0.0 for row in rows[1:] if row["kind"] == rows[0]["kind"]
     ]
     if not other_differences or rows[0]["share"] / standing.difference < _MAIN_SHARE:
-        return
-    if abs(rows[0]["difference"]) > 2 * max(map(abs, other_differences)):
-        size = _describe_difference(rows[0]["difference"])
-        yield f"Mainly {title_column(rows[0]['kind'])} {rows[0]['name']}: {size}."
+        return None
+    stands_apart = abs(rows[0]["difference"]) > 2 * max(map(abs, other_differences))
+    return rows[0] if stands_apart else None
+
+
+def _is_notably_worse(query: SiteQuery, standing: SiteStanding) -> bool:
+    """Return whether a site is so much worse than the median that its operator should act."""
+    is_worse = (standing.difference < 0) == (METRICS_BY_NAME[query.metric].better == "higher")
+    return standing.place is not None and is_worse and abs(standing.difference) >= _NOTABLE
+
+
+def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding) -> str:
+    """Describe since when the difference is at least half as large, by weeks until the last day."""
+
+    def count_weeks(day: int) -> int:
+        # Times are above 0.
+        return 1 + (query.last - day_from_number(day)).days // 7
+
+    weeks = {
+        week.time: week.difference / standing.difference
+        for week in peer_comparison.compare_over_time(dailies, query.site, count_weeks)
+        if week.difference is not None
+    }
+    good = min((week for week in weeks if weeks[week] < 0.5), default=None)
+    bad = [week for week in weeks if good is None or week < good]
+    if not bad:
+        return "Not in the last week."
+    begin = max(query.first, query.last - timedelta(days=7 * max(bad) - 1))
+    return f"So in all weeks from {begin} on." if good is None else f"So since the week of {begin}."
+
+
+def _suggest_action(main_part: Row | None) -> str:
+    if main_part is None or main_part["kind"] not in _ACTIONS:
+        return "See where the time went, below."
+    return _ACTIONS[main_part["kind"]].format(main_part["name"])
 
 
 def _describe_difference(difference: float) -> str:

@@ -1,12 +1,14 @@
 """A synthetic world with known answers: 40 sites, 24 variants, 4 releases, 48 days.
 
 ROOT 6.40.00 needs 5 % more time in four variants, everywhere, since a known day. One site has a
-host with low CPU efficiency, and reads of another fail. The change over time is written as planted:
-the accuracy of its search is the subject of ``python -m benchmarks changes``.
+host with low CPU efficiency, and reads of another fail. Sparse reads through https are slower than
+through root. The newest campaign has planned and used costs, and jobs that run. The change over time
+is written as planted: the accuracy of its search is the subject of ``python -m benchmarks changes``.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,14 +18,16 @@ from random import Random
 from typing import Any, ClassVar
 
 from benchmarks.harness import filled_databases, synthetic_jobs, synthetic_measurements
+from benchmarks.harness.figures import SEED
 from benchmarks.harness.program_runs import TREEHAMMER
 from benchmarks.harness.synthetic_measurements import RELEASES, SITE_NAMES, SyntheticCampaigns
 from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.day_numbers import day_to_number
-from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
+from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch import alarms
@@ -49,10 +53,21 @@ COMPARED = (
 SLOWER_VARIANTS = (0, 7, 14, 21)
 EFFECT = 0.05
 #: Enough for a verdict.
-LOOP_CPU_S = 60.0
+LOOP_CPU_S = 36.0
 #: Site with a bad host, that host, and its relative CPU efficiency.
 INEFFICIENT_SITE, BAD_HOST, BAD_HOST_EFFICIENCY = SITE_NAMES[-1], 3, 0.8
 FAILING_SITE, FAILING_DAYS = SITE_NAMES[6], 3
+#: CPU seconds of an execution's payload, and the bytes of one of its passes.
+PAYLOAD_CPU_S, PASS_BYTES = 50.0, 40_000_000
+#: Estimate of the newest campaign's plan.
+ESTIMATE = {"wall_s": 7.0 * 3600, "cpu_s": 6.1 * 3600, "read_bytes": 55_000_000_000}
+#: Sparse reads of the newest days went through both doors, of which the second is slower.
+DOOR_DAYS, DOORS, DOOR_EFFECT = 24, ("root", "https"), 0.1
+DOOR_CAMPAIGN, DOOR_RELEASE = "doors", RELEASES[0]
+#: Variants that read at most a quarter of the branches.
+SPARSE_VARIANTS = range(6)
+#: Metrics that depend on the door -> power of the relative time.
+_DOOR_TIMES = {"wall_per_event_s": 1, "cpu_per_event_s": 1, "event_rate_hz": -1}
 
 
 class PlantedCampaigns(SyntheticCampaigns):
@@ -67,14 +82,45 @@ class PlantedCampaigns(SyntheticCampaigns):
 
     def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
         row = super()._number_values(values, scale)
+        # Phases of all passes use less CPU than the payload.
+        row |= {name: [number / 4 for number in row[name]] for name in PACKED_COLUMNS}
         walls = [LOOP_CPU_S] * len(row["pass_loop_wall_s"])
         times = {"loop_cpu_s": LOOP_CPU_S, "loop_wall_s": LOOP_CPU_S, "pass_loop_wall_s": walls}
-        return {**row, **times, "payload_wall_s": 10 * LOOP_CPU_S}
+        cost = {"payload_user_s": PAYLOAD_CPU_S, "bytes_read": PASS_BYTES, "bytes_read_extra": 0}
+        return {**row, **times, **cost, "payload_sys_s": 0.0, "payload_wall_s": 10 * LOOP_CPU_S}
 
     def __iter__(self) -> Iterator[Measurement]:
         """Yield the measurements of the last days."""
         for day in range(self.days - PLANTED_DAYS, self.days):
             yield from self.iterate_day(day)
+
+    def repeat_through_other_door(self, day: int) -> Iterator[Measurement]:
+        """Yield the sparse reads of a day with one release, as if read through the other door."""
+        for measurement in self._iterate_sparse_reads(day):
+            values = measurement.values
+            door = DOORS[1 - DOORS.index(str(values["door"]))]
+            noise = Random(f"{SEED} {values['job_id']}").gauss(0, 0.01)
+            sign = 1 if door == DOORS[1] else -1
+            factor = math.exp(sign * (math.log1p(DOOR_EFFECT) + noise))
+            times = {
+                name: float(number) * factor**power
+                for name, power in _DOOR_TIMES.items()
+                if isinstance(number := values.get(name), float)
+            }
+            job = f"{values['job_id']}-{door}"
+            round_, position = (int(str(values[name])) for name in ("round", "position"))
+            identity = make_measurement_id(job, 1, round_, position)
+            series = f"{str(values['series'])[:-1]}d"
+            names = {"door": door, "door_protocol": door, "series": series, "job_id": job}
+            names |= {"campaign_id": DOOR_CAMPAIGN, "campaign_name": DOOR_CAMPAIGN}
+            yield Measurement({**values, **times, **names, "measurement_id": identity})
+
+    def _iterate_sparse_reads(self, day: int) -> Iterator[Measurement]:
+        for job in range(self.jobs_on_day(day)):
+            if synthetic_measurements.variant_of_job(day, job) in SPARSE_VARIANTS:
+                for measurement in self._job_measurements(day, job):
+                    if measurement.values["root_version"] == DOOR_RELEASE:
+                        yield measurement
 
     def releases_of_job(self, variant: int) -> Sequence[int]:
         """Return all releases."""
@@ -99,8 +145,37 @@ class PlantedCampaigns(SyntheticCampaigns):
 
 def find_slow_day() -> date:
     """Return the first day of the regression."""
+    return _find_day(SLOW_DAYS)
+
+
+def find_failing_day() -> date:
+    """Return the first day of the failures."""
+    return _find_day(FAILING_DAYS)
+
+
+def find_last_day() -> date:
+    """Return the last day with measurements."""
+    return _find_day(1)
+
+
+def find_last_campaign() -> str:
+    """Return the name of the last day's campaign."""
+    return filled_databases.make_campaign_row(synthetic_measurements.DAYS - 1).name
+
+
+def _find_day(days: int) -> date:
+    """Return the first of the last days with measurements."""
     first = synthetic_measurements.FIRST_DAY
-    return first + timedelta(days=synthetic_measurements.DAYS - SLOW_DAYS)
+    return first + timedelta(days=synthetic_measurements.DAYS - days)
+
+
+def list_last_days(count: int) -> Iterator[Measurement]:
+    """List the measurements of the last days."""
+    days = synthetic_measurements.DAYS
+    seed = PlantedCampaigns(days, days * MEASUREMENTS_PER_DAY)
+    for day in range(days - count, days):
+        yield from seed.iterate_day(day)
+        yield from seed.repeat_through_other_door(day)
 
 
 def fill_database(url: str) -> None:
@@ -109,11 +184,20 @@ def fill_database(url: str) -> None:
     seed = PlantedCampaigns(days, days * MEASUREMENTS_PER_DAY)
     with Store.open(url) as store:
         store.add(seed)
+        for day in range(days - DOOR_DAYS, days):
+            store.add(seed.repeat_through_other_door(day))
+        doors = replace(
+            filled_databases.make_campaign_row(days - DOOR_DAYS),
+            id=DOOR_CAMPAIGN,
+            name=DOOR_CAMPAIGN,
+        )
+        store.add_campaign(doors, [])
         for day in range(days - PLANTED_DAYS, days):
             campaign = replace(
                 filled_databases.make_campaign_row(day),
                 planned_jobs=JOBS_PER_DAY,
                 planned_measurements=MEASUREMENTS_PER_DAY,
+                plan=json.dumps({"estimate": ESTIMATE}),
             )
             store.add_campaign(campaign, [])
         synthetic_jobs.add_jobs(store, seed)

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +28,12 @@ from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 
-from treehammer.analysis.changes.weekly_digest import load_digest, parse_week, this_week
+from treehammer.analysis.changes.weekly_digest import (
+    default_week,
+    load_digest,
+    parse_week,
+    this_week,
+)
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
@@ -268,11 +273,23 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
     assert sections["Cost by site"] == [
         "SITE_A: 4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read"
     ]
-    page = pages.load_page("/digest")
+    page = pages.load_page(f"/digest?week={first_day:%G-W%V}")
     assert "4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read." in page
     cost = "Cost: 4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read; about 5 measurements "
     cost += "in 2.5 slot hours, 1.2 CPU hours, 15.0 GB read as planned."
     assert cost in pages.read("/campaigns/c1").text
+
+
+def test_campaign_shows_planned_cost(pages: ServiceThread) -> None:
+    estimate = {"wall_s": 7200.0, "cpu_s": 5400.0, "read_bytes": 12e9}
+    for id_, known in {"planned": estimate, "partly": {**estimate, "cpu_s": None}}.items():
+        plan = json.dumps({"estimate": known})
+        pages.store.add_campaign(make_campaign_row(id_, name=id_, plan=plan), [])
+    expected = "Planned cost: 2 slot hours, 1.5 CPU hours, 12.0 GB."
+    assert expected in pages.read("/campaigns/planned").text
+    assert "Planned cost: 2 slot hours, 12.0 GB." in pages.read("/campaigns/partly").text
+    pages.store.add([make_measurement("job 9", campaign_id="planned")])
+    assert "; planned were 2 slot hours, 1.5" in pages.read("/campaigns/planned").text
 
 
 NOW_US = time.time_ns() // 1000
@@ -515,3 +532,8 @@ def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) ->
     row = answer["tables"]["verdicts"][0]
     assert row["headline"] == "CPU: 1 same by host"
     assert (row["over_sites"], row["by_site"]) == ({"not enough data": 1}, {"same": 1})
+
+
+def test_digest_of_a_monday_is_that_of_the_week_before() -> None:
+    assert default_week(date(2026, 11, 30)) == date(2026, 11, 23)
+    assert default_week(date(2026, 12, 1)) == date(2026, 11, 30)

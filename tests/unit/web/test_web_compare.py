@@ -395,7 +395,7 @@ def test_empty_database_is_reported(pages: ServiceThread) -> None:
 
 def test_invalid_variant_is_refused(pages: ServiceThread, tmp_path: Path) -> None:
     """A database may hold measurements from before uploads were validated."""
-    pages.store.add([make_measurement()])
+    pages.store.add(make_measurement(root, axis_root=root) for root in ("6.38.00", "6.40.00"))
     with closing(sqlite3.connect(tmp_path / "results.db")) as database, database:
         database.execute("UPDATE subject SET variant = '[1]'")
     answer = pages.client.get("/compare?a=6.38.00&b=6.40.00")

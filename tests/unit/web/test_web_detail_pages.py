@@ -212,13 +212,14 @@ def test_campaign_begins_with_largest_failures_and_ends_with_transient_ones(
         {"failure_class": "software-setup", "failure_kind": "not-supported"},
         {},
     ]
-    pages.store.add_campaign(make_campaign_row("mixed"), [make_job_row("one", campaign_id="mixed")])
+    jobs = [make_job_row(name, campaign_id="mixed") for name in ("one", "two")]
+    pages.store.add_campaign(make_campaign_row("mixed"), jobs)
     pages.store.add(
         make_measurement("one", round_, campaign_id="mixed", **failure)
         for round_, failure in enumerate(failures, start=1)
     )
-    held = AttemptRow("one", 1, "held", 1, 2, None, "held", "disk usage")
-    pages.store.set_attempts([held, AttemptRow("one", 2, "done", 3, 4, 0, "", "")])
+    held = AttemptRow("two", 1, "held", 1, 2, None, "held", "disk usage")
+    pages.store.set_attempts([held, AttemptRow("two", 2, "done", 3, 4, 0, "", "")])
     tables = pages.load_document("/campaigns/mixed")["tables"]
     shown = [(row["failure"], row["measurements"], row["transient"]) for row in tables["failures"]]
     # The second attempt cured what had stopped the first.

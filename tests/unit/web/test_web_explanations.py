@@ -231,6 +231,13 @@ def measure() -> Iterator[Measurement]:
             yield make_measurement(f"{site}-{number}", **values)
 
 
+#: Begin, and action by the kind of the main part.
+ADVICE = (
+    f"So in all weeks from {TODAY - timedelta(days=6)} on. Check the load, disk and network of "
+    "node1.SLOW, or take it out of the batch system."
+)
+
+
 @pytest.fixture(scope="module")
 def standing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     with run_service(tmp_path_factory.mktemp("standing"), reading_open=True) as running:
@@ -245,14 +252,14 @@ def standing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
             "SLOW",
             "",
             "CPU efficiency 17.6 % below the median of the same work; 3rd of 3 sites. "
-            "Mainly host node1.SLOW: 29.4 % below.",
+            f"Mainly host node1.SLOW: 29.4 % below. {ADVICE}",
         ),
         ("BEST", "", "CPU efficiency 20.0 % above the median of the same work; 1st of 3 sites."),
         (
             "SLOW",
             "?metric=cpu_per_event_s",
             "CPU time per event 50.0 % above the median of the same work; 3rd of 3 sites. "
-            "Mainly host node1.SLOW: 100.0 % above.",
+            f"Mainly host node1.SLOW: 100.0 % above. {ADVICE}",
         ),
         (
             "MIDDLE",
@@ -380,7 +387,7 @@ def test_chart_takes_some_of_many_sites_and_the_place_all(
     (point,) = answer["tables"]["series"]
     assert point["sites"] == 4
     assert point["median"] == pytest.approx((0.8 + 0.7) / 2), "of S0, S2, S4 and S6"
-    assert answer["about"]["standing"].endswith("; 10th of 10 sites.")
+    assert answer["about"]["standing"].partition(". ")[0].endswith("; 10th of 10 sites")
 
 
 def test_work_without_a_site_has_a_chart_among_many_sites(

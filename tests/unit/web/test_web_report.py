@@ -393,7 +393,7 @@ def test_mean_has_digits_of_rms() -> None:
     report = report_of(SimulatedCampaign(jobs=1).rows())
     for mean, rms, shown in (
         (0.6523, 0.0131, "0.652 ± 0.013"),
-        (1234.5, 67.8, "1234 ± 68"),
+        (1234.5, 67.8, "1,234 ± 68"),
         (0.00432161, 7.5e-7, "0.004322 ± 8e-07"),
         (49.58, 0.0, "49.58"),
         (0.0, 0.0, "0"),

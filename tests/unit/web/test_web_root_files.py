@@ -116,8 +116,10 @@ def test_too_many_measurements_are_refused(
 ) -> None:
     for module in (root_file_page, root_file_page):
         monkeypatch.setattr(module, "MAX_MEASUREMENTS", 10)
-    page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
+    query = "campaign=nightly&where=kind%3Dtimed"
+    page = filled.client.get(f"/root-file?{query}", headers=PEOPLE)
     assert "More than 10 measurements match" in page.text
+    assert "--campaign over --where kind=timed" in page.text
     answer = filled.client.get(f"/root-file/{'0' * 32}.root?campaign=nightly")
     assert answer.status_code == 413
 
@@ -327,6 +329,16 @@ def test_single_hit_leads_to_its_page(search_service: ServiceThread, text: str) 
     page = search_service.client.get(led.headers["location"], headers=PEOPLE)
     assert page.status_code == 200
     assert text in page.text
+
+
+def test_search_for_a_release_opens_its_page(search_service: ServiceThread) -> None:
+    led = search_service.client.get("/search?q=6.40", headers=PEOPLE, follow_redirects=False)
+    assert led.headers["location"] == "/releases/6.40.00"
+    # It has no daily ratios yet.
+    page = search_service.read("/releases/6.40.00")
+    assert "treehammer changes --update" in page.text
+    assert any("axis_root=6.40.00" in link for link in page.list_links("/explore"))
+    assert "never measured" in search_service.read("/releases/7.0", 404).text
 
 
 def test_search_keeps_its_text(search_service: ServiceThread) -> None:
