@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from browser import LOOKS, WatchedTab, check_form_after_back
+from browser import LOOKS, VIEWPORT_WIDTHS, WatchedTab, check_form_after_back
 from command_forker import run_command
 from openid_provider import serve_with_provider
 from page_database import CHANGE, HOSTILE_TEXTS, SITES, STATE_CHANGE
@@ -30,6 +30,9 @@ FILLED_PAGES = {
     f"/releases/{quote(HOSTILE_TEXTS[0], safe='')}": HOSTILE_TEXTS[0],
     f"/digest?week={datetime.now(UTC):%G-W%V}": HOSTILE_TEXTS[1],
     "/alarms": HOSTILE_TEXTS[0],
+    "/api/v1": "Permissions of the request's token",
+    "/figures/doors": "reads of few branches",
+    "/search?q=SITE": "SITE_A",
     f"/state-changes/{STATE_CHANGE}": HOSTILE_TEXTS[1],
     "/patrol": HOSTILE_TEXTS[0],
 }
@@ -283,6 +286,52 @@ def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: 
             f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {kept}}}))"
         )
         expect(box).to_have_value(value)
+
+
+def test_header_of_a_phone_is_low(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, size="phone")
+    tab.open("/")
+    box = tab.page.locator("header.bar").bounding_box()
+    assert box is not None
+    assert box["height"] < 90
+
+
+def test_state_and_last_day_stay_in_view_beside_many_days(
+    full_service: str, open_tab: Visit
+) -> None:
+    tab = open_tab(full_service)
+    tab.open("/?days=60")
+    matrix = tab.page.locator(".wide:has([data-table=days])")
+    row = matrix.locator("tbody tr").filter(has=tab.page.locator("td.critical, td.warning")).first
+    left, right = (
+        "cell => cell.getBoundingClientRect().left",
+        "cell => cell.getBoundingClientRect().right",
+    )
+    start, end = matrix.evaluate(left), matrix.evaluate(right)
+    assert start <= row.locator(".state").evaluate(left)
+    assert row.locator(".state").evaluate(right) < row.locator("td").last.evaluate(right) <= end
+    # No part of the window's width is empty.
+    assert end - start > 0.9 * VIEWPORT_WIDTHS["laptop"]
+
+
+def test_print_has_colors_whole_tables_and_all_charts(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/sites/SITE_A")
+    assert tab.page.locator(".plot.ready").count() < tab.page.locator(".plot").count()
+    tab.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(tab.page.locator(".plot:not(.ready)")).to_have_count(0)
+    tab.open("/")
+    tab.page.emulate_media(media="print")
+    cell = tab.page.locator(".matrix td.critical, .matrix td.warning").first
+    style = (
+        "cell => [getComputedStyle(cell).printColorAdjust, getComputedStyle(cell).backgroundColor]"
+    )
+    adjustment, background = cell.evaluate(style)
+    assert adjustment == "exact"
+    assert background != "rgba(0, 0, 0, 0)"
+    overflow = "frames => frames.map(frame => getComputedStyle(frame).overflowX)"
+    assert set(tab.page.locator(".wide").evaluate_all(overflow)) == {"visible"}
+    assert not tab.page.locator("header nav").is_visible()
 
 
 def test_local_time_is_beside_utc(full_service: str, open_tab: Visit) -> None:
