@@ -173,8 +173,11 @@ def _format_conditions(texts: Sequence[str] | None) -> list[str]:
 
 
 def _format_condition(where: Condition) -> str:
-    """Write a condition; bounds of days as ``since 2026-11-01`` and ``until 2026-11-30``."""
-    bound = {">=": "since", "<=": "until"}.get(where.operator)
+    """Write a condition; bounds of days as ``days from 2026-11-01`` and ``days to 2026-11-30``.
+
+    Not as "since", which says when a change began.
+    """
+    bound = {">=": "days from", "<=": "days to"}.get(where.operator)
     text = str(where.value)
     if bound is None or where.column != "day" or len(text) != 8:
         return str(where)

@@ -28,6 +28,7 @@ from page_contents import PageTable
 from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, run_service
 
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, find_axis_value
 from treehammer.cli import cli
@@ -420,6 +421,12 @@ def stored_comparisons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
             made = compare_samples(chosen, question, now_us=1_772_323_200_000_000)
             service.store.replace_comparison(question.id, made.pairs, made.verdicts)
         yield service
+
+
+def test_selected_days_are_apart_from_since_when_it_is_so() -> None:
+    evidence = VerdictEvidence(campaigns=(), where=("day>=20260301", "day<=20260331"))
+    text = verdict_text.describe_selection(evidence, {})
+    assert text == "days from 2026-03-01 and days to 2026-03-31"
 
 
 def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread) -> None:
