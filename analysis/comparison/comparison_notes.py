@@ -11,6 +11,7 @@ from types import MappingProxyType
 from treehammer.analysis.comparison.verdict_text import (
     METRIC_TITLES,
     describe_change,
+    describe_variant,
     format_change_interval,
     format_delta,
     format_effect,
@@ -91,7 +92,7 @@ def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
     if findings.slower:
         where = "at the other sites" if findings.shifts else "over the sites"
         change = _name_change(rows, names)
-        yield f"{worse} {where}, which points at {change}: {_name_first(findings.slower)}"
+        yield f"{worse} {where}, which points at {change}: {_name_first([*map(describe_variant, findings.slower)])}"
     for site, (shift, low, high) in findings.shifts.items():
         yield (
             f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
@@ -111,7 +112,7 @@ def _describe_unexplained(
             f"{worse} at the only site that was judged ({judged.pop()}), which points at "
             f"{_name_change(rows, names)} or at that site"
         )
-    named = _name_first([f"{row.label} at {row.site}" for row in unexplained])
+    named = _name_first([f"{describe_variant(row.label)} at {row.site}" for row in unexplained])
     return f"{worse}, but neither over the sites nor in all variants of a site: {named}"
 
 

@@ -35,7 +35,7 @@ from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import SECOND_US, format_share
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns
-from treehammer.web.display_formats import day_from_number, day_number, format_per_cent, today
+from treehammer.web.display_formats import day_from_number, day_number, today
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
@@ -217,7 +217,9 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
                 "change",
                 "its own change",
                 is_number=True,
-                value=lambda series: format_per_cent(series.effect),
+                value=lambda series: (
+                    "–" if series.effect is None else verdict_text.format_effect(series.effect)
+                ),
             ),
             column(
                 "error",

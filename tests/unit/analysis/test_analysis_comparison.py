@@ -301,7 +301,7 @@ def test_slowdown_at_all_sites_is_attributed_to_release() -> None:
     sentences = attribute(replace(BOTH, effect=0.06, execution_noise=0.03))
     assert sentences == (
         "CPU and wall: slower over the sites, which points at the release: "
-        "branches=50%; branches=100%",
+        "50 % of the branches; all branches",
     )
 
 
@@ -315,15 +315,14 @@ def test_slow_site_is_set_apart(sites: int) -> None:
 
 def test_slow_variant_is_attributed_to_release() -> None:
     (sentence,) = attribute_rows(ask(slow_down(BOTH.samples(), branches=0.5)).verdicts)
-    assert (
-        sentence == "CPU and wall: slower over the sites, which points at the release: branches=50%"
-    )
+    points_at = "which points at the release: 50 % of the branches"
+    assert sentence == f"CPU and wall: slower over the sites, {points_at}"
 
 
 def test_release_and_site_are_separated() -> None:
     samples = slow_down(BOTH.samples(), branches=0.5)
     first, second = attribute_rows(ask(slow_down(samples, site="C")).verdicts)
-    assert "slower at the other sites, which points at the release: branches=50%" in first
+    assert "slower at the other sites, which points at the release: 50 % of the branches" in first
     assert second.endswith("than the other sites, which points at that site")
     assert "C is 9.8 % slower" in second
 

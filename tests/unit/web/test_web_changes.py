@@ -169,6 +169,9 @@ def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     steps = [mark["y"] for mark in list_marks(chart)]
     assert steps[0] == pytest.approx(0)
     assert steps[-1] == pytest.approx(5, rel=1e-3)
+    # The table, too, converts the effect from ln.
+    (listed,) = pages.read(f"/changes/{change.id}").tables["places"].rows
+    assert (listed["change"], listed["error"]) == ("+5.0 %", "0.1 %")
     rows = pages.load_tables("/releases/6.40.00")["ratios"]
     page = unescape(pages.load_page("/releases/6.40.00"))
     assert "+5.0 %" in page

@@ -79,6 +79,25 @@ def test_every_page_has_the_search_and_a_heading(visited: Mapping[str, PageConte
         assert len(page.list_texts("h1")) == 1, address
 
 
+#: Numbers and days in another form than that of the pages: hyphens as signs, counts without commas,
+#: days with names of months.
+OTHER_FORMS = re.compile(
+    r"(?<![\w.,:=/)\]–-])-\d[\d.]*(?![\w-])|"
+    r"(?<![\w.,:=/-])\d{4,} (?:of|measurements?|jobs?|rows?|series|sites?)\b|"
+    r"\b\d{1,2} (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) 20\d\d"
+)
+
+
+def test_numbers_and_days_have_one_form(visited: Mapping[str, PageContents]) -> None:
+    found = {address: OTHER_FORMS.findall(page.text) for address, page in visited.items()}
+    assert {address: texts for address, texts in found.items() if texts} == {}
+    assert OTHER_FORMS.findall("from -0.4 % on 21 Nov 2026, 2340 of 2,400") == [
+        "-0.4",
+        "21 Nov 2026",
+        "2340 of",
+    ]
+
+
 def test_every_number_of_every_page_is_that_of_its_exports(
     filled_service: ServiceThread, visited: Mapping[str, PageContents]
 ) -> None:
