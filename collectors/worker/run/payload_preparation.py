@@ -136,6 +136,8 @@ class PayloadPreparation:
         command = setup.build_command(self._payload.kind, entry, variables)
         if context.count:
             command = [*context.count.command, *command]
+        if addresses.are_signed:
+            os.chmod(self._folder, 0o700)  # other users of the node must not read the signatures
         self._write_payload_job(opened)
         write_root_settings(self._folder, (file.url for file in spec.files))
         environment = {**setup.env, **variables}
