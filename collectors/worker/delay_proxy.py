@@ -25,7 +25,7 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Sequence, Tuple
+from typing import Any, Coroutine, Sequence, Tuple
 
 #: Bytes per read; half a millisecond at 1 Gbit/s.
 CHUNK_BYTES = 1 << 16
@@ -103,9 +103,9 @@ async def _forward(
     await _run_both(write_when_due(), read_chunks())
 
 
-async def _run_both(*coroutines: object) -> None:
+async def _run_both(*coroutines: Coroutine[Any, Any, None]) -> None:
     """Run coroutines until all have ended; the first error cancels the others."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]  # type: ignore[call-overload]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -143,19 +143,19 @@ class DelayProxy(asyncio.DatagramProtocol):
             link.rate = (rate_mbit or UNLIMITED_MBIT) * 1e6 / 8
         return True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """Keep the control port's transport."""
         self._transport = transport
 
-    def datagram_received(self, data: bytes, addr: object) -> None:
+    def datagram_received(self, data: bytes, addr: Tuple[Any, int]) -> None:
         """Change the settings as asked, and answer with those that hold."""
         self.change(data.decode("ascii", "replace"))
         answer = f"{self._settings[0]:.10g} {self._settings[1]:.10g}"
-        self._transport.sendto(answer.encode(), addr)  # type: ignore[attr-defined]
+        self._transport.sendto(answer.encode(), addr)
 
     async def serve(
         self, listen: str, target: str, port: int, target_port: int = 0
-    ) -> asyncio.AbstractServer:
+    ) -> asyncio.Server:
         """Listen on a port and forward to ``target_port`` of ``target``, by default the same."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -202,7 +202,7 @@ async def run_proxy(words: Sequence[str]) -> None:
     for text in ports:
         port, _, target_port = text.partition(":")
         servers.append(await proxy.serve(listen, target, int(port), int(target_port or port)))
-    print(*(s.sockets[0].getsockname()[1] for s in servers), flush=True)  # type: ignore[attr-defined]
+    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
     await ended.wait()
 
 

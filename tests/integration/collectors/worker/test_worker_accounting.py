@@ -7,10 +7,13 @@ import os
 import resource
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_servers import serve_http
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile
@@ -347,3 +350,43 @@ def test_every_python(
     assert "failure_class" not in good, good["failure_message"]
     assert crashed["failure_kind"] == "signal"
     assert ran.exit_code == 1
+
+
+def test_proxy_of_a_distant_door_is_no_part_of_the_payload(
+    bench: Any, make_spec: Callable[..., Any], input_file: InputFile, tmp_path: Path
+) -> None:
+    """A payload that reports another server has left the proxy and fails."""
+    payload = """
+        import json, os, urllib.request
+        content = urllib.request.urlopen(os.environ["TREEHAMMER_URL"]).read()
+        server = os.environ["TREEHAMMER_URL"].split("/")[2]
+        if os.environ["TREEHAMMER_AXIS_REDIRECTED"] == "true": server = "pool.example:1094"
+        result = {"format": 1, "values": {"data_server": server}}
+        open(os.environ["TREEHAMMER_RESULT"], "w").write(json.dumps(result))
+    """
+    with serve_http(SimpleHTTPRequestHandler, tmp_path) as port:
+        url = f"http://127.0.0.1:{port}/{input_file.name}"
+        specs = [
+            make_spec(
+                number,
+                files=(replace(input_file, url=url),),
+                variant={"latency_ms": latency_ms, "redirected": redirected},
+            )
+            for number, (latency_ms, redirected) in enumerate(
+                [(0, False), (100, False), (100, True)], start=1
+            )
+        ]
+        ran = bench.run(payload, *specs)
+    near, far, redirected = (record.values for record in ran.records)
+    assert ran.exit_code == 1, ran.output
+    assert not {"failure_class"} & {*near, *far}, ran.output
+    assert (near.get("distance_method"), far["distance_method"]) == (None, "proxy")
+    assert far["payload_wall_s"] > 0.2  # connect and request
+    assert far["origin_rtt_s"] > 0.1 > near["origin_rtt_s"]
+    assert near["processes"] == far["processes"] == 1
+    # Its address is that of the door; the proxy's is different for each job.
+    assert (far["file_url"], far["data_server"]) == (url, f"127.0.0.1:{port}")
+    assert (redirected["failure_class"], redirected["failure_kind"]) == ("read", "distance")
+    assert "pool.example:1094" in redirected["failure_message"]
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert str(ran.folder) not in listed.stdout
