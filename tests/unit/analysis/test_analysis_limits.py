@@ -185,7 +185,7 @@ def test_quantiles_need_enough_operations(store: Store) -> None:
         ("cpu_per_event_s", 0.0123, "s", "12.3"),
         ("open_p99_s", 0.0123, "s", "12.3 ms"),
         ("open_p99_s", 123.0, "s", "123 s"),
-        ("open_p99_s", 5000.0, "s", "5000 s"),
+        ("open_p99_s", 5000.0, "s", "5,000 s"),
         ("rate_hz", 199.6, "Hz", "200 Hz"),
         ("read_bytes_per_s", 3.21e8, "B/s", "321 MB/s"),
         ("eff_job", 0.5, "1", "0.5"),
