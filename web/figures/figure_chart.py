@@ -33,6 +33,7 @@ from treehammer.web.figures.chart_parts import (
 )
 from treehammer.web.figures.figure_layout import (
     GRID_COLOR,
+    INK_COLOR,
     THEME,
     UPRIGHT,
     FigureLayout,
@@ -160,6 +161,8 @@ class _MarkLayers:
         self._layout, self.looks = layout, encode_series(layout.series, width)
         self._across = "x" if upright else "y"
         at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
+        if layout.kind == Kind.CURVES:
+            at = "datum.x"
         self._transform = [*add_common_fields(), *calculate_fields(at=at)]
         field = "at" if self.is_dodged and layout.kind != Kind.STEPS else "x"
         self._base = {
@@ -198,6 +201,7 @@ class _MarkLayers:
 _MEAN_TOOLTIP = (("y", "mean"), ("l", "from"), ("h", "to"), ("n", ""))
 _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
     Kind.POINTS: _MEAN_TOOLTIP,
+    Kind.CURVES: _MEAN_TOOLTIP,
     Kind.DOTS: _MEAN_TOOLTIP,
     Kind.HEAT_MAP: _MEAN_TOOLTIP,
     Kind.BOXES: (
@@ -223,7 +227,7 @@ def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
         if layout.joined:
             layers.append(marks.layer("line", filters=others, strokeWidth=0.8))
         layers.append(marks.layer("point", filters=others, filled=True, opacity=1, size=10))
-    if layout.dates and layout.joined:
+    if (layout.dates or layout.kind == Kind.CURVES) and layout.joined:
         layers.append(marks.layer("line", filters=named, strokeWidth=2 if quiet else 1.2))
     layers.append(marks.layer("point", filters=named, filled=True, opacity=1))
     if quiet:
@@ -284,6 +288,8 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
     medians = _find_row_medians(layout)
     legend: Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
     transform = [*add_common_fields(), *edges]
+    if layout.limit:
+        return _layer_limited_heat(layout, encoding, transform, legend)
     if not medians:
         plain_colors = {
             "scheme": "cividis",
@@ -312,6 +318,43 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
     encoding["tooltip"] = [*list_tooltips(layout, *_MEAN_TOOLTIP), difference]
     differences = calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
     return [make_layer("rect", encoding, [*transform, *differences], clip=True)]
+
+
+def _layer_limited_heat(
+    layout: FigureLayout,
+    encoding: Specification,
+    transform: list[Specification],
+    legend: Specification,
+) -> list[Specification]:
+    """Color ratios by the limit, which is gray, and write them into their cells."""
+    limit = layout.limit or 1.0
+    reach = max((max(mark.y / limit, limit / mark.y) for mark in layout.marks), default=1.0)
+    ends = [_BETTER_COLOR, GRID_COLOR, _WORSE_COLOR]
+    colors: Specification = {
+        "type": "log",
+        "domain": [limit / max(reach, 1.1), limit, limit * max(reach, 1.1)],
+        "range": ends if layout.better == "lower" else ends[::-1],
+        "interpolate": "rgb",
+    }
+    legend = {
+        **legend,
+        "format": ".2~g",
+        "titleLimit": 0,
+        "values": [limit / reach, limit, limit * reach],
+    }
+    color = encode_field("y", QUANTITATIVE, title=layout.y_title, scale=colors, legend=legend)
+    # Numbers are readable on the gray middle and on the dark ends.
+    is_dark = f"datum.y > {limit * reach**0.5} || datum.y < {limit / reach**0.5}"
+    number = {
+        "x": encode_places(layout, "x"),
+        "y": {**encoding["y"], "field": "s"},
+        "text": encode_field("y", QUANTITATIVE, format=".2~f"),
+        "color": {"condition": {"test": is_dark, "value": "#ffffff"}, "value": INK_COLOR},
+    }
+    return [
+        make_layer("rect", {**encoding, "color": color}, transform, clip=True),
+        make_layer("text", number, transform, fontSize=10),
+    ]
 
 
 def _find_row_medians(layout: FigureLayout) -> list[float]:
@@ -351,6 +394,7 @@ def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
 
 _LAYERS: Mapping[str, Callable[[FigureLayout, float], list[Specification]]] = {
     Kind.POINTS: _layer_points,
+    Kind.CURVES: _layer_points,
     Kind.BOXES: _layer_boxes,
     Kind.STEPS: _layer_steps,
     Kind.HEAT_MAP: _layer_heat,

@@ -95,6 +95,8 @@ class Kind(StrEnum):
     HEAT_MAP = "heat map"
     DOTS = "dots"
     QUANTILES = "quantiles"
+    #: Points joined by lines, at places in order.
+    CURVES = "curves"
 
 
 class Scale(StrEnum):
@@ -200,6 +202,8 @@ class FigureLayout:
         better: ``higher`` or ``lower`` values are better, '' if unknown.
         whole: values are counts.
         outliers: sentence on the lines that are named, '' if all are.
+        limit: ratio that divides good cells of a heat map from bad ones, whose numbers are written;
+            None to color them by the difference from their row's median.
     """
 
     kind: str
@@ -224,6 +228,7 @@ class FigureLayout:
     better: str = ""
     whole: bool = False
     outliers: str = ""
+    limit: float | None = None
 
     @property
     def has_panels(self) -> bool:

@@ -298,6 +298,7 @@ def _link_presets(result: ExploreResult) -> Iterator[Link]:
         yield preset(title, "explore", {"metric": result.query.metric, **parameters})
     for column in ("door", "door_protocol"):
         yield preset(f"Best {title_column(column)} for sparse reads", "doors", {"by": column})
+    yield preset("Reads through caches", "cache", {})
 
 
 def _list_form_values(

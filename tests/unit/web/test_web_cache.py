@@ -1,0 +1,138 @@
+"""Page of caches: rates by block, cost against the direct door, and releases."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+
+import pytest
+from measurement_factory import make_measurement
+from page_contents import list_marks, load_charts
+from service_thread import ServiceThread
+
+from treehammer.collectors.record.measurement_record import Measurement
+
+#: Time through the cache over that of the direct door, by state and distance.
+COSTS = {("warm", 0.0): 1.12, ("cold", 0.0): 1.2, ("cold", 80.0): 3.0}
+RELEASES = ("XRootD v5.5.3", "XRootD v5.8.1", "XRootD v6.2.0")
+BLOCKS = (64, 1024)
+
+
+def make_read(
+    variant: Mapping[str, object], job: str, round_: int, state: str, seconds: float, release: str
+) -> Measurement:
+    return make_measurement(
+        job,
+        round_,
+        1 if state == "unknown" else 2,
+        test_name="cache-read",
+        site="SITE_A",
+        storage_site="SITE_A",
+        dataset="raw-small",
+        door="root" if state == "unknown" else "cache",
+        day=20260301,
+        plausible=True,
+        variant=json.dumps(variant),
+        server_version=release,
+        server_cache_state=state,
+        extras={"total_s": seconds, "achieved_mb_per_s": 10 / seconds, "hit_share": 0.25},
+    )
+
+
+def make_study(*, slow_release: str = "", direct: bool = True) -> Iterator[Measurement]:
+    """Yield reads of two shares and two blocks, of each kind three jobs with two rounds."""
+    for release in RELEASES:
+        for (state, latency), cost in COSTS.items():
+            for fraction in (0.1, 0.9):
+                for block in BLOCKS:
+                    variant = {
+                        "pattern": "sparse",
+                        "fraction": fraction,
+                        "block_kib": block,
+                        "latency_ms": latency,
+                        "server_cache": state,
+                        "clients": 1,
+                    }
+                    factor = cost * (2 if release == slow_release else 1)
+                    for job in range(3):
+                        name = f"{release}-{state}-{latency}-{fraction}-{block}-{job}"
+                        for round_ in (1, 2):
+                            seconds = (1 + job) * fraction * math.sqrt(block)
+                            wobble = 1 + 0.01 * ((job + round_) % 3 - 1)
+                            time = seconds * factor * wobble
+                            yield make_read(variant, name, round_, state, time, release)
+                            if direct:
+                                args = (variant, name, round_, "unknown", seconds, "XRootD v5.9")
+                                yield make_read(*args)
+
+
+def test_answer_names_the_cost_by_state_and_distance(pages: ServiceThread) -> None:
+    pages.store.add(make_study())
+    page = pages.read("/figures/cache")
+    assert "Through the cache (XRootD v6.2.0), warm reads of 10 % cost 12 % [11, 13]" in page.text
+    assert "cold ones cost 20 % [19, 21], at 80 ms a factor of 3 [2.99, 3.01]." in page.text
+    assert "12 of 36 cells of the map cost more than 30 %." in page.text
+    rows = [{name: cell.text for name, cell in row.items()} for row in page.tables["caches"].cells]
+    (cold,) = [
+        row
+        for row in rows
+        if (row["release"], row["state"], row["latency_ms"]) == (RELEASES[1], "cold", "80")
+        and (row["read"], row["block_kib"]) == ("90 %", "64")
+    ]
+    assert (cold["cost"], cold["jobs"], cold["hit_share"]) == ("3", "3", "25 %")
+
+
+def test_figures_show_curves_costs_and_releases(pages: ServiceThread) -> None:
+    pages.store.add(make_study(slow_release=RELEASES[1]))
+    curves, cost, evolution = load_charts(pages.load_page("/figures/cache"))
+    # Three releases and the direct door, two shares, two blocks; in three panels.
+    assert len(list_marks(curves)) == 4 * 2 * 2 * 3
+    marks = list_marks(cost)
+    assert len(marks) == 3 * 3 * 4
+    assert {round(mark["y"], 1) for mark in marks} == {1.1, 1.2, 2.2, 2.4, 3.0, 6.0}
+    assert all(mark["l"] < mark["y"] < mark["h"] for mark in marks)
+    by_release: dict[int, set[float]] = {}
+    for mark in list_marks(evolution):
+        if mark["s"] < 2 and mark["p"] == 0:
+            by_release.setdefault(mark["x"], set()).add(round(mark["y"], 1))
+    assert by_release == {0: {1.1}, 1: {2.2}, 2: {1.1}}, "the slow release stands out"
+
+
+def test_operation_returns_the_cells(pages: ServiceThread) -> None:
+    pages.store.add(make_study())
+    document = json.loads(pages.load_page("/api/v1/figures/cache"))
+    assert document["about"]["answer"].startswith("Through the cache")
+    (warm,) = [
+        row
+        for row in document["tables"]["caches"]
+        if (row["release"], row["state"], row["read"], row["block_kib"])
+        == (RELEASES[0], "warm", "10 %", 1024)
+    ]
+    assert warm["cost"] == pytest.approx(1.12, rel=0.01)
+    assert warm["cost_low"] < warm["cost"] < warm["cost_high"]
+    # 10 MB in the geometric mean of the jobs' times.
+    seconds = 6 ** (1 / 3) * 0.1 * 32 * 1.12
+    assert warm["rate_mb_per_s"] == pytest.approx(10 / seconds, rel=0.01)
+
+
+def test_missing_door_or_reads_are_said(pages: ServiceThread) -> None:
+    assert "Nothing was read through a cache" in pages.read("/figures/cache").text
+    pages.store.add(make_study(direct=False))
+    page = pages.read("/figures/cache").text
+    assert "The cost of the cache is unknown" in page
+    assert "-P bundle=door" in page
+
+
+def test_other_axes_are_setups(pages: ServiceThread) -> None:
+    pages.store.add(make_study())
+    variant = {"pattern": "copy", "fraction": 1.0, "block_kib": 64, "clients": 8}
+    for round_, seconds in ((1, 2.0), (2, 2.1)):
+        reads = [("cold", 2 * seconds, RELEASES[0]), ("unknown", seconds, "XRootD v5.9")]
+        for state, time, release in reads:
+            pages.store.add([make_read(variant, "eight", round_, state, time, release)])
+    page = pages.read("/figures/cache")
+    assert "clients=8" in page.text
+    setup = "SITE_A%3B%20raw-small%3B%20clients%3D8"
+    text = pages.read(f"/figures/cache?setup={setup}").text
+    assert "cold reads of whole copy cost a factor of 2." in text, "equal ratios have no interval"
