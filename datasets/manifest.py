@@ -324,8 +324,8 @@ def layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
     """Return the facts of a layout by name, for people."""
     sizes = [
         ("tree", f"{layout.tree} ({FORMAT_TITLES.get(layout.format, layout.format)})"),
-        ("entries", str(layout.entries)),
-        ("branches", str(layout.branches)),
+        ("entries", f"{layout.entries:,}"),
+        ("branches", f"{layout.branches:,}"),
         ("uncompressed", format_size(layout.unzipped_bytes)),
         ("compressed", f"{format_size(layout.zipped_bytes)}, ratio {layout.ratio:.2f}"),
     ]
