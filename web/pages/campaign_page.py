@@ -21,6 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.display_formats import format_time
@@ -36,23 +37,6 @@ from treehammer.web.pages.campaign_tables import (
     build_unsupported_table,
 )
 from treehammer.web.pages.common_tables import describe_states
-from treehammer.web.sections import (
-    Code,
-    Command,
-    Facts,
-    Form,
-    Inline,
-    Link,
-    Links,
-    Live,
-    Paragraph,
-    Progress,
-    Section,
-    Titled,
-    if_filled,
-    list_pages,
-    quiet,
-)
 
 #: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
 MAX_LIMITED_MEASUREMENTS = 2_000
@@ -96,10 +80,10 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
     fingerprint = hashlib.sha256(
         repr((progress, sites, failures, unsupported)).encode()
     ).hexdigest()[:16]
-    live = Live(
+    live = ui.Live(
         *_list_progress(campaign, progress),
-        Titled("Failures", failures, if_filled(unsupported), anchor="failures"),
-        Titled("Sites", sites, anchor="sites"),
+        ui.Titled("Failures", failures, ui.if_filled(unsupported), anchor="failures"),
+        ui.Titled("Sites", sites, anchor="sites"),
         address=""
         if progress.is_finished
         else link_to_same_page(part="progress", shown=fingerprint),
@@ -119,31 +103,31 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
     command = campaign_outcome.rerun_command(campaign)
     render = campaign_outcome.rerun_command(campaign, "render")
     form = _build_form(query, count, (*failures.rows, *unsupported.rows))
-    anchors = [Link("Provenance", "#ran"), Link("Jobs", "#jobs")]
+    anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]
     sections = (
-        quiet(*_describe_submission(campaign)),
-        quiet(_describe_cost(store, campaign)),
-        Links([*list_related_links(campaign), *anchors], "Results of the campaign"),
+        ui.quiet(*_describe_submission(campaign)),
+        ui.quiet(_describe_cost(store, campaign)),
+        ui.Links([*list_related_links(campaign), *anchors], "Results of the campaign"),
         live,
-        if_filled(messages),
-        Titled("Limits of the test", limits, anchor="expected")
+        ui.if_filled(messages),
+        ui.Titled("Limits of the test", limits, anchor="expected")
         if limits.rows or limits.empty_text
         else None,
-        Titled("Provenance", Facts(facts), anchor="ran"),
-        Titled(
+        ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
+        ui.Titled(
             "Run again",
-            Paragraph(_explain_rerun(campaign)),
-            Command(command),
-            Paragraph("Show the submit descriptions without submitting them:"),
-            Command(render),
+            ui.Paragraph(_explain_rerun(campaign)),
+            ui.Command(command),
+            ui.Paragraph("Show the submit descriptions without submitting them:"),
+            ui.Command(render),
             anchor="again",
         ),
-        Titled(
+        ui.Titled(
             "Jobs",
             form,
-            quiet(pluralize(job_count, "job")),
+            ui.quiet(pluralize(job_count, "job")),
             jobs,
-            list_pages(query.page, pages, "#jobs"),
+            ui.list_pages(query.page, pages, "#jobs"),
             anchor="jobs",
         ),
     )
@@ -161,7 +145,7 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
         sections,
         (jobs, sites, failures, unsupported, messages, limits),
         about,
-        [Link("Campaigns", link_to("campaigns"))],
+        [ui.Link("Campaigns", link_to("campaigns"))],
     )
 
 
@@ -175,26 +159,26 @@ def _describe_cost(store: Store, campaign: CampaignRow) -> str:
     return f"Cost: {used}{total}."
 
 
-def _describe_submission(campaign: CampaignRow) -> Iterator[Inline]:
+def _describe_submission(campaign: CampaignRow) -> Iterator[ui.Inline]:
     yield f"Test {campaign.test_name}"
     if campaign.commit_id:
         yield " at "
-        yield Code(campaign.commit_id[:12])
+        yield ui.Code(campaign.commit_id[:12])
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield f"{dirty} · submitted {format_time(campaign.created_us)}"
 
 
-def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterator[Section]:
+def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterator[ui.Section]:
     planned = progress.planned or 1
-    yield Paragraph(progress.sentence, role="status")
-    yield Progress(progress.count.measured, planned, "measurements recorded")
+    yield ui.Paragraph(progress.sentence, role="status")
+    yield ui.Progress(progress.count.measured, planned, "measurements recorded")
     if progress.is_finished:
         return
     as_of = progress.as_of_us
-    yield quiet(
+    yield ui.quiet(
         "Measurements are counted as they arrive. Job states are as of the last query of the batch "
         f"systems{f'; their latest event is from {format_time(as_of)}' if as_of else ''}. ",
-        Code(f"treehammer status {campaign.id} --follow"),
+        ui.Code(f"treehammer status {campaign.id} --follow"),
         " updates them.",
     )
 
@@ -207,7 +191,7 @@ def _explain_rerun(campaign: CampaignRow) -> str:
     return ""
 
 
-def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]) -> Form:
+def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]) -> ui.Form:
     """Build the filters of jobs.
 
     Raises:
@@ -218,7 +202,7 @@ def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[R
     failures = {*(row["failure"] for row in bad_rows), query.failure} - {""}
     choices = {"": "any or none", **{name: name for name in sorted(failures)}}
     inputs = query.list_inputs(site=job_sites, state=(), failure=choices)
-    return Form(inputs, anchor="#jobs")
+    return ui.Form(inputs, anchor="#jobs")
 
 
 def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
@@ -314,23 +298,23 @@ def describe_provenance(store: Store, campaign: CampaignRow) -> list[tuple[str, 
     return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
 
 
-def list_related_links(campaign: CampaignRow) -> Iterator[Link]:
+def list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     """Yield links to the campaign's results."""
     filters = {"campaign": campaign.id}
-    yield Link("CPU efficiency by site", link_to("s0", query=filters))
+    yield ui.Link("CPU efficiency by site", link_to("s0", query=filters))
     time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
-    yield Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
+    yield ui.Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
     latency = {"view": "latency", "by": "site", "color": "axis_root"}
-    yield Link("Read latency", link_to("explore", query={**latency, **filters}))
+    yield ui.Link("Read latency", link_to("explore", query={**latency, **filters}))
     definition = json.loads(campaign.plan).get("definition", {})
     if definition.get("load"):
-        yield Link("Load", link_to("campaign-load", campaign_id=campaign.id))
+        yield ui.Link("Load", link_to("campaign-load", campaign_id=campaign.id))
     releases = definition.get("axes", {}).get("root", [])
     if len(releases) > 1:
         sides = {"a": releases[0], "b": releases[-1]}
         title = f"{sides['b']} compared with {sides['a']}"
-        yield Link(title, link_to("compare", query={**sides, **filters}))
-    yield Link("ROOT file", link_to("rootfile", query=filters))
+        yield ui.Link(title, link_to("compare", query={**sides, **filters}))
+    yield ui.Link("ROOT file", link_to("rootfile", query=filters))
 
 
 def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:

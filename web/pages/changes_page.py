@@ -33,6 +33,7 @@ from treehammer.sql.watch.alarms import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import SECOND_US
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns
 from treehammer.web.display_formats import day_from_number, day_number, today
@@ -45,17 +46,6 @@ from treehammer.web.pages.common_tables import (
     describe_comparison,
     list_recent_changes,
     load_campaign_names,
-)
-from treehammer.web.sections import (
-    Bullets,
-    Facts,
-    Figure,
-    Link,
-    Paragraph,
-    Section,
-    Titled,
-    headline,
-    quiet,
 )
 
 #: Entries of the feed.
@@ -109,15 +99,15 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     of_site = f", at {query.site}" if query.site else ""
     of_release = f", of ROOT {query.release}" if query.release else ""
     sections = (
-        headline(f"{change_points.describe_change(changes[0])}." if changes else ""),
-        Paragraph(
+        ui.headline(f"{change_points.describe_change(changes[0])}." if changes else ""),
+        ui.Paragraph(
             f"Steps of the last 90 days, slower ones first{of_site}{of_release}. ",
-            Link("Digest of the week", link_to("digest")),
+            ui.Link("Digest of the week", link_to("digest")),
             " · ",
-            Link("Feed of regressions", feed),
+            ui.Link("Feed of regressions", feed),
         ),
         build_change_point_table(changes),
-        quiet(
+        ui.quiet(
             "Each release is related to a pinned control release in the same jobs; the control's own "
             "time shows what changes a site, a storage or everything. A change is provisional until "
             "five measured days on each side support it."
@@ -191,17 +181,18 @@ def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
         *(("nodes recognized by", name) for name in change_points.list_node_identities(change)),
     ]
     by_day = [
-        Link(f"ROOT {release} by day", link_to("release", release=release)) for release in releases
+        ui.Link(f"ROOT {release} by day", link_to("release", release=release))
+        for release in releases
     ]
     sections = (
-        headline(f"{change_points.describe_change(change)}."),
-        Paragraph(*by_day) if len(by_day) == 1 else None,
+        ui.headline(f"{change_points.describe_change(change)}."),
+        ui.Paragraph(*by_day) if len(by_day) == 1 else None,
         _draw_change(request.store, change),
-        Facts(facts),
+        ui.Facts(facts),
         table,
     )
     title = change_points.name_subject(change)
-    return PageContent(title, sections, crumbs=[Link("Changes over time", link_to("changes"))])
+    return PageContent(title, sections, crumbs=[ui.Link("Changes over time", link_to("changes"))])
 
 
 def _build_place_table(change: ChangePointRow) -> DataTable:
@@ -231,7 +222,7 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
     )
 
 
-def _draw_change(store: Store, change: ChangePointRow) -> Figure | None:
+def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     """Draw the mean of the changed series by day, each relative to its own mean before the change."""
     day = day_from_number(change.day)
     first, last = day - timedelta(days=DRAWN_DAYS), day + timedelta(days=DRAWN_DAYS)
@@ -263,7 +254,7 @@ def _draw_change(store: Store, change: ChangePointRow) -> Figure | None:
     line = ChartLine("series that changed", "own", dots)
     chart = LineChart(title, [line], DayAxis(dots[0].at, dots[-1].at), [mark])
     caption = f"{title}, against the mean before the change, in per cent"
-    return Figure("course", chart, caption, is_caption_first=True)
+    return ui.Figure("course", chart, caption, is_caption_first=True)
 
 
 def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str = "") -> tuple[str, ...]:
@@ -292,24 +283,24 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     digest = weekly_digest.load_digest(request.store, first)
     root = request.raw.scope.get("root_path", "")
 
-    def cite(text: str, path: str) -> Paragraph:
-        return Paragraph(f"{text} – ", Link("evidence", f"{root}{path}", f"Evidence: {text}"))
+    def cite(text: str, path: str) -> ui.Paragraph:
+        return ui.Paragraph(f"{text} – ", ui.Link("evidence", f"{root}{path}", f"Evidence: {text}"))
 
-    sections: list[Section] = [
-        headline(digest.headline),
-        Paragraph(
-            Link("week before", link_to("digest", query={"week": before})),
+    sections: list[ui.Section] = [
+        ui.headline(digest.headline),
+        ui.Paragraph(
+            ui.Link("week before", link_to("digest", query={"week": before})),
             " · ",
-            Link("week after", link_to("digest", query={"week": after})),
+            ui.Link("week after", link_to("digest", query={"week": after})),
             " · ",
-            Link("all changes", link_to("changes")),
+            ui.Link("all changes", link_to("changes")),
         ),
         *(
-            Titled(
+            ui.Titled(
                 section.title,
-                Bullets([cite(line.text, line.path) for line in section.lines]),
-                Paragraph(f"{section.more} more." if section.lines and section.more else ""),
-                None if section.lines else Paragraph(section.empty),
+                ui.Bullets([cite(line.text, line.path) for line in section.lines]),
+                ui.Paragraph(f"{section.more} more." if section.lines and section.more else ""),
+                None if section.lines else ui.Paragraph(section.empty),
             )
             for section in digest.sections
         ),

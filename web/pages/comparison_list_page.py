@@ -27,6 +27,7 @@ from treehammer.sql.read.stored_comparisons import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.columns import column
@@ -50,19 +51,6 @@ from treehammer.web.pages.compare_query import (
 )
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
-from treehammer.web.sections import (
-    Command,
-    Figure,
-    Link,
-    Paragraph,
-    Progress,
-    Special,
-    TableSection,
-    Titled,
-    end_sentence,
-    list_pages,
-    quiet,
-)
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
@@ -172,14 +160,14 @@ def _show_progress(
     """Show the progress of a comparison in the background; programs ask again."""
     if request.is_html:
         sections = (
-            Paragraph(task.sentence, role="status"),
-            Progress(task.read, task.count, "measurements read"),
-            quiet(
+            ui.Paragraph(task.sentence, role="status"),
+            ui.Progress(task.read, task.count, "measurements read"),
+            ui.quiet(
                 "This page refreshes itself until the comparison is complete. It stops if nobody looks "
                 "for a minute."
             ),
         )
-        crumbs = [Link("Compare", link_to("compare"))]
+        crumbs = [ui.Link("Compare", link_to("compare"))]
         return PageContent(
             "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
         )
@@ -262,31 +250,31 @@ def _list_comparisons(
     pages = count_pages(count, COMPARISONS_PER_PAGE)
     matrices = load_release_matrices(store) if number == 1 else []
     start = (
-        Paragraph(
+        ui.Paragraph(
             "No stored comparisons yet. Compare two measured releases above, or in a terminal, which "
             "stores the result:"
         ),
-        Command("treehammer compare 6.38.00 6.40.00"),
+        ui.Command("treehammer compare 6.38.00 6.40.00"),
     )
     sections = (
-        Paragraph("Is B faster or slower than A, where, and how certain is that?"),
+        ui.Paragraph("Is B faster or slower than A, where, and how certain is that?"),
         _build_form(store, query),
-        Paragraph(end_sentence(error), look="headline", role="alert") if error else None,
-        Titled(
+        ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
+        ui.Titled(
             "Releases",
-            quiet(
+            ui.quiet(
                 "CPU time per event of the release above, against the one on the left: the newest stored "
                 "comparison, over all sites where possible."
             ),
-            *(TableSection(matrix, is_static=True) for matrix in matrices),
+            *(ui.TableSection(matrix, is_static=True) for matrix in matrices),
             *_draw_releases(store),
             anchor="releases",
         )
         if matrices
         else None,
-        Titled(
+        ui.Titled(
             "Stored comparisons",
-            *((table, list_pages(number, pages, "#stored")) if count else start),
+            *((table, ui.list_pages(number, pages, "#stored")) if count else start),
             anchor="stored",
         ),
     )
@@ -294,7 +282,7 @@ def _list_comparisons(
     return PageContent("Compare", sections, (table,), about, status=status)
 
 
-def _draw_releases(store: Store) -> Iterator[Figure]:
+def _draw_releases(store: Store) -> Iterator[ui.Figure]:
     """Draw all releases against the base of most comparisons, one forest plot for each test."""
     by_base: dict[tuple[str, str], list[str]] = defaultdict(list)
     for comparison in list_release_comparisons(store, METRIC):
@@ -308,7 +296,7 @@ def _draw_releases(store: Store) -> Iterator[Figure]:
         plot = ForestPlot.of_comparisons([rows], DEFAULT_DELTA)
         if plot and len(ids) > 1:
             heading = f"{test or 'Several tests'}: releases against {base}"
-            yield Figure(f"releases-{test}", plot, plot.caption, heading)
+            yield ui.Figure(f"releases-{test}", plot, plot.caption, heading)
 
 
 def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
@@ -325,12 +313,12 @@ def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> 
     }
 
 
-def _build_form(store: Store, query: CompareQuery) -> Special:
+def _build_form(store: Store, query: CompareQuery) -> ui.Special:
     releases = sorted(
         overview_queries.list_subject_values(store, "axis_root"), key=natural_sort_key
     )
     campaigns = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, query.campaigns)
-    return Special(
+    return ui.Special(
         "compare_form.html.j2",
         query=query,
         axes=COMPARABLE_AXES,

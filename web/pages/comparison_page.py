@@ -35,6 +35,7 @@ from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_significant, pluralize
+from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
 from treehammer.web.figures.figure_layout import choose_release_colors
@@ -61,28 +62,6 @@ from treehammer.web.pages.effect_tables import (
     pooled_table,
     side_conditions,
     site_table,
-)
-from treehammer.web.sections import (
-    Badge,
-    Bullets,
-    Code,
-    Command,
-    Downloads,
-    Figure,
-    Folded,
-    Group,
-    Inline,
-    Legend,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Special,
-    TableSection,
-    Titled,
-    headline,
-    if_filled,
-    quiet,
 )
 
 #: Notes shown before the others are folded.
@@ -112,7 +91,7 @@ class DisplayedComparison:
     request: Request
     rows: Sequence[VerdictRow]
     live_pairs: Sequence[PairRow] | None = None
-    form: Special | None = None
+    form: ui.Special | None = None
     command: str = ""
 
     @property
@@ -199,22 +178,22 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
     choices = list_filter_choices(comparison.filter, comparison.rows, comparison.counters)
     matrix = _build_matrix(comparison)
     sections = (
-        headline(conclusion),
-        Bullets([*_list_findings(comparison), *attribution]),
+        ui.headline(conclusion),
+        ui.Bullets([*_list_findings(comparison), *attribution]),
         *(
-            Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
+            ui.Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
             for name in ("metric", "verdict")
         ),
-        Paragraph(*choices["remove"], look="chosen"),
+        ui.Paragraph(*choices["remove"], look="chosen"),
         _show_forest(comparison, delta),
         *(_show_matrix(matrix) if matrix else ()),
         _show_cell(comparison) if comparison.filter.is_one_cell else None,
         _describe_origin(comparison, description, delta),
-        Folded("Compare something else", comparison.form),
+        ui.Folded("Compare something else", comparison.form),
         _show_pooled(comparison, effects[0], has_filters=bool(choices["remove"])),
-        Titled(
+        ui.Titled(
             "By site",
-            quiet(
+            ui.quiet(
                 "Sorted by |effect| ÷ width of its interval. Effects within the shaded band are ignored; "
                 "arrows mark intervals that extend beyond the axis."
             ),
@@ -222,11 +201,11 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
             anchor="by-site",
         ),
         _show_counters(comparison, counters),
-        Titled(
+        ui.Titled(
             "Instructions",
-            quiet(
+            ui.quiet(
                 f"{instruction_changes.NOT_TIME} ",
-                Code("treehammer count"),
+                ui.Code("treehammer count"),
                 " lists libraries and functions.",
             ),
             instructions,
@@ -234,7 +213,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         )
         if instructions.rows
         else None,
-        Titled("On one side only", if_filled(effects[2]), anchor="missing"),
+        ui.Titled("On one side only", ui.if_filled(effects[2]), anchor="missing"),
         _show_notes(comparison, notes),
     )
     about = {
@@ -248,28 +227,28 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         sections,
         (*effects, counters, instructions, *pairs),
         about,
-        [Link("Compare", link_to("compare"))],
+        [ui.Link("Compare", link_to("compare"))],
     )
 
 
-def _list_findings(comparison: DisplayedComparison) -> Iterator[Paragraph]:
+def _list_findings(comparison: DisplayedComparison) -> Iterator[ui.Paragraph]:
     """Describe the largest regression, and since when the release is slower, with the evidence."""
     if largest := _describe_largest_regression(comparison.rows, comparison.names):
-        yield Paragraph(f"Largest: {largest}")
+        yield ui.Paragraph(f"Largest: {largest}")
     for text, address in _list_regressions(comparison):
-        yield Paragraph(f"{text} (", Link("evidence", address, f"Evidence: {text}"), ")")
+        yield ui.Paragraph(f"{text} (", ui.Link("evidence", address, f"Evidence: {text}"), ")")
 
 
-def _show_forest(comparison: DisplayedComparison, delta: float) -> Figure | None:
+def _show_forest(comparison: DisplayedComparison, delta: float) -> ui.Figure | None:
     split = comparison.split
     plot = ForestPlot.of_comparisons([[*split.pooled, *split.by_site]], delta)
     # A single change is told in words.
-    return Figure("changes", plot, plot.caption) if plot and len(plot.lines) > 1 else None
+    return ui.Figure("changes", plot, plot.caption) if plot and len(plot.lines) > 1 else None
 
 
 def _fold_same(
     comparison: DisplayedComparison, table: DataTable, rows: Sequence[VerdictRow]
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     """Show a table of effects; those that are the same only as a line, unless they were asked for.
 
     Args:
@@ -279,30 +258,32 @@ def _fold_same(
     """
     different = [number for number, row in enumerate(rows) if row.verdict != Verdict.SAME]
     if comparison.filter.verdict or not different or len(different) == len(rows):
-        yield TableSection(table, "effects")
+        yield ui.TableSection(table, "effects")
         return
-    yield TableSection(
+    yield ui.TableSection(
         replace(table, rows=[table.rows[place] for place in different]), "effects", table
     )
-    link = Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
+    link = ui.Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
     count = pluralize(len(rows) - len(different), "further row")
-    yield quiet(f"{count}: the same (", link, ").")
+    yield ui.quiet(f"{count}: the same (", link, ").")
 
 
-def _show_matrix(matrix: DataTable) -> Iterator[Section]:
+def _show_matrix(matrix: DataTable) -> Iterator[ui.Section]:
     yield matrix
-    yield Legend([(Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()])
-    yield quiet("Darker: larger. Slowest sites first. A cell opens its jobs and its trend.")
+    yield ui.Legend(
+        [(ui.Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()]
+    )
+    yield ui.quiet("Darker: larger. Slowest sites first. A cell opens its jobs and its trend.")
 
 
-def _show_cell(comparison: DisplayedComparison) -> Titled | None:
+def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
     figures = [
-        Figure(f"cell-{number}", chart, chart.title, is_caption_first=True)
+        ui.Figure(f"cell-{number}", chart, chart.title, is_caption_first=True)
         for number, chart in enumerate(_draw_cell(comparison), 1)
     ]
-    trend = quiet("Trend: ratio of the daily means of equal work in all campaigns.")
+    trend = ui.quiet("Trend: ratio of the daily means of equal work in all campaigns.")
     return (
-        Titled("Jobs and trend", trend, Group("charts", *figures), anchor="cell")
+        ui.Titled("Jobs and trend", trend, ui.Group("charts", *figures), anchor="cell")
         if figures
         else None
     )
@@ -310,16 +291,16 @@ def _show_cell(comparison: DisplayedComparison) -> Titled | None:
 
 def _describe_origin(
     comparison: DisplayedComparison, description: Mapping[str, Any], delta: float
-) -> Paragraph:
+) -> ui.Paragraph:
     """Say when it was judged, from which measurements, and which effects are ignored."""
     first = comparison.rows[0]
-    parts: list[Inline] = ["Computed now from the measurements and not stored."]
+    parts: list[ui.Inline] = ["Computed now from the measurements and not stored."]
     if not comparison.is_live:
         address = link_to("comparison", comparison=first.comparison_id)
-        parts = [f"Judged {format_time(first.created_us)} · ", Link("Permanent link", address)]
+        parts = [f"Judged {format_time(first.created_us)} · ", ui.Link("Permanent link", address)]
         if comparison.form:
             address = link_to_same_page(recompute=1)
-            parts += [" · ", Link("Compare again with the latest measurements", address)]
+            parts += [" · ", ui.Link("Compare again with the latest measurements", address)]
     campaigns = description["campaigns"]
     selection = (
         "The selected measurements were not recorded"
@@ -329,54 +310,54 @@ def _describe_origin(
     parts.append(f" {selection}. Effects within {verdict_text.format_delta(delta)} are ignored.")
     for id_ in campaigns or ():
         name = f"Campaign {comparison.names.get(id_, id_)}"
-        parts += [" · ", Link(name, link_to("campaign", campaign_id=id_))]
-    return quiet(*parts)
+        parts += [" · ", ui.Link(name, link_to("campaign", campaign_id=id_))]
+    return ui.quiet(*parts)
 
 
 def _show_pooled(
     comparison: DisplayedComparison, table: DataTable, *, has_filters: bool
-) -> Titled | None:
+) -> ui.Titled | None:
     if comparison.rows[0].axis == "site" or (has_filters and not table.rows):
         return None
     if any(row.effect is not None for row in comparison.split.pooled):
-        return Titled(
+        return ui.Titled(
             "Over all sites",
             *_fold_same(comparison, table, comparison.split.pooled),
             anchor="pooled",
         )
     text = "No effect over several sites; see the notes below. "
-    downloads = Downloads(table) if table.rows else ""
-    return Titled("Over all sites", Paragraph(text, downloads), anchor="pooled")
+    downloads = ui.Downloads(table) if table.rows else ""
+    return ui.Titled("Over all sites", ui.Paragraph(text, downloads), anchor="pooled")
 
 
-def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> Titled | None:
+def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.Titled | None:
     summary = series_changes.summarize_counters(comparison.counters)
     if not summary:
         return None
     equal = f"{summary} Equal reads give equal counts, so that one job decides. All counters: "
-    listed = Paragraph(equal, *_link_files("counters"))
-    return Titled("Exact counters", listed, if_filled(counters), anchor="counters")
+    listed = ui.Paragraph(equal, *_link_files("counters"))
+    return ui.Titled("Exact counters", listed, ui.if_filled(counters), anchor="counters")
 
 
-def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> Titled:
+def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> ui.Titled:
     command = comparison.command
-    pairs = Paragraph("All pairs of jobs: ", *_link_files("pairs"))
-    store = Paragraph("To store this comparison, run:" if command else "")
-    return Titled(
+    pairs = ui.Paragraph("All pairs of jobs: ", *_link_files("pairs"))
+    store = ui.Paragraph("To store this comparison, run:" if command else "")
+    return ui.Titled(
         "Notes",
-        Bullets(notes, limit=MAX_NOTES),
+        ui.Bullets(notes, limit=MAX_NOTES),
         None if comparison.is_live else pairs,
         store,
-        Command(command) if command else None,
+        ui.Command(command) if command else None,
         anchor="notes",
     )
 
 
-def _link_files(table: str) -> Iterator[Inline]:
+def _link_files(table: str) -> Iterator[ui.Inline]:
     """Link to a table that the page does not show, or not all of it."""
-    yield Link("CSV", link_to_same_page(format="csv", table=table))
+    yield ui.Link("CSV", link_to_same_page(format="csv", table=table))
     yield " or "
-    yield Link("JSON", link_to_same_page(format="json", table=table))
+    yield ui.Link("JSON", link_to_same_page(format="json", table=table))
     yield "."
 
 

@@ -27,6 +27,7 @@ from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.columns import (
     column,
@@ -47,17 +48,6 @@ from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import Day, PageQuery, TextOrBlank
 from treehammer.web.pages.common_tables import count_messages
-from treehammer.web.sections import (
-    Badge,
-    Folded,
-    Link,
-    Links,
-    Pager,
-    Paragraph,
-    Titled,
-    headline,
-    quiet,
-)
 
 _GROUP_COLUMNS = ("test_name", VARIANT_COLUMN, "axis_root", "door", "kind")
 #: Outcomes counted by name; all others are failure classes.
@@ -118,19 +108,23 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
         {**row, "failure_message": row["message"], "implausible_reasons": ""}
         for row in failing.rows
     )
-    bad_measurements = Folded(pluralize(len(failing.rows), "measurement"), failing)
+    bad_measurements = ui.Folded(pluralize(len(failing.rows), "measurement"), failing)
     shown_failures = (messages, bad_measurements) if failing.rows else (failing,)
     sections = (
-        headline(f"{explanation or ''}"),
-        Paragraph(Badge(judged.status), f" {judged}{counted}"),
-        quiet(describe_daily_rule()),
-        Pager(list(_neighbor_links(day, site)), "Other days"),
-        Links(list(_related_links(site, day)) if judged.total else []),
-        Titled("Measurements", measured),
-        *((Titled("Failures", *shown_failures), Titled("Jobs", jobs)) if judged.total else ()),
+        ui.headline(f"{explanation or ''}"),
+        ui.Paragraph(ui.Badge(judged.status), f" {judged}{counted}"),
+        ui.quiet(describe_daily_rule()),
+        ui.Pager(list(_neighbor_links(day, site)), "Other days"),
+        ui.Links(list(_related_links(site, day)) if judged.total else []),
+        ui.Titled("Measurements", measured),
+        *(
+            (ui.Titled("Failures", *shown_failures), ui.Titled("Jobs", jobs))
+            if judged.total
+            else ()
+        ),
     )
-    crumbs = [Link("Sites by day", f"{link_to('overview')}#days")]
-    crumbs += [Link(site, link_to("site", site=site))] if site else []
+    crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
+    crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
     about = {"status": judged.status.value, "counts": outcome_counts(judged), "classes": classes}
     return PageContent(f"{site or 'No site'} on {format_day(day)}", sections, tables, about, crumbs)
 
@@ -148,14 +142,14 @@ def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
     return outcomes
 
 
-def _neighbor_links(day: date, site: str) -> Iterator[Link]:
+def _neighbor_links(day: date, site: str) -> Iterator[ui.Link]:
     for step, word in ((-1, "day before"), (1, "day after")):
         with suppress(OverflowError):
             other = day + timedelta(days=step)
-            yield Link(word, link_to("day", day=other, query={"site": site}))
+            yield ui.Link(word, link_to("day", day=other, query={"site": site}))
 
 
-def _related_links(site: str, day: date) -> Iterator[Link]:
+def _related_links(site: str, day: date) -> Iterator[ui.Link]:
     """Link to Explore for the same site and day."""
     selection = {"color": "axis_root", "site": site, "from": day, "to": day}
     for title, parameters in (
@@ -163,7 +157,7 @@ def _related_links(site: str, day: date) -> Iterator[Link]:
         ("CPU time per event by host", {"metric": "cpu_per_event_s", "by": "host"}),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
-        yield Link(title, link_to("explore", query={**parameters, **selection}))
+        yield ui.Link(title, link_to("explore", query={**parameters, **selection}))
 
 
 def _load_groups(

@@ -14,6 +14,7 @@ from treehammer.sql.core.rows import JobRow
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import Row
 from treehammer.text_formatting import format_size
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to_same_page
 from treehammer.web.labels import (
     VARIANT_COLUMN,
@@ -21,12 +22,6 @@ from treehammer.web.labels import (
 )
 from treehammer.web.page import (
     PageResources,
-)
-from treehammer.web.sections import (
-    Folded,
-    Link,
-    Log,
-    quiet,
 )
 
 #: Parameter with the attempt and name of a whole log.
@@ -38,25 +33,25 @@ _LOG_NAME = re.compile(r"\d{1,9}-\d{1,9}\.(out|err)")
 _ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
 
 
-def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> Folded:
+def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> ui.Folded:
     """Show the end of an execution's output, with links to whole logs on this machine."""
     whole = [part for link in _link_to_logs(measurement, folder) for part in (", ", link)]
     missing = (
         "The whole output is not on this machine; the submit node has it until the campaign is "
         "purged."
     )
-    return Folded(
+    return ui.Folded(
         f"End of the output, {_measurement_title(measurement, variants)}",
-        Log(measurement["log_excerpt"]),
-        quiet("Whole output: ", *whole[1:]) if whole else quiet(missing),
+        ui.Log(measurement["log_excerpt"]),
+        ui.quiet("Whole output: ", *whole[1:]) if whole else ui.quiet(missing),
         is_open=bool(measurement["failure_class"]),
     )
 
 
-def _link_to_logs(row: Row, folder: Path | None) -> Iterator[Link]:
+def _link_to_logs(row: Row, folder: Path | None) -> Iterator[ui.Link]:
     for name, size in list_logs(folder, row["round"], row["position"]):
         address = link_to_same_page(**{LOG: f"{row['attempt']}/{name}"})
-        yield Link(f"{name} ({format_size(size)})", address)
+        yield ui.Link(f"{name} ({format_size(size)})", address)
 
 
 def _measurement_title(row: Row, variants: VariantLabels) -> str:

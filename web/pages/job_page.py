@@ -26,6 +26,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.text_formatting import format_cell, format_duration, format_size
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns, hidden, variant_column
 from treehammer.web.display_formats import (
@@ -42,20 +43,6 @@ from treehammer.web.page_query import PageQuery, PathText
 from treehammer.web.pages.common_tables import count_messages, efficiency_section
 from treehammer.web.pages.execution_logs import LOG, find_output_folders, send_log, show_log
 from treehammer.web.pages.latency_figure import build_bin_table, draw_reads, sum_reads
-from treehammer.web.sections import (
-    Code,
-    Command,
-    Facts,
-    Group,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Styled,
-    Titled,
-    headline,
-    quiet,
-)
 
 _PROVENANCE = (
     "repository",
@@ -203,12 +190,12 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     command = campaign_outcome.rerun_command(campaign)
     bad_rows = [row for row in rows if _failure_reason(row)]
     sections = (
-        headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
-        quiet(
+        ui.headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
+        ui.quiet(
             f"{job.kind} job, repeat {job.repeat}, door {job.door or '–'} · ",
-            Styled(job.state, f"state {job.state}"),
+            ui.Styled(job.state, f"state {job.state}"),
         ),
-        Links(list(_related_links(store, job, rows))),
+        ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
         _describe_limit(rows),
         count_messages(bad_rows) if len(bad_rows) > 1 else None,
@@ -220,17 +207,17 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ),
         efficiency_section(explanation) if explanation.sentences else None,
         draw_reads(reads, bins),
-        Titled("Provenance", Facts(facts), anchor="ran"),
-        Titled(
+        ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
+        ui.Titled(
             "Run again",
-            Paragraph(
+            ui.Paragraph(
                 "This runs the whole campaign again; narrow ",
-                Code("--sites"),
+                ui.Code("--sites"),
                 " and ",
-                Code("-P"),
+                ui.Code("-P"),
                 " as needed.",
             ),
-            Command(command),
+            ui.Command(command),
             anchor="again",
         ),
     )
@@ -249,36 +236,38 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         tables,
         {"facts": dict(facts), "command_line": command, "explanation": explanation.sentences},
         [
-            Link("Campaigns", link_to("campaigns")),
-            Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
+            ui.Link("Campaigns", link_to("campaigns")),
+            ui.Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
         ],
     )
 
 
 def _describe_progress(
     job: JobRow, campaign: CampaignRow, *, has_started: bool
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     """Say how current the state of an unfinished job is."""
     command = f"treehammer status {campaign.id} --follow"
     if not job.state:
-        yield quiet("Only measurements of this job were received, not its state.")
+        yield ui.quiet("Only measurements of this job were received, not its state.")
     elif not has_started:
-        yield Paragraph(
+        yield ui.Paragraph(
             "The job has not started yet. Its state is as of the last query of the batch system. "
             "Query again:"
         )
-        yield Command(command)
+        yield ui.Command(command)
     elif not JobState(job.state).is_final:
-        yield quiet(
-            "The state is as of the last query of the batch system; ", Code(command), " updates it."
+        yield ui.quiet(
+            "The state is as of the last query of the batch system; ",
+            ui.Code(command),
+            " updates it.",
         )
 
 
-def _describe_limit(rows: Sequence[Row]) -> Paragraph | None:
+def _describe_limit(rows: Sequence[Row]) -> ui.Paragraph | None:
     if len(rows) < campaign_queries.MAX_JOB_MEASUREMENTS:
         return None
-    export = Code("treehammer export")
-    return Paragraph("Not all measurements are shown; ", export, " writes them all.")
+    export = ui.Code("treehammer export")
+    return ui.Paragraph("Not all measurements are shown; ", export, " writes them all.")
 
 
 def _describe_attempt(
@@ -288,23 +277,23 @@ def _describe_attempt(
     measured: Sequence[Row],
     folder: Path | None,
     variants: VariantLabels,
-) -> Titled:
+) -> ui.Titled:
     """Show an attempt: its end, measurements, node, storage and logs."""
     titles = {"Node": _NODE_COLUMNS, "Load on the node": _CIRCUMSTANCE_COLUMNS}
     facts = {
-        title: Facts(list(_shared_values(measured, names)))
+        title: ui.Facts(list(_shared_values(measured, names)))
         for title, names in {**titles, "Storage": _STORAGE_COLUMNS}.items()
     }
     shown = [
-        Group("", Titled(title, values, level=3))
+        ui.Group("", ui.Titled(title, values, level=3))
         for title, values in facts.items()
         if values or title in titles
     ]
-    return Titled(
+    return ui.Titled(
         f"Attempt {number}",
         *_describe_end(row),
         table,
-        Group("columns", *shown) if facts["Node"] else None,
+        ui.Group("columns", *shown) if facts["Node"] else None,
         *(
             show_log(measurement, folder, variants)
             for measurement in measured
@@ -314,19 +303,19 @@ def _describe_attempt(
     )
 
 
-def _describe_end(row: AttemptRow | None) -> Iterator[Section]:
+def _describe_end(row: AttemptRow | None) -> Iterator[ui.Section]:
     if row is None:
-        yield quiet("No report from the batch system yet.")
+        yield ui.quiet("No report from the batch system yet.")
         return
     parts = [f", started {format_time(row.started_us)}"] if row.started_us else []
     if row.started_us and row.ended_us:
         parts.append(f", took {format_duration((row.ended_us - row.started_us) / 1e6)}")
     if row.exit_code is not None:
         parts.append(f", exit code {row.exit_code}")
-    yield Paragraph(Styled(row.state, f"state {row.state}"), *parts)
+    yield ui.Paragraph(ui.Styled(row.state, f"state {row.state}"), *parts)
     if row.failure_class:
         message = f": {row.message}" if row.message else ""
-        yield Paragraph(Styled(row.failure_class, "slower"), message)
+        yield ui.Paragraph(ui.Styled(row.failure_class, "slower"), message)
 
 
 def _explain_trouble(
@@ -358,13 +347,13 @@ def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
         )
 
 
-def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[Link]:
+def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[ui.Link]:
     """Link to the job's site, days and comparable measurements."""
-    yield Link(job.site, link_to("site", site=job.site))
+    yield ui.Link(job.site, link_to("site", site=job.site))
     for number in sorted({row["day"] for row in rows}):
         day = day_from_number(number)
         title = f"{job.site} on {format_day(day)}"
-        yield Link(title, link_to("day", day=day, query={"site": job.site}))
+        yield ui.Link(title, link_to("day", day=day, query={"site": job.site}))
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
         return
@@ -387,7 +376,7 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[L
     ):
         recorded_variants = site_history.list_recorded_variants(store, variants, site)
         query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
-        yield Link(title, link_to("explore", query=query))
+        yield ui.Link(title, link_to("explore", query=query))
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:

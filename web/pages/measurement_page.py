@@ -20,6 +20,7 @@ from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_size
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import (
     DisplayUnit,
@@ -45,19 +46,6 @@ from treehammer.web.labels import head_column
 from treehammer.web.page import PageContent, PageRequest, page
 from treehammer.web.page_query import FormInput, PageQuery, PathText, Text
 from treehammer.web.pages.latency_figure import chart_histograms
-from treehammer.web.sections import (
-    Code,
-    Figure,
-    Folded,
-    Form,
-    Group,
-    Link,
-    Log,
-    Paragraph,
-    Section,
-    Titled,
-    quiet,
-)
 
 #: Groups in which a difference is a change of the environment.
 _ENVIRONMENT = ("Software", "Node", "Storage")
@@ -128,27 +116,27 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     others = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
     choice = FormInput("with", "Compare with", other, {"": "–", **others})
     sections = (
-        quiet(
+        ui.quiet(
             "Measurement ",
-            Code(identity),
+            ui.Code(identity),
             f", {a['kind']}, round {a['round']}, position {a['position']}, attempt {a['attempt']}: "
             f"{classify_outcome(a)} · ",
-            Link("Record as JSON", link_to("measurement", measurement_id=identity)),
+            ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
-        Form([choice], "Compare") if others else None,
+        ui.Form([choice], "Compare") if others else None,
         *(_name_other(b) if b else ()),
-        Titled("What differs", differences, anchor="differences") if b else None,
-        Folded("End of the output", Log(a["log_excerpt"]), is_open=True)
+        ui.Titled("What differs", differences, anchor="differences") if b else None,
+        ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
         if a["log_excerpt"]
         else None,
-        Group("charts", *figures),
-        *(Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
+        ui.Group("charts", *figures),
+        *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
     )
     return PageContent(
         _title_measurement(a),
         sections,
         (differences, *tables),
-        crumbs=[Link("Job", link_to("job", job_id=a["job_id"]))],
+        crumbs=[ui.Link("Job", link_to("job", job_id=a["job_id"]))],
     )
 
 
@@ -181,13 +169,13 @@ def _title_measurement(row: Mapping[str, Any]) -> str:
     return f"{row['variant_label'] or row['kind']} at {row['site']}"
 
 
-def _name_other(other: Mapping[str, Any]) -> Iterator[Section]:
+def _name_other(other: Mapping[str, Any]) -> Iterator[ui.Section]:
     address = link_to("measurement-page", measurement_id=other["measurement_id"])
-    link = Link(_title_measurement(other), address)
-    yield Paragraph("A is this measurement, B is ", link, ".")
+    link = ui.Link(_title_measurement(other), address)
+    yield ui.Paragraph("A is this measurement, B is ", link, ".")
 
 
-def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
+def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[ui.Figure]:
     """Draw phases and read latencies, if they were recorded."""
     phases = chart_phases({name and _title_side(name, row): row for name, row in sides.items()})
     latencies = chart_histograms(
@@ -196,10 +184,10 @@ def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
     if phases:
         caption = "Time by phase: medians over the counted passes, and what precedes them once"
         title = "Time by phase"
-        yield Figure("phases", phases, caption, title=title, is_caption_first=True)
+        yield ui.Figure("phases", phases, caption, title=title, is_caption_first=True)
     if latencies:
         title = "Reads by latency"
-        yield Figure("latencies", latencies, title, title=title, is_caption_first=True)
+        yield ui.Figure("latencies", latencies, title, title=title, is_caption_first=True)
 
 
 def _title_side(name: str, row: Mapping[str, Any]) -> str:

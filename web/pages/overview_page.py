@@ -34,6 +34,7 @@ from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.display_formats import (
@@ -77,26 +78,6 @@ from treehammer.web.pages.overview_tiles import (
     sort_by_state,
     sort_worst_first,
     tile_of_slowest,
-)
-from treehammer.web.sections import (
-    Badge,
-    Bullets,
-    Code,
-    Command,
-    Form,
-    Group,
-    Legend,
-    Link,
-    Links,
-    Live,
-    Paragraph,
-    Section,
-    TableSection,
-    Tile,
-    Tiles,
-    Titled,
-    headline,
-    quiet,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -175,16 +156,16 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
     worst_first = sort_worst_first(lines, current, inefficient)
     matrix = _make_matrix(worst_first, days, by, current, linked, efficiencies)
     central = [row for row in states if row.subject_kind == CENTRAL]
-    board = Group(
+    board = ui.Group(
         f"board{' stacked-board' if len(days) > 14 else ''}",
-        Titled(
+        ui.Titled(
             "Sites by day",
-            Form(query.list_inputs(to=None, days=(), by=SITE_KINDS)),
+            ui.Form(query.list_inputs(to=None, days=(), by=SITE_KINDS)),
             *map(_describe_central, central),
             *_show_matrix(store, query, matrix, lines, tables[0], has_states=bool(current)),
             anchor="days",
         ),
-        Group("", *_show_news(changes, _fold_verdicts(verdicts, latest), running)),
+        ui.Group("", *_show_news(changes, _fold_verdicts(verdicts, latest), running)),
     )
     storage_table = make_day_table(
         "storages",
@@ -195,9 +176,9 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         site_address=_make_site_linker(linked),
     )
     sections = (
-        Live(
-            Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
-            Tiles(
+        ui.Live(
+            ui.Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
+            ui.Tiles(
                 build_tiles(
                     lines,
                     current,
@@ -214,10 +195,10 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         else None,
         _link_figures(),
         board,
-        Titled(
+        ui.Titled(
             "Storages under load",
-            TableSection(storage_table, "newest", tables[3]),
-            quiet(load_operations_rule().describe()),
+            ui.TableSection(storage_table, "newest", tables[3]),
+            ui.quiet(load_operations_rule().describe()),
             anchor="storages",
         )
         if storages
@@ -245,13 +226,13 @@ def _first_recent_day() -> int:
     return day_number(days_until(today(), EFFICIENCY_DAYS)[0])
 
 
-def _link_figures() -> Links:
+def _link_figures() -> ui.Links:
     trend = {"by": "day", "color": "site", "view": "relative"}
-    return Links(
+    return ui.Links(
         [
-            Link("CPU efficiency by site (study S0)", link_to("s0")),
-            Link("Trend by day", link_to("explore", query=trend)),
-            Link(
+            ui.Link("CPU efficiency by site (study S0)", link_to("s0")),
+            ui.Link("Trend by day", link_to("explore", query=trend)),
+            ui.Link(
                 "Read latency by site",
                 link_to("explore", query={"by": "site", "view": "latency"}),
             ),
@@ -260,11 +241,11 @@ def _link_figures() -> Links:
     )
 
 
-def _describe_central(event: StatusChangeRow) -> Paragraph:
-    return headline(
-        Badge("warning"),
+def _describe_central(event: StatusChangeRow) -> ui.Paragraph:
+    return ui.headline(
+        ui.Badge("warning"),
         f" Central since {format_time(event.since_us)}: {event.reason}. No site is excluded for it (",
-        Link("evidence", link_to("state-change", change=event.id)),
+        ui.Link("evidence", link_to("state-change", change=event.id)),
         ").",
     )
 
@@ -277,58 +258,60 @@ def _show_matrix(
     exported: DataTable,
     *,
     has_states: bool,
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     """Show the table of sites by day with its legend and rule, or when the last measurements were."""
     if not matrix.rows:
         newest = overview_queries.find_last_day(store)
         if not newest:
-            yield Paragraph("No measurements yet.")
+            yield ui.Paragraph("No measurements yet.")
             return
         day = day_from_number(newest)
-        link = Link(format_day(day), link_to_same_page(to=day))
-        yield Paragraph("No measurements in this period. The last ones are from ", link, ".")
+        link = ui.Link(format_day(day), link_to_same_page(to=day))
+        yield ui.Paragraph("No measurements in this period. The last ones are from ", link, ".")
         return
-    yield TableSection(matrix, "newest", exported)
-    yield Legend(
-        [(Badge(choose_letter(state), state.value), state.value) for state in _SHOWN_STATES]
+    yield ui.TableSection(matrix, "newest", exported)
+    yield ui.Legend(
+        [(ui.Badge(choose_letter(state), state.value), state.value) for state in _SHOWN_STATES]
     )
-    evaluated = (" The state is that of the ", Link("last evaluation", link_to("sites")), ".")
-    yield quiet(
+    evaluated = (" The state is that of the ", ui.Link("last evaluation", link_to("sites")), ".")
+    yield ui.quiet(
         f"{describe_daily_rule()} Jobs without any measurement are not counted.",
         *(evaluated if has_states else ()),
     )
     silent = sorted({*overview_queries.list_sites(store, query.by)} - {line.site for line in lines})
     if silent:
-        yield quiet(f"Sites without measurements in this period: {_name_sites(silent)}.")
+        yield ui.quiet(f"Sites without measurements in this period: {_name_sites(silent)}.")
 
 
 def _show_news(
     changes: Sequence[ChangeSentence], verdicts: DataTable, running: DataTable
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     """Show what changed, the latest comparisons and what runs, each with how to start."""
-    yield Titled(
+    yield ui.Titled(
         "Since yesterday",
-        Bullets([change.paragraph for change in changes], limit=MAX_CHANGES)
-        or Paragraph("No measurements or submissions since yesterday."),
+        ui.Bullets([change.paragraph for change in changes], limit=MAX_CHANGES)
+        or ui.Paragraph("No measurements or submissions since yesterday."),
         anchor="changes",
     )
     compare = (
-        Paragraph("No comparisons yet. Compare two measured releases:"),
-        Command("treehammer compare 6.38.00 6.40.00"),
+        ui.Paragraph("No comparisons yet. Compare two measured releases:"),
+        ui.Command("treehammer compare 6.38.00 6.40.00"),
     )
-    yield Titled("Latest verdicts", *([verdicts] if verdicts.rows else compare), anchor="verdicts")
-    counted = quiet(
+    yield ui.Titled(
+        "Latest verdicts", *([verdicts] if verdicts.rows else compare), anchor="verdicts"
+    )
+    counted = ui.quiet(
         "Measurements are counted as they arrive. Job states are as of the last ",
-        Code("treehammer status"),
+        ui.Code("treehammer status"),
         " or ",
-        Code("collect"),
+        ui.Code("collect"),
         ".",
     )
     submit = (
-        Paragraph("Nothing is running. Start a campaign:"),
-        Command("treehammer submit ttree-read --wait"),
+        ui.Paragraph("Nothing is running. Start a campaign:"),
+        ui.Command("treehammer submit ttree-read --wait"),
     )
-    yield Titled(
+    yield ui.Titled(
         "Running campaigns", *((running, counted) if running.rows else submit), anchor="running"
     )
 
@@ -430,7 +413,7 @@ def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
     return DataTable("storage_days", "Storages under load by day", listed, rows)
 
 
-def _tile_of_slowest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> Tile | None:
+def _tile_of_slowest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> ui.Tile | None:
     titles = {row["comparison_id"]: row["compared"] for row in verdicts.rows}
     return tile_of_slowest(latest, lambda summary: titles[summary.first_verdict.comparison_id])
 

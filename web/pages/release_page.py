@@ -30,6 +30,7 @@ from treehammer.sql.watch.alarms import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
 from treehammer.web.display_formats import (
@@ -46,15 +47,6 @@ from treehammer.web.page_query import PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import (
     build_change_point_table,
     list_recent_changes,
-)
-from treehammer.web.sections import (
-    Bullets,
-    Figure,
-    Form,
-    Link,
-    Paragraph,
-    Titled,
-    table_of_values,
 )
 
 #: Releases in a chart: as many as there are colors.
@@ -105,18 +97,18 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     has_form = bool(choices["metric"])
     sections = (
         table,
-        Form(form) if has_form else None,
-        Paragraph("No ratios of these series in the last 90 days.")
+        ui.Form(form) if has_form else None,
+        ui.Paragraph("No ratios of these series in the last 90 days.")
         if has_form and not charts
         else None,
         *(_show_ratios(query, chart, number) for number, chart in enumerate(charts, 1)),
-        table_of_values(ratios) if ratios.rows else None,
+        ui.table_of_values(ratios) if ratios.rows else None,
     )
-    crumbs = [Link("Changes over time", link_to("changes"))]
+    crumbs = [ui.Link("Changes over time", link_to("changes"))]
     return PageContent(f"ROOT {query.release}", sections, (table, ratios), crumbs=crumbs)
 
 
-def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> Titled:
+def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> ui.Titled:
     """Show the chart of a test, with the changes that its marks number."""
     series = "the chosen series" if query.site or query.variant else "all sites and variants"
     gaps = (
@@ -130,10 +122,10 @@ def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> Titled:
     )
     marks = [text for _, text in chart.marks]
     first = chart.marks[0][0] if chart.marks else 1
-    return Titled(
+    return ui.Titled(
         chart.test,
-        Figure(f"test-{number}", chart.drawing, caption),
-        Bullets(marks, first=first),
+        ui.Figure(f"test-{number}", chart.drawing, caption),
+        ui.Bullets(marks, first=first),
         anchor=f"test{number}",
     )
 

@@ -35,6 +35,7 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.columns import column, columns, count_columns, variant_column
 from treehammer.web.display_formats import (
@@ -69,25 +70,6 @@ from treehammer.web.pages.site_standing import (
     MAX_PARTS,
     SiteQuery,
     describe_standing,
-)
-from treehammer.web.sections import (
-    Badge,
-    Bullets,
-    Figure,
-    Folded,
-    Form,
-    Group,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Styled,
-    TableSection,
-    Titled,
-    headline,
-    if_filled,
-    quiet,
-    table_of_values,
 )
 
 _ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
@@ -155,9 +137,9 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     charts = build_door_charts(door_days, tables["changes"].rows, query)
     sections = (
         _list_states(tables["states"].rows),
-        headline(_explain_last_day(store, site, tables)),
-        headline(standing.sentence),
-        Links([Link(*pair) for pair in _link_to_explore(store, query)]),
+        ui.headline(_explain_last_day(store, site, tables)),
+        ui.headline(standing.sentence),
+        ui.Links([ui.Link(*pair) for pair in _link_to_explore(store, query)]),
         _build_form(query, works),
         _compare_with_similar(
             query, tables, build_site_chart(points, tables["changes"].rows, query)
@@ -165,16 +147,16 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         _list_steps(tables["changepoints"]),
         efficiency_section(explanation),
         _describe_doors(tables, charts),
-        Titled("State", if_filled(tables["state_changes"]), anchor="states"),
-        Titled(
+        ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states"),
+        ui.Titled(
             "Outcomes",
             tables["outcomes"],
-            quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
+            ui.quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
             anchor="outcomes",
         ),
-        Titled(
+        ui.Titled(
             "Workloads",
-            TableSection(_build_work_matrix(works), exported=tables["works"]),
+            ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
             anchor="work",
         ),
     )
@@ -183,38 +165,38 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         sections,
         tuple(tables.values()),
         {"standing": standing.sentence, "explanation": explanation.sentences},
-        crumbs=[Link("Sites", link_to("sites"))],
+        crumbs=[ui.Link("Sites", link_to("sites"))],
     )
 
 
-def _list_states(states: Sequence[Row]) -> Bullets:
+def _list_states(states: Sequence[Row]) -> ui.Bullets:
     """List the current states; states that share an explanation have it once."""
     items, previous = [], ""
     for state in states:
         explanation = state["explanation"] if state["explanation"] != previous else ""
         previous = state["explanation"]
-        evidence = Link("evidence", link_to("state-change", change=state["id"]))
+        evidence = ui.Link("evidence", link_to("state-change", change=state["id"]))
         since = f" {state['of']}, since {format_time(state['since_us'])} by {state['cause']}: "
         text = f"{since}{state['reason']}{explanation and f'. {explanation}'} ("
-        items.append(Paragraph(Badge(state["state"]), text, evidence, ")"))
-    return Bullets(items, "states")
+        items.append(ui.Paragraph(ui.Badge(state["state"]), text, evidence, ")"))
+    return ui.Bullets(items, "states")
 
 
-def _build_form(query: SiteQuery, works: Sequence[Workload]) -> Form:
+def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
     filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
     metrics = {name: head_column(name) for name in ROLLUP_METRICS}
-    return Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
+    return ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
 
 
 def _compare_with_similar(
     query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
-) -> Titled:
+) -> ui.Titled:
     """Compare the site with similar ones: over time, by parts of the difference, and by conditions."""
     metric = METRICS_BY_NAME[query.metric]
     unit = f" In {metric.unit}." if metric.unit not in ("", "1") else ""
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
-    about = Paragraph(Styled(metric.meaning, tooltip=metric.name), unit, better)
-    return Titled(
+    about = ui.Paragraph(ui.Styled(metric.meaning, tooltip=metric.name), unit, better)
+    return ui.Titled(
         "Comparison with similar sites",
         about,
         *(
@@ -228,13 +210,13 @@ def _compare_with_similar(
 
 def _detail_comparison(
     query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
-) -> Iterator[Section | None]:
+) -> Iterator[ui.Section | None]:
     if chart:
-        marks = [" Numbered lines are ", Link("changes", "#changed"), "."]
-        yield Figure(
+        marks = [" Numbered lines are ", ui.Link("changes", "#changed"), "."]
+        yield ui.Figure(
             "trend",
             chart,
-            Paragraph(
+            ui.Paragraph(
                 "Difference from the median of similar sites on the same work in per cent, by "
                 f"{'week' if query.is_weekly else 'day'} (UTC), from {query.first} to {query.last}, so "
                 "that another mix of work is no change; bars are the RMS of executions around the mean "
@@ -243,65 +225,65 @@ def _detail_comparison(
             ),
         )
     else:
-        yield Paragraph(
+        yield ui.Paragraph(
             "No other site did the same work in this period, so there is no comparison. Choose a "
             "longer period, or run the same test at other sites."
         )
     if tables["parts"].rows:
         yield tables["parts"]
-        yield quiet(
+        yield ui.quiet(
             "Parts of one kind add up to the difference. A part is large when it differs much, or is "
             "much of the work."
         )
-    yield if_filled(tables["contrasts"])
-    yield Folded("How similar sites are chosen", quiet(peer_comparison.SIMILAR_SITES_TEXT))
-    yield table_of_values(tables["series"])
+    yield ui.if_filled(tables["contrasts"])
+    yield ui.Folded("How similar sites are chosen", ui.quiet(peer_comparison.SIMILAR_SITES_TEXT))
+    yield ui.table_of_values(tables["series"])
 
 
-def _explain_no_measurements(query: SiteQuery) -> Paragraph:
+def _explain_no_measurements(query: SiteQuery) -> ui.Paragraph:
     matched, remedy = (
         (" match the filters", ", or “all” in the filters") if query.filters else ("", "")
     )
-    return Paragraph(
+    return ui.Paragraph(
         f"No good measurements with {title_column(query.metric)} in this period{matched}. Choose a "
         f"longer period{remedy}."
     )
 
 
-def _list_steps(changepoints: DataTable) -> Titled | None:
-    note = quiet(
+def _list_steps(changepoints: DataTable) -> ui.Titled | None:
+    note = ui.quiet(
         "Steps of the last 90 days, regardless of the filters above; see ",
-        Link("all changes", link_to("changes")),
+        ui.Link("all changes", link_to("changes")),
         ".",
     )
     if not changepoints.rows:
         return None
-    return Titled("Slower or faster since", changepoints, note, anchor="since")
+    return ui.Titled("Slower or faster since", changepoints, note, anchor="since")
 
 
-def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> Titled:
+def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> ui.Titled:
     figures = [
-        Figure(f"doors-{number}", chart, chart.title, is_caption_first=True)
+        ui.Figure(f"doors-{number}", chart, chart.title, is_caption_first=True)
         for number, chart in enumerate(charts, 1)
     ]
-    by_door = Titled(
+    by_door = ui.Titled(
         "Time by door",
-        Group("charts", *figures),
-        quiet(
+        ui.Group("charts", *figures),
+        ui.quiet(
             "Each kind of work is compared with its own mean over all doors and days shown, so another "
             "mix of work is no change. Numbered lines are changes of a server's version."
         ),
-        table_of_values(tables["door_days"]),
+        ui.table_of_values(tables["door_days"]),
         anchor="doordays",
         level=3,
     )
-    return Titled(
+    return ui.Titled(
         "Doors and middleware",
         tables["state"],
-        Titled(
+        ui.Titled(
             "Changes",
             tables["changes"],
-            quiet(
+            ui.quiet(
                 "Derived from the last complete measurement of each variant on each day. A change is a "
                 "difference from the previous measured day; days without a report are skipped."
             ),
