@@ -46,11 +46,7 @@ class TableArrangement:
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str], table: str) -> TableArrangement:
-        """Read the order (``sort-TABLE=[-]KEY``) and filter (``find-TABLE=WORDS``) of a table.
-
-        Raises:
-            ConfigError: the filter is too long.
-        """
+        """Read the order (``sort-TABLE=[-]KEY``) and filter (``find-TABLE=WORDS``) of a table."""
         order = parameters.get(f"{_SORT}{table}", "")
         text = parameters.get(f"{_FIND}{table}", "")
         if len(text) > _MAX_FILTER_LENGTH:
@@ -62,11 +58,7 @@ class TableArrangement:
         return bool(self.key or self.words)
 
     def apply(self, table: DataTable) -> DataTable:
-        """Filter and sort all rows of a table.
-
-        Raises:
-            ConfigError: the table has no such column.
-        """
+        """Filter and sort all rows of a table; unknown columns are refused."""
         if not self or not table.is_arrangeable:
             return table
         rows = [row for row in table.rows if self._matches(table, row)]
@@ -85,12 +77,7 @@ class TableArrangement:
             first, second = second, first
         if self.key != column.key:
             return first
-        return second if self.current_order == first else None
-
-    @property
-    def current_order(self) -> str:
-        """Value of the parameter that requests this order; '' for the table's own."""
-        return f"-{self.key}" if self.descending and self.key else self.key
+        return second if self.descending == (first != column.key) else None
 
     def direction(self, column: TableColumn) -> str:
         """Return the value of ``aria-sort`` for a column's heading; '' if it is not sorted."""
@@ -163,12 +150,7 @@ class HeadingLink:
 
 @dataclass(frozen=True)
 class ArrangedTable:
-    """A filtered and sorted table.
-
-    Attributes:
-        table: with the rows in the requested order.
-        arrangement: requested order and filter.
-    """
+    """A table with the rows in the requested order."""
 
     table: DataTable
     arrangement: TableArrangement
@@ -198,10 +180,6 @@ class ArrangedTable:
 
 
 def arrange_table(table: DataTable) -> ArrangedTable:
-    """Arrange a table as the parameters of the page request.
-
-    Raises:
-        ConfigError: the request names an unknown column.
-    """
+    """Arrange a table as the parameters of the page request; unknown columns are refused."""
     arrangement = TableArrangement.parse(CURRENT_REQUEST.get().query_params, table.name)
     return ArrangedTable(arrangement.apply(table), arrangement)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,6 @@ from treehammer.web.labels import head_axis, head_column, title_column
 #: Convert a date into a database day number (YYYYMMDD).
 day_number = day_numbers.day_to_number
 
-_ONE_DAY = timedelta(days=1)
 _UNIT_STEPS = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
     "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
@@ -54,16 +53,9 @@ def midnight_us(day: date) -> int:
 
 
 def days_until(last: date, count: int) -> list[date]:
-    """List ``count`` consecutive days ending with ``last``."""
-    return list(_iter_days_until(last, count))
-
-
-def _iter_days_until(last: date, count: int) -> Iterator[date]:
-    for distance in reversed(range(count)):
-        try:
-            yield last - distance * _ONE_DAY
-        except OverflowError:
-            continue
+    """List ``count`` consecutive days ending with ``last``, as far as the calendar has them."""
+    first = max(last.toordinal() - count + 1, 1)
+    return list(map(date.fromordinal, range(first, last.toordinal() + 1)))
 
 
 def format_day(day: date) -> str:
@@ -157,19 +149,13 @@ class EfficiencyExplanation:
 
 
 def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> EfficiencyExplanation:
-    """Explain measurements as ``treehammer explain`` does.
-
-    Args:
-        subject: measured site, job or campaign, for the first sentence.
-        rows: measurements with :data:`.DIAGNOSIS_COLUMNS`.
-        note: further sentence below the table.
-    """
+    """Explain measurements with :data:`.DIAGNOSIS_COLUMNS` as ``treehammer explain`` does."""
     diagnosis = diagnose_efficiency(rows)
     columns = (
         TableColumn("part", "part of the wall time"),
-        TableColumn("wall_s", "s", _format_seconds, is_number=True),
+        TableColumn("wall_s", "s", "{:.1f}".format, is_number=True),
         TableColumn("share", "share", format_share, is_number=True),
-        TableColumn("without_cpu_s", "without CPU, s", _format_seconds, is_number=True),
+        TableColumn("without_cpu_s", "without CPU, s", "{:.1f}".format, is_number=True),
     )
     text = (
         "Timed measurements without failure, all passes; the parts add up to their wall time. "
@@ -184,10 +170,6 @@ def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> Eff
         note=text.strip(),
     )
     return EfficiencyExplanation(diagnosis.describe(subject) if diagnosis else (), table)
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.1f}"
 
 
 @cache

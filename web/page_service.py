@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,6 @@ from starlette.routing import Route
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable
 from treehammer.version import __version__
 from treehammer.web.addresses import (
     CSV,
@@ -86,11 +85,7 @@ class FigureFiles:
         self._cached: OrderedDict[str, bytes] = OrderedDict()
 
     def draw_file(self, form: str, drawing: Mapping[str, Any]) -> bytes:
-        """Draw a file, or return it from the cache.
-
-        Args:
-            form: one of :data:`treehammer.web.figures.drawing.FIGURE_FORMATS`.
-            drawing: input of the subprocess, serializable as JSON.
+        """Draw a file in one of the :data:`.FIGURE_FORMATS`, or return it from the cache.
 
         Raises:
             RequestRefusedError: drawing failed or timed out.
@@ -187,15 +182,7 @@ class PageContext:
         compress: bool = True,
         pool: QueryPool | None = None,
     ) -> Route:
-        """Create the route of a page.
-
-        Args:
-            path: in Starlette's notation.
-            handle_page: collects the data of the page.
-            name: name of the route, for links.
-            compress: compress with gzip; not for files that support range requests.
-            pool: a pool of its own for slow queries; None for the common one.
-        """
+        """Create the route of a page, see :class:`~treehammer.web.page.Page`."""
 
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
@@ -281,11 +268,7 @@ class PageContext:
 
 @asynccontextmanager
 async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
-    """Wait for a free slot and hold it.
-
-    Raises:
-        RequestRefusedError: no slot was free within :data:`QUEUE_TIMEOUT_S`.
-    """
+    """Wait up to :data:`QUEUE_TIMEOUT_S` for a free slot and hold it."""
     token = object()
     try:
         with anyio.fail_after(QUEUE_TIMEOUT_S):
@@ -305,23 +288,18 @@ def tables_response(
     *,
     about: Mapping[str, Any] | None = None,
 ) -> Response:
-    """Send all tables of a page, or the requested one, as CSV or JSON.
-
-    Args:
-        content: of the page.
-        request: may name a table.
-        output_format: CSV or JSON.
-        about: further JSON members beside the tables.
-
-    Raises:
-        RequestRefusedError: the table does not exist.
-        ConfigError: the request names an unknown column.
-    """
+    """Send all tables of a page, or the requested one, as CSV or JSON, with values about it."""
     parameters = request.query_params
+    tables, name = content.exported_tables, parameters.get("table")
     chosen = [
         TableArrangement.parse(parameters, table.name).apply(table)
-        for table in _select_tables(content, parameters.get("table"))
+        for table in tables
+        if name in (None, "", table.name)
     ]
+    if not chosen:
+        table_names = ", ".join(table.name for table in tables)
+        had = f"; it has {table_names}" if table_names else ""
+        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
     headers = {"Cache-Control": "no-store"}
     if output_format == CSV:
         headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
@@ -331,21 +309,6 @@ def tables_response(
     if about is not None:
         body["about"] = about
     return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
-
-
-def _select_tables(content: PageContent, name: str | None) -> Sequence[DataTable]:
-    """Select the named table of a page, or all.
-
-    Raises:
-        RequestRefusedError: the page has no such table.
-    """
-    tables = content.exported_tables
-    chosen = [table for table in tables if table.name == name] if name else tables
-    if not chosen:
-        table_names = ", ".join(table.name for table in tables)
-        had = f"; it has {table_names}" if table_names else ""
-        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
-    return chosen
 
 
 def error_sentence(error: TreehammerError) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from treehammer.analysis.comparison.limit_outcomes import judge_limits
@@ -14,7 +14,7 @@ from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount, count_campaign
+from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign
 from treehammer.sql.read.cost_queries import fetch_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
@@ -64,22 +64,16 @@ REFRESH_INTERVAL_S = 5
     ),
 )
 def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
-    """Build the page; ``?part=progress`` selects the part that changes during jobs.
-
-    Raises:
-        ConfigError: a filter of jobs has an unknown value.
-        NothingToDoError: the campaign does not exist.
-    """
+    """Build the page; ``?part=progress`` selects the part that changes during jobs."""
     store, query = request.store, request.query
     campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
     count = count_campaign(store, campaign.id, time.time_ns() // 1000)
-    progress = make_progress(store, campaign, count)
+    progress = CampaignProgress(store, campaign, count)
     sites = build_site_table(campaign, count)
     failures = build_failure_table(store, campaign, count, progress.no_failures_text)
     unsupported = build_unsupported_table(campaign, count)
-    fingerprint = hashlib.sha256(
-        repr((progress, sites, failures, unsupported)).encode()
-    ).hexdigest()[:16]
+    shown = [progress.as_dict(), *(table.rows for table in (sites, failures, unsupported))]
+    fingerprint = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
     live = ui.Live(
         *_list_progress(campaign, progress),
         ui.Titled("Failures", failures, ui.if_filled(unsupported), anchor="failures"),
@@ -99,15 +93,27 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
     limits = _build_limit_table(store, campaign)
     jobs, job_count = build_job_table(store, query)
     pages = count_pages(job_count, JOBS_PER_PAGE)
-    facts = describe_provenance(store, campaign)
+    facts = list(_describe_provenance(store, campaign))
     command = campaign_outcome.rerun_command(campaign)
     render = campaign_outcome.rerun_command(campaign, "render")
+    changed = ""
+    if campaign.dirty:
+        changed = (
+            "The test was submitted with uncommitted changes; this command runs it without them."
+        )
+    elif not campaign.commit_id:
+        changed = "The test was read from a folder that may have changed since."
     form = _build_form(query, count, (*failures.rows, *unsupported.rows))
     anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]
     sections = (
-        ui.quiet(*_describe_submission(campaign)),
+        ui.quiet(
+            f"Test {campaign.test_name}{' at ' if campaign.commit_id else ''}",
+            ui.Code(campaign.commit_id[:12]) if campaign.commit_id else "",
+            f"{', with uncommitted changes' if campaign.dirty else ''} · submitted "
+            f"{format_time(campaign.created_us)}",
+        ),
         ui.quiet(_describe_cost(store, campaign)),
-        ui.Links([*list_related_links(campaign), *anchors], "Results of the campaign"),
+        ui.Links([*_list_related_links(campaign), *anchors], "Results of the campaign"),
         live,
         ui.if_filled(messages),
         ui.Titled("Limits of the test", limits, anchor="expected")
@@ -116,7 +122,7 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
         ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
         ui.Titled(
             "Run again",
-            ui.Paragraph(_explain_rerun(campaign)),
+            ui.Paragraph(changed),
             ui.Command(command),
             ui.Paragraph("Show the submit descriptions without submitting them:"),
             ui.Command(render),
@@ -159,15 +165,6 @@ def _describe_cost(store: Store, campaign: CampaignRow) -> str:
     return f"Cost: {used}{total}."
 
 
-def _describe_submission(campaign: CampaignRow) -> Iterator[ui.Inline]:
-    yield f"Test {campaign.test_name}"
-    if campaign.commit_id:
-        yield " at "
-        yield ui.Code(campaign.commit_id[:12])
-    dirty = ", with uncommitted changes" if campaign.dirty else ""
-    yield f"{dirty} · submitted {format_time(campaign.created_us)}"
-
-
 def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterator[ui.Section]:
     planned = progress.planned or 1
     yield ui.Paragraph(progress.sentence, role="status")
@@ -183,20 +180,8 @@ def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterato
     )
 
 
-def _explain_rerun(campaign: CampaignRow) -> str:
-    if campaign.dirty:
-        return "The test was submitted with uncommitted changes; this command runs it without them."
-    if not campaign.commit_id:
-        return "The test was read from a folder that may have changed since."
-    return ""
-
-
 def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]) -> ui.Form:
-    """Build the filters of jobs.
-
-    Raises:
-        ConfigError: the campaign has no jobs at the site.
-    """
+    """Build the filters of jobs; a site without jobs is refused."""
     job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
     query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
     failures = {*(row["failure"] for row in bad_rows), query.failure} - {""}
@@ -215,7 +200,6 @@ def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
     return make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
 
 
-@dataclass(frozen=True)
 class CampaignProgress:
     """Progress of a campaign.
 
@@ -226,10 +210,14 @@ class CampaignProgress:
         as_of_us: latest start or end of a job known from its batch system, None before the first.
     """
 
-    count: MeasurementCount
-    planned: int
-    remaining_s: float | None
-    as_of_us: int | None
+    def __init__(self, store: Store, campaign: CampaignRow, count: CampaignCount) -> None:
+        self.count = count.total
+        self.planned = campaign.planned_measurements or count.total.planned
+        # One significant digit: the estimate is not better, and the page should not flicker.
+        seconds = count.remaining_s
+        self.remaining_s = None if seconds is None else float(f"{seconds:.1g}")
+        span = campaign_queries.fetch_time_span_us(store, campaign.id)
+        self.as_of_us = span[1] if span else None
 
     @property
     def is_finished(self) -> bool:
@@ -281,24 +269,7 @@ class CampaignProgress:
         }
 
 
-def make_progress(store: Store, campaign: CampaignRow, count: CampaignCount) -> CampaignProgress:
-    """Make the progress of a campaign from its count."""
-    span = campaign_queries.fetch_time_span_us(store, campaign.id)
-    remaining_s = count.remaining_s
-    if remaining_s is not None:
-        # One significant digit: the estimate is not better, and the page should not flicker.
-        remaining_s = float(f"{remaining_s:.1g}")
-    planned = campaign.planned_measurements or count.total.planned
-    return CampaignProgress(count.total, planned, remaining_s, span and span[1])
-
-
-def describe_provenance(store: Store, campaign: CampaignRow) -> list[tuple[str, str]]:
-    """Describe the origin of the test and the parameters of the plan."""
-    datasets = campaign_queries.list_datasets(store, campaign.id)
-    return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
-
-
-def list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
+def _list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     """Yield links to the campaign's results."""
     filters = {"campaign": campaign.id}
     yield ui.Link("CPU efficiency by site", link_to("s0", query=filters))
@@ -317,24 +288,27 @@ def list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     yield ui.Link("ROOT file", link_to("rootfile", query=filters))
 
 
-def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
+def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str]]:
+    """Describe the origin of the test, and the parameters of the plan."""
     yield "campaign", campaign.id
     ref_text = f" at {campaign.ref}" if campaign.ref else ""
     yield "repository", f"{campaign.repository}{ref_text}"
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
-
-
-def _plan_facts(
-    plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """List the plan's parameters; datasets with their hashes once measurements report them."""
+    plan = json.loads(campaign.plan)
     definition = plan.get("definition", {})
+    # Measurements report the hashes of datasets.
+    datasets = campaign_queries.list_datasets(store, campaign.id)
     named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
     if dataset := named or definition.get("dataset"):
         yield "dataset", dataset
-    yield from _site_facts(plan)
+    for name in ("excluded", "included"):
+        for label, reason in plan.get(name, {}).items():
+            kind = "door" if split_door_label(label)[1] else "site"
+            yield f"{name} {kind} {label}", reason
+    for site, template in plan.get("templates", {}).items():
+        yield f"template at {site}", template
     for axis, values in definition.get("axes", {}).items():
         if axis != "dataset" or not datasets:
             yield axis, ", ".join(map(str, values))
@@ -342,13 +316,3 @@ def _plan_facts(
         value = definition.get(name)
         if value not in (None, "", []):
             yield name, ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _site_facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the sites and doors that the plan excludes or includes, and the templates of sites."""
-    for name in ("excluded", "included"):
-        for label, reason in plan.get(name, {}).items():
-            kind = "door" if split_door_label(label)[1] else "site"
-            yield f"{name} {kind} {label}", reason
-    for site, template in plan.get("templates", {}).items():
-        yield f"template at {site}", template

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from statistics import fmean
 from xml.etree import ElementTree
 
@@ -14,11 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.analysis.changes import WINDOW_DAYS, change_points, weekly_digest
-from treehammer.analysis.changes.daily_series import (
-    ChangeState,
-)
+from treehammer.analysis.changes.daily_series import ChangeState
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ChangedSeries
@@ -43,9 +40,8 @@ from treehammer.web.page_query import PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import (
     build_change_point_table,
     comparison_columns,
-    describe_comparison,
+    describe_comparisons,
     list_recent_changes,
-    load_campaign_names,
 )
 
 #: Entries of the feed.
@@ -95,7 +91,6 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     """List the changes, of one site or release if the request names it."""
     query = request.query
     changes = list_recent_changes(request.store, **query.model_dump())
-    feed = link_to("changes-feed")
     of_site = f", at {query.site}" if query.site else ""
     of_release = f", of ROOT {query.release}" if query.release else ""
     sections = (
@@ -104,7 +99,7 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
             f"Steps of the last 90 days, slower ones first{of_site}{of_release}. ",
             ui.Link("Digest of the week", link_to("digest")),
             " · ",
-            ui.Link("Feed of regressions", feed),
+            ui.Link("Feed of regressions", link_to("changes-feed")),
         ),
         build_change_point_table(changes),
         ui.quiet(
@@ -114,7 +109,7 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
         ),
         _build_commit_table(request.store),
     )
-    return PageContent("Changes over time", sections, feed=feed)
+    return PageContent("Changes over time", sections, feed=link_to("changes-feed"))
 
 
 def _build_commit_table(store: Store) -> DataTable:
@@ -127,20 +122,17 @@ def _build_commit_table(store: Store) -> DataTable:
         )
         if not {"+"} & {*summary.first_verdict.a, *summary.first_verdict.b}
     ]
-    names = load_campaign_names(store, (summary.first_verdict for summary in comparisons))
     rows = [
         {
-            **describe_comparison(summary.first_verdict, names),
-            "compared": " against ".join(
-                reversed(verdict_text.side_names(summary.first_verdict, names))
-            ),
-            "test": summary.first_verdict.evidence.of_a.get("test_name"),
-            "measured": "by separate jobs"
-            if summary.first_verdict.evidence.unpaired
-            else "in turns",
-            "headline": describe_headline(count_headline(summary.counts)),
+            **described,
+            "compared": " against ".join(reversed(verdict_text.side_names(first_verdict, {}))),
+            "test": first_verdict.evidence.of_a.get("test_name"),
+            "measured": "by separate jobs" if first_verdict.evidence.unpaired else "in turns",
         }
-        for summary in comparisons
+        for described, summary in zip(
+            describe_comparisons(store, comparisons), comparisons, strict=True
+        )
+        for first_verdict in [summary.first_verdict]
     ]
     listed = (
         column("test"),
@@ -148,22 +140,13 @@ def _build_commit_table(store: Store) -> DataTable:
         *columns("measured", "judged_us"),
         column("headline", "variants", is_long=True),
     )
-    return DataTable(
-        "commits",
-        "Commits of tests",
-        listed,
-        rows,
-        empty_text="No commits of a test were compared in this period.",
-    )
+    empty = "No commits of a test were compared in this period."
+    return DataTable("commits", "Commits of tests", listed, rows, empty_text=empty)
 
 
 @page("/changes/{change:text}", "change", ChangeQuery, position=41)
 def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
-    """Show the evidence of a change.
-
-    Raises:
-        NothingToDoError: it is unknown.
-    """
+    """Show the evidence of a change; an unknown one is refused."""
     change = find_change_point(request.store, request.query.change)
     if change is None:
         raise NothingToDoError(
@@ -205,17 +188,9 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
             column("release", "ROOT"),
             column("variant", is_long=True),
             column(
-                "change",
-                "its own change",
-                is_number=True,
-                value=lambda series: _format_optional(series.effect, "{:+.1%}"),
+                "change", "its own change", is_number=True, value=_write_share("effect", "+.1%")
             ),
-            column(
-                "error",
-                "± standard error",
-                is_number=True,
-                value=lambda series: _format_optional(series.error, "{:.1%}"),
-            ),
+            column("error", "± standard error", is_number=True, value=_write_share("error", ".1%")),
         ),
         sorted(change.evidence.series, key=lambda series: -abs(series.effect or 0.0)),
         max_rows=MAX_PLACES,
@@ -263,21 +238,23 @@ def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str = "") -> tupl
     return series.site, series.storage_site, series.door, series.release, variant
 
 
-def _format_optional(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value).replace("%", " %")
+def _write_share(name: str, form: str) -> Callable[[ChangedSeries], str]:
+    """Build a function that writes a share of a series as a percentage."""
+
+    def write(series: ChangedSeries) -> str:
+        value = getattr(series, name)
+        return "–" if value is None else f"{value:{form}}".replace("%", " %")
+
+    return write
 
 
 @page("/digest", "digest", DigestQuery, position=43)
 def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
-    """Show the digest of a week.
-
-    Raises:
-        ConfigError: the request names no week.
-    """
+    """Show the digest of a week."""
     week = request.query.week
     try:
         first = weekly_digest.parse_week(week) if week else weekly_digest.this_week(today())
-        before, after = (_format_week(first + timedelta(days=days)) for days in (-7, 7))
+        before, after = (f"{first + timedelta(days=days):%G-W%V}" for days in (-7, 7))
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
     digest = weekly_digest.load_digest(request.store, first)
@@ -306,11 +283,6 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
         ),
     ]
     return PageContent(digest.title, sections)
-
-
-def _format_week(monday: date) -> str:
-    year, week, _ = monday.isocalendar()
-    return f"{year}-W{week:02}"
 
 
 @page("/changes.atom", "changes-feed", position=44)

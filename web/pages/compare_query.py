@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import shlex
 import time
@@ -70,18 +69,11 @@ class VerdictFilter(PageQuery):
         return bool(self.site and self.variant)
 
     def select(self, rows: Iterable[Filtered], *, any_metric: bool = False) -> list[Filtered]:
-        """Select the rows that pass.
-
-        Args:
-            rows: verdicts on headline metrics, or changes of counters.
-            any_metric: ignore the filter by metric.
-        """
+        """Select the rows that pass, optionally regardless of their metric."""
         metric = "" if any_metric else self.metric
         columns = {"metric": metric, "verdict": self.verdict}
         columns |= {"site": self.site, "label": self.variant}
         filters = {name: value for name, value in columns.items() if value}
-        if not filters:
-            return list(rows)
         return [
             row
             for row in rows
@@ -94,33 +86,26 @@ def list_filter_choices(
     rows: Sequence[VerdictRow],
     changes: Sequence[CounterChange],
 ) -> Mapping[str, list[Link]]:
-    """List metrics and verdicts to choose from, and the filters by site and variant to remove.
-
-    Args:
-        chosen: its filters.
-        rows: all verdicts.
-        changes: all changes of counters.
-    """
+    """List metrics and verdicts to choose from, and the filters by site and variant to remove."""
 
     def choose(name: str, value: str, title: str) -> Link:
         address = link_to_same_page(**{name: value or None, "page": None})
         return Link(title, address, is_current=getattr(chosen, name) == value)
 
     changed = dict.fromkeys(change.metric for change in changes if change.verdict != SAME)
-    metrics = [*verdict_text.list_metrics(rows), *changed]
-    verdicts = Counter(row.verdict for row in rows if row.site)
+    metrics = {
+        metric: verdict_text.title_metric(metric).replace("_", " ")
+        for metric in [*verdict_text.list_metrics(rows), *changed]
+    }
+    counts = Counter(row.verdict for row in rows if row.site)
+    verdicts = {verdict: f"{verdict} ({count})" for verdict, count in counts.most_common()}
+    choices = {"metric": metrics, "verdict": verdicts}
     return {
-        "metric": [
-            choose("metric", "", "all metrics"),
-            *(choose("metric", metric, _title_metric(metric)) for metric in metrics),
-        ],
-        "verdict": [
-            choose("verdict", "", "all verdicts"),
-            *(
-                choose("verdict", verdict, f"{verdict} ({n})")
-                for verdict, n in verdicts.most_common()
-            ),
-        ],
+        name: [
+            choose(name, value, title) for value, title in {"": f"all {name}s", **titles}.items()
+        ]
+        for name, titles in choices.items()
+    } | {
         "remove": [
             Link(
                 Badge(f"{name} {value} ✕"),
@@ -131,10 +116,6 @@ def list_filter_choices(
             if value
         ],
     }
-
-
-def _title_metric(name: str) -> str:
-    return verdict_text.title_metric(name).replace("_", " ")
 
 
 class CompareQuery(PageQuery):
@@ -164,11 +145,7 @@ class CompareQuery(PageQuery):
     )
 
     def resolve(self, store: Store) -> CompareQuery:
-        """Return the query with the identities of its campaigns.
-
-        Raises:
-            ConfigError: a campaign does not exist.
-        """
+        """Return the query with the identities of its campaigns; unknown ones are refused."""
         sides = {"a": self.a.strip(), "b": self.b.strip()}
         if self.axis == "campaign":
             sides |= {
@@ -185,11 +162,7 @@ class CompareQuery(PageQuery):
         return bool(self.a or self.b or self.conditions_a or self.conditions_b)
 
     def require_both_sides(self) -> None:
-        """Check that both sides are given.
-
-        Raises:
-            ConfigError: a side is missing.
-        """
+        """Refuse a query without one of its sides."""
         if self.axis == SELECTION_AXIS:
             if not self.conditions_a and not self.conditions_b:
                 raise ConfigError(
@@ -207,20 +180,12 @@ class CompareQuery(PageQuery):
 
     @property
     def selection(self) -> Selection:
-        """Measurements of both sides.
-
-        Raises:
-            ConfigError: a condition is invalid.
-        """
+        """Measurements of both sides; invalid conditions are refused."""
         return Selection(self.campaigns, parse_alternatives(self.conditions))
 
     @property
     def sides(self) -> tuple[tuple[Condition, ...], tuple[Condition, ...]]:
-        """Conditions of either side alone.
-
-        Raises:
-            ConfigError: a condition is invalid.
-        """
+        """Conditions of either side alone; invalid ones are refused."""
         return parse_alternatives(self.conditions_a), parse_alternatives(self.conditions_b)
 
     @property
@@ -256,11 +221,7 @@ def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
 
 
 class TooManyMeasurementsError(ConfigError):
-    """A comparison would read too much for one request.
-
-    Attributes:
-        count: largest possible number of measurements.
-    """
+    """A comparison would read too much for one request: up to ``count`` measurements."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"this comparison would read up to {count:,} measurements")
@@ -276,11 +237,7 @@ def compare_now(
 ) -> Comparison:
     """Compute a comparison without storing it.
 
-    Args:
-        store: the database.
-        query: the comparison.
-        max_read: most measurements to read; None for no limit.
-        on_progress: called with the number of measurements read, now and then.
+    ``on_progress`` is called with the number of measurements read, now and then.
 
     Raises:
         TooManyMeasurementsError: it would read more than ``max_read`` measurements.
@@ -291,7 +248,13 @@ def compare_now(
 
     selections = _list_selections(query)
     _require_few_measurements(store, selections, max_read)
-    loaded = _load_sides(store, selections, on_progress)
+    loaded: list[list[DetailedSample]] = []
+    for selection in selections:
+
+        def report(read: int, before: int = sum(map(len, loaded))) -> None:
+            on_progress(before + read)
+
+        loaded.append(_load_samples(store, selection, report))
     if query.axis == COMMIT_AXIS:
         loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
@@ -316,17 +279,6 @@ def _list_selections(query: CompareQuery) -> list[Selection]:
             "both sides select the same measurements", hint="Give different conditions."
         )
     return list(dict.fromkeys(sides))
-
-
-def _load_sides(
-    store: Store, selections: Iterable[Selection], on_progress: Callable[[int], None]
-) -> list[list[DetailedSample]]:
-    """Load the samples of each selection."""
-    loaded: list[list[DetailedSample]] = []
-    for side in selections:
-        report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
-        loaded.append(_load_samples(store, side, report))
-    return loaded
 
 
 def _label_by_selection(
@@ -370,18 +322,10 @@ def _find_side_value(axis: str, text: str, samples: Sequence[Sample]) -> Any:
     return find_axis_value(samples, axis, text)
 
 
-def _samples_with_value(samples: Iterable[Sample], axis: str, value: Any) -> list[Sample]:
-    return [sample for sample in samples if sample.axis_value(axis) == value]
-
-
 def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sample]) -> None:
-    """Refuse sides whose conditions select different sites or doors: a series has one of each.
-
-    Raises:
-        ConfigError: the sides have no site, or no door, in common.
-    """
+    """Refuse sides whose conditions select different sites or doors: a series has one of each."""
     a, b = (
-        _samples_with_value(samples, comparison_query.axis, value)
+        [sample for sample in samples if sample.axis_value(comparison_query.axis) == value]
         for value in (comparison_query.a, comparison_query.b)
     )
     sides = comparison_query.where_a, comparison_query.where_b
@@ -401,10 +345,6 @@ def _build_question(query: CompareQuery, a: Any, b: Any) -> ComparisonQuery:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
 
     return ComparisonQuery(query.axis, a, b, query.delta, query.selection, *query.sides)
-
-
-def _report_further(on_progress: Callable[[int], None], before: int, read: int) -> None:
-    on_progress(before + read)
 
 
 def _require_few_measurements(

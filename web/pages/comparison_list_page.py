@@ -8,20 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from starlette.responses import Response
 
-from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import (
-    ComparisonSummary,
     fetch_scope_verdicts,
     list_release_comparisons,
 )
@@ -39,8 +37,7 @@ from treehammer.web.page_service import error_sentence
 from treehammer.web.pages import compare_query
 from treehammer.web.pages.common_tables import (
     comparison_columns,
-    describe_comparison,
-    load_campaign_names,
+    describe_comparisons,
     split_by_scope,
 )
 from treehammer.web.pages.compare_query import (
@@ -158,22 +155,22 @@ def _show_progress(
     request: PageRequest[CompareQuery], task: ComparisonTask
 ) -> PageContent | Response:
     """Show the progress of a comparison in the background; programs ask again."""
-    if request.is_html:
-        sections = (
-            ui.Paragraph(task.sentence, role="status"),
-            ui.Progress(task.read, task.count, "measurements read"),
-            ui.quiet(
-                "This page refreshes itself until the comparison is complete. It stops if nobody looks "
-                "for a minute."
-            ),
-        )
-        crumbs = [ui.Link("Compare", link_to("compare"))]
-        return PageContent(
-            "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
-        )
-    document = {"state": "running", "read": task.read, "count": task.count}
-    headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
-    return AsciiJSONResponse(document, 202, headers=headers)
+    if not request.is_html:
+        document = {"state": "running", "read": task.read, "count": task.count}
+        headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
+        return AsciiJSONResponse(document, 202, headers=headers)
+    sections = (
+        ui.Paragraph(task.sentence, role="status"),
+        ui.Progress(task.read, task.count, "measurements read"),
+        ui.quiet(
+            "This page refreshes itself until the comparison is complete. It stops if nobody looks for a "
+            "minute."
+        ),
+    )
+    crumbs = [ui.Link("Compare", link_to("compare"))]
+    return PageContent(
+        "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
+    )
 
 
 def _find_comparison(
@@ -209,11 +206,7 @@ def _find_comparison(
     ),
 )
 def stored_comparison_page(request: PageRequest[StoredComparisonQuery]) -> PageContent:
-    """Build the page of a stored comparison.
-
-    Raises:
-        NothingToDoError: no comparison has this id.
-    """
+    """Build the page of a stored comparison; an unknown one is refused."""
     identity = request.query.comparison
     is_valid = len(identity) <= 64 and identity.isprintable()
     rows = request.store.verdicts(identity) if is_valid else []
@@ -233,7 +226,16 @@ def _list_comparisons(
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
-    names = load_campaign_names(store, (row.first_verdict for row in comparisons))
+    rows = []
+    for described, summary in zip(
+        describe_comparisons(store, comparisons), comparisons, strict=True
+    ):
+        counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
+        for scopes in summary.verdict_counts.values():
+            for name, verdicts in zip(counts, split_by_scope(scopes), strict=True):
+                counts[name].update(verdicts)
+        sums = {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
+        rows.append({**described, **sums, "verdicts": summary.verdict_counts})
     listed = (
         *comparison_columns(),
         column("judged_us"),
@@ -244,7 +246,7 @@ def _list_comparisons(
         "comparisons",
         "Stored comparisons, newest first",
         listed,
-        [_comparison_row(row, names) for row in comparisons],
+        rows,
         is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )
     pages = count_pages(count, COMPARISONS_PER_PAGE)
@@ -299,31 +301,16 @@ def _draw_releases(store: Store) -> Iterator[ui.Figure]:
             yield ui.Figure(f"releases-{test}", plot, plot.caption, heading)
 
 
-def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
-    counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
-    for scopes in comparison.verdict_counts.values():
-        by_site, over_sites = split_by_scope(scopes)
-        counts["by_site"].update(by_site)
-        counts["over_sites"].update(over_sites)
-    return {
-        **describe_comparison(comparison.first_verdict, names),
-        **{name: dict(verdicts.most_common()) for name, verdicts in counts.items()},
-        "headline": describe_headline(count_headline(comparison.counts)),
-        "verdicts": comparison.verdict_counts,
-    }
-
-
 def _build_form(store: Store, query: CompareQuery) -> ui.Special:
-    releases = sorted(
-        overview_queries.list_subject_values(store, "axis_root"), key=natural_sort_key
-    )
-    campaigns = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, query.campaigns)
+    releases = overview_queries.list_subject_values(store, "axis_root")
     return ui.Special(
         "compare_form.html.j2",
         query=query,
         axes=COMPARABLE_AXES,
-        campaigns=campaigns,
-        releases=releases,
+        campaigns=campaign_queries.list_campaign_choices(
+            store, MAX_CAMPAIGN_CHOICES, query.campaigns
+        ),
+        releases=sorted(releases, key=natural_sort_key),
     )
 
 
@@ -364,22 +351,14 @@ class ComparisonTask:
         return f"Read {self.read:,} of up to {self.count:,} measurements."
 
     def report_progress(self, read: int) -> None:
-        """Note the number of measurements read.
-
-        Raises:
-            _AbandonedError: the comparison was not requested for a while.
-        """
+        """Note the number of measurements read; end a comparison that nobody asks for."""
         self.read = read
         if time.monotonic() - self.asked_s > ABANDONED_AFTER_S:
             raise _AbandonedError("no reader asked for progress for a while")
 
 
 class BackgroundComparisons:
-    """Comparisons that run one after the other while their readers ask for progress; thread-safe.
-
-    Args:
-        resources: their database is opened by each comparison.
-    """
+    """Comparisons that run one after the other while their readers ask for progress; thread-safe."""
 
     def __init__(self, resources: PageResources) -> None:
         self._database = resources.database
@@ -388,11 +367,7 @@ class BackgroundComparisons:
         self._tasks: dict[CompareQuery, ComparisonTask] = {}
 
     def request(self, query: CompareQuery, count: int) -> ComparisonTask:
-        """Return the task of a comparison, started if it is new.
-
-        Args:
-            query: the comparison.
-            count: largest possible number of measurements.
+        """Return the task of a comparison of up to ``count`` measurements, started if it is new.
 
         Raises:
             ConfigError: it would read too many measurements.
@@ -418,13 +393,11 @@ class BackgroundComparisons:
         return task
 
     def _drop_old_tasks(self) -> None:
-        now = time.monotonic()
-        for query, task in list(self._tasks.items()):
-            if not task.is_running and now - task.asked_s > FORGOTTEN_AFTER_S:
-                del self._tasks[query]
+        oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
         complete = [query for query, task in self._tasks.items() if not task.is_running]
-        for query in complete[:-MAX_TASKS]:
-            del self._tasks[query]
+        for place, query in enumerate(reversed(complete)):
+            if place >= MAX_TASKS or self._tasks[query].asked_s < oldest_s:
+                del self._tasks[query]
 
     def _start(self, query: CompareQuery, count: int) -> ComparisonTask:
         if sum(task.is_running for task in self._tasks.values()) >= MAX_TASKS:

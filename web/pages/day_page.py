@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
@@ -80,15 +80,13 @@ class DayQuery(PageQuery):
     ),
 )
 def day_page(request: PageRequest[DayQuery]) -> PageContent:
-    """Build the page.
-
-    Raises:
-        ConfigError: the day is invalid, or no site is named.
-        NothingToDoError: the site has never measured anything.
-    """
+    """Build the page; a site that has never measured anything is refused."""
     store, day, site = request.store, request.query.day, request.query.site
     number = day_number(day)
-    outcomes = _load_outcomes(store, site, number)
+    site_days = overview_queries.list_site_days(store, number, number)
+    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
+    if not outcomes and site not in overview_queries.list_sites(store):
+        raise overview_queries.build_unknown_site_error(store, site)
     groups = _load_groups(store, site, number)
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
@@ -114,8 +112,8 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
         ui.headline(f"{explanation or ''}"),
         ui.Paragraph(ui.Badge(judged.status), f" {judged}{counted}"),
         ui.quiet(describe_daily_rule()),
-        ui.Pager(list(_neighbor_links(day, site)), "Other days"),
-        ui.Links(list(_related_links(site, day)) if judged.total else []),
+        _link_neighbors(day, site),
+        _link_to_explore(site, day) if judged.total else None,
         ui.Titled("Measurements", measured),
         *(
             (ui.Titled("Failures", *shown_failures), ui.Titled("Jobs", jobs))
@@ -129,35 +127,29 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     return PageContent(f"{site or 'No site'} on {format_day(day)}", sections, tables, about, crumbs)
 
 
-def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
-    """Load the number of measurements by outcome; empty for a known site without any.
-
-    Raises:
-        NothingToDoError: the site has never measured anything.
-    """
-    site_days = overview_queries.list_site_days(store, day, day)
-    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
-    if not outcomes and site not in overview_queries.list_sites(store):
-        raise overview_queries.build_unknown_site_error(store, site)
-    return outcomes
-
-
-def _neighbor_links(day: date, site: str) -> Iterator[ui.Link]:
+def _link_neighbors(day: date, site: str) -> ui.Pager:
+    links: list[ui.Link | str] = []
     for step, word in ((-1, "day before"), (1, "day after")):
         with suppress(OverflowError):
             other = day + timedelta(days=step)
-            yield ui.Link(word, link_to("day", day=other, query={"site": site}))
+            links.append(ui.Link(word, link_to("day", day=other, query={"site": site})))
+    return ui.Pager(links, "Other days")
 
 
-def _related_links(site: str, day: date) -> Iterator[ui.Link]:
+def _link_to_explore(site: str, day: date) -> ui.Links:
     """Link to Explore for the same site and day."""
     selection = {"color": "axis_root", "site": site, "from": day, "to": day}
-    for title, parameters in (
-        ("CPU efficiency by variant", {"metric": "eff_job", "by": VARIANT_COLUMN}),
-        ("CPU time per event by host", {"metric": "cpu_per_event_s", "by": "host"}),
-        ("Read latency by door", {"view": "latency", "by": "door"}),
-    ):
-        yield ui.Link(title, link_to("explore", query={**parameters, **selection}))
+    views = {
+        "CPU efficiency by variant": {"metric": "eff_job", "by": VARIANT_COLUMN},
+        "CPU time per event by host": {"metric": "cpu_per_event_s", "by": "host"},
+        "Read latency by door": {"view": "latency", "by": "door"},
+    }
+    return ui.Links(
+        [
+            ui.Link(title, link_to("explore", query={**view, **selection}))
+            for title, view in views.items()
+        ]
+    )
 
 
 def _load_groups(
@@ -171,22 +163,8 @@ def _load_groups(
     return store.fetch_figure(figure).groups
 
 
-def _load_labels(store: Store, site: str, day: int) -> Mapping[tuple[Scalar, ...], str]:
-    """Return the common label of the measurements of each group, '' if they differ."""
-    labels_by_group: dict[tuple[Scalar, ...], set[str]] = defaultdict(set)
-    for group in _load_groups(store, site, day, (), "variant_label"):
-        labels_by_group[_group_key(group)].add(str(group.by["variant_label"] or ""))
-    return {key: common_label(labels) for key, labels in labels_by_group.items()}
-
-
 def _group_key(group: FigureGroup) -> tuple[Scalar, ...]:
     return tuple(group.by[name] for name in _GROUP_COLUMNS)
-
-
-def _group_sort_key(group: FigureGroup, variants: VariantLabels) -> tuple[Any, ...]:
-    """Sort by test, values of the variant, release, door and kind."""
-    test, variant, *remaining = (str(value or "") for value in _group_key(group))
-    return test, variants.place(variant), *map(natural_sort_key, remaining)
 
 
 def _build_measured_table(
@@ -196,7 +174,15 @@ def _build_measured_table(
     site: str,
     day: date,
 ) -> DataTable:
-    labels = _load_labels(store, site, day_number(day))
+    # The common label of the measurements of each group, '' if they differ.
+    texts: dict[tuple[Scalar, ...], set[str]] = defaultdict(set)
+    for group in _load_groups(store, site, day_number(day), (), "variant_label"):
+        texts[_group_key(group)].add(str(group.by["variant_label"] or ""))
+    labels = {key: common_label(group_texts) for key, group_texts in texts.items()}
+
+    def sort_key(group: FigureGroup) -> tuple[Any, ...]:
+        test, variant, *remaining = (str(value or "") for value in _group_key(group))
+        return test, variants.place(variant), *map(natural_sort_key, remaining)
 
     def link_to_hosts(row: Row) -> str:
         """Link to Explore with the same measurements by host."""
@@ -212,7 +198,7 @@ def _build_measured_table(
             **{f"{name}_mean": group.metrics[name].mean for name in _METRICS},
             **{f"{name}_rms": group.metrics[name].rms for name in _METRICS},
         }
-        for group in sorted(groups, key=lambda group: _group_sort_key(group, variants))
+        for group in sorted(groups, key=sort_key)
     ]
     listed = (
         column("test_name"),
@@ -224,14 +210,8 @@ def _build_measured_table(
         *_metric_columns("cpu_per_event_s", "CPU, ms/event", 1e3),
         *_metric_columns("wall_per_event_s", "wall, ms/event", 1e3),
     )
-    return DataTable(
-        "measured",
-        "Means ± RMS of good measurements",
-        listed,
-        rows,
-        empty_text="No measurements.",
-        note=variants.note,
-    )
+    caption, empty = "Means ± RMS of good measurements", "No measurements."
+    return DataTable("measured", caption, listed, rows, empty, variants.note)
 
 
 def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, TableColumn]:

@@ -30,7 +30,6 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns, hidden, variant_column
 from treehammer.web.display_formats import (
-    EfficiencyExplanation,
     day_from_number,
     explain_efficiency,
     format_day,
@@ -94,25 +93,19 @@ _STORAGE_COLUMNS = (
     "server_version",
     "door_rtt_s",
 )
-_MEASUREMENT_COLUMNS = (
-    "measurement_id",
-    "attempt",
-    "round",
-    "position",
-    "kind",
-    "variant",
-    "variant_label",
-    "root_version",
-    "root_provider",
-    "started_us",
+#: Results shown in the table of measurements.
+_RESULT_COLUMNS = (
     "cpu_per_event_s",
     "wall_per_event_s",
-    "eff_job",
     "loop_wall_s",
+    "eff_job",
     "bytes_read",
     "read_calls",
     "read_latency_p50_s",
     "read_latency_p99_s",
+    "started_us",
+)
+_OUTCOME_COLUMNS = (
     "plausible",
     "implausible_reasons",
     "failure_class",
@@ -121,18 +114,20 @@ _MEASUREMENT_COLUMNS = (
     "failure_message",
 )
 _COLUMNS = (
-    *_MEASUREMENT_COLUMNS,
+    *("measurement_id", "attempt", "round", "position", "kind", "variant", "variant_label"),
+    *("root_version", "day", "door", "axis_root", "read_latency_hist", "log_excerpt"),
+    *_RESULT_COLUMNS,
+    *_OUTCOME_COLUMNS,
     *_PROVENANCE,
     *_NODE_COLUMNS,
     *_CIRCUMSTANCE_COLUMNS,
     *_STORAGE_COLUMNS,
-    "series",
-    "day",
-    "site",
-    "door",
-    "axis_root",
-    "read_latency_hist",
-    "log_excerpt",
+)
+_ATTEMPT_COLUMNS = tuple(
+    TableColumn(name, name)
+    for name in (
+        *("number", "state", "started_us", "ended_us", "exit_code", "failure_class", "message"),
+    )
 )
 
 
@@ -160,11 +155,7 @@ class JobQuery(PageQuery):
     ),
 )
 def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
-    """Build the page, or send a whole log.
-
-    Raises:
-        NothingToDoError: the job or the log does not exist.
-    """
+    """Build the page, or send a whole log; an unknown job or log is refused."""
     store = request.store
     job = campaign_queries.find_job(store, request.query.job_id)
     folders = request.resources.share(find_output_folders)(job)
@@ -183,7 +174,10 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         )
         for number in sorted({*recorded, *measured})
     }
-    explanation = _explain_job(store, job)
+    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
+    with store.snapshot() as snapshot:
+        diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
+    explanation = explain_efficiency("The job", diagnosed)
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
@@ -197,7 +191,11 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ),
         ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
-        _describe_limit(rows),
+        ui.Paragraph(
+            "Not all measurements are shown; ", ui.Code("treehammer export"), " writes them all."
+        )
+        if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS
+        else None,
         count_messages(bad_rows) if len(bad_rows) > 1 else None,
         *(
             _describe_attempt(
@@ -225,7 +223,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     requested = request.raw.query_params.get("table")
     tables = (
         build_measurement_table("measurements", "All measurements of the job", rows, variants),
-        _attempt_table(recorded.values()),
+        build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded.values()),
         explanation.table,
         bins,
         *(table for table in attempts.values() if table.name == requested),
@@ -261,13 +259,6 @@ def _describe_progress(
             ui.Code(command),
             " updates it.",
         )
-
-
-def _describe_limit(rows: Sequence[Row]) -> ui.Paragraph | None:
-    if len(rows) < campaign_queries.MAX_JOB_MEASUREMENTS:
-        return None
-    export = ui.Code("treehammer export")
-    return ui.Paragraph("Not all measurements are shown; ", export, " writes them all.")
 
 
 def _describe_attempt(
@@ -339,14 +330,6 @@ def _explain_trouble(
     return explain_slowness(store, job.site, day)
 
 
-def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
-    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
-    with store.snapshot() as snapshot:
-        return explain_efficiency(
-            "The job", list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
-        )
-
-
 def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[ui.Link]:
     """Link to the job's site, days and comparable measurements."""
     yield ui.Link(job.site, link_to("site", site=job.site))
@@ -362,17 +345,13 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[u
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
     common = {"metric": "cpu_per_event_s", "color": "axis_root", "test_name": tests}
+    at_all, at_site = (
+        "The same work at all sites of the campaign",
+        "The same work at this site by day",
+    )
     for title, site, parameters in (
-        (
-            "The same work at all sites of the campaign",
-            None,
-            {"by": "site", "campaign": job.campaign_id},
-        ),
-        (
-            "The same work at this site by day",
-            job.site,
-            {"by": "day", "site": job.site, "door": doors},
-        ),
+        (at_all, None, {"by": "site", "campaign": job.campaign_id}),
+        (at_site, job.site, {"by": "day", "site": job.site, "door": doors}),
     ):
         recorded_variants = site_history.list_recorded_variants(store, variants, site)
         query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
@@ -387,13 +366,10 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
             continue
         title = title_column(name)
         distinct = list(dict.fromkeys(values))
+        separator = ", "
         if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
-            yield (
-                title,
-                f"{_format_value(name, min(distinct))} … {_format_value(name, max(distinct))}",
-            )
-        else:
-            yield title, ", ".join(_format_value(name, value) for value in distinct)
+            distinct, separator = [min(distinct), max(distinct)], " … "
+        yield title, separator.join(_format_value(name, value) for value in distinct)
 
 
 def _format_value(name: str, value: Any) -> str:
@@ -406,15 +382,25 @@ def build_measurement_table(
     name: str, caption: str, rows: Sequence[Row], variants: VariantLabels
 ) -> DataTable:
     """Build the table of a job's measurements, each with its outcome and the one to compare with."""
-    counterparts = _find_others(rows, variants)
+    # For each measurement that of the same work and round with the first release.
+    first: dict[tuple[Any, ...], Row] = {}
+    counterparts: dict[str, Row | None] = {}
+    for row in sorted(rows, key=lambda row: natural_sort_key(row["axis_root"] or "")):
+        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
+        other = first.setdefault(work, row)
+        is_other = other["axis_root"] != row["axis_root"]
+        counterparts[row["measurement_id"]] = other if is_other else None
+    has_reason = any(map(_failure_reason, rows))
+    # ROOT may report another version than the requested release.
+    differs = any(row["root_version"] not in (None, "", row["axis_root"]) for row in rows)
     listed = (
         variant_column(variants),
         *hidden_columns("variant_label", "measurement_id", "attempt"),
         column("axis_root"),
-        column("root_version", "ROOT version", hidden=not any(map(_release_differs, rows))),
+        column("root_version", "ROOT version", hidden=not differs),
         *columns("kind", "round", "position"),
         column("outcome", css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower"),
-        column("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
+        column("why", "reason", is_long=True, hidden=not has_reason),
         column("all", "details", link=lambda row: _link_to_values(row["measurement_id"])),
         column(
             "differences",
@@ -424,8 +410,7 @@ def build_measurement_table(
             hidden=not any(counterparts.values()),
         ),
         hidden("other_id"),
-        *columns("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "eff_job", "bytes_read"),
-        *columns("read_calls", "read_latency_p50_s", "read_latency_p99_s", "started_us"),
+        *columns(*_RESULT_COLUMNS),
     )
     filled = [
         {
@@ -441,26 +426,6 @@ def build_measurement_table(
     ]
     empty_text = "This attempt left no measurements."
     return DataTable(name, caption, listed, filled, empty_text=empty_text, note=variants.note)
-
-
-def _release_differs(row: Row) -> bool:
-    """Return whether ROOT reported another version than the requested release."""
-    return row["root_version"] not in (None, "", row["axis_root"])
-
-
-def _find_others(rows: Sequence[Row], variants: VariantLabels) -> dict[str, Row | None]:
-    """Find for each measurement that of the same work and round with the first release."""
-    first: dict[tuple[Any, ...], Row] = {}
-    counterparts: dict[str, Row | None] = {}
-    for row in sorted(
-        rows, key=lambda measurement: natural_sort_key(measurement["axis_root"] or "")
-    ):
-        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
-        other = first.setdefault(work, row)
-        counterparts[row["measurement_id"]] = (
-            other if other["axis_root"] != row["axis_root"] else None
-        )
-    return counterparts
 
 
 def _link_to_values(id_: str, other: str = "") -> str:
@@ -490,9 +455,3 @@ def _provenance_facts(
         yield "commit", campaign.commit_id
         yield "test", campaign.test_path
     yield from _shared_values(rows, _PROVENANCE)
-
-
-def _attempt_table(attempts: Iterable[AttemptRow]) -> DataTable:
-    names = ("number", "state", "started_us", "ended_us", "exit_code", "failure_class", "message")
-    listed = tuple(TableColumn(name, name) for name in names)
-    return build_table("attempts", "Attempts", listed, attempts)

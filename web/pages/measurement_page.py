@@ -103,15 +103,18 @@ class MeasurementPageQuery(MeasurementQuery):
 
 @page("/measurements/{measurement_id:some}", "measurement-page", MeasurementPageQuery, position=53)
 def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
-    """Show the values of a measurement, beside those of another one if asked for.
-
-    Raises:
-        NothingToDoError: a measurement does not exist.
-    """
+    """Show the values of a measurement, beside those of another one if asked for."""
     identity, other = request.query.measurement_id, request.query.other
     a = _fetch_values(request.store, identity)
     b = _fetch_values(request.store, other) if other else None
-    differences, *tables = _build_tables(list(_list_values(a, b)), is_pair=b is not None)
+    rows = list(_list_values(a, b))
+    # Empty unless there is a pair.
+    differing = [row for row in rows if b and row["group"] in _ENVIRONMENT and not row["equal"]]
+    differences = _build_table("Differences of the environment", differing, is_pair=True)
+    tables = [
+        _build_table(group, [row for row in rows if row["group"] == group], is_pair=b is not None)
+        for group in _GROUPS
+    ]
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
     others = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
     choice = FormInput("with", "Compare with", other, {"": "–", **others})
@@ -124,7 +127,16 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
             ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
         ui.Form([choice], "Compare") if others else None,
-        *(_name_other(b) if b else ()),
+        ui.Paragraph(
+            "A is this measurement, B is ",
+            ui.Link(
+                _title_measurement(b),
+                link_to("measurement-page", measurement_id=b["measurement_id"]),
+            ),
+            ".",
+        )
+        if b
+        else None,
         ui.Titled("What differs", differences, anchor="differences") if b else None,
         ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
         if a["log_excerpt"]
@@ -167,12 +179,6 @@ def _list_others(store: Store, row: Mapping[str, Any]) -> dict[str, str]:
 
 def _title_measurement(row: Mapping[str, Any]) -> str:
     return f"{row['variant_label'] or row['kind']} at {row['site']}"
-
-
-def _name_other(other: Mapping[str, Any]) -> Iterator[ui.Section]:
-    address = link_to("measurement-page", measurement_id=other["measurement_id"])
-    link = ui.Link(_title_measurement(other), address)
-    yield ui.Paragraph("A is this measurement, B is ", link, ".")
 
 
 def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[ui.Figure]:
@@ -245,23 +251,22 @@ def _find_group(metric: Metric) -> str:
     return "Times" if metric.unit == "s" else "Counts and ratios"
 
 
-def _build_tables(rows: Sequence[Row], *, is_pair: bool) -> list[DataTable]:
-    """Build the table of differences, which is empty unless there is a pair, and one per group."""
-    groups = {group: [row for row in rows if row["group"] == group] for group in _GROUPS}
-    differing = [row for row in rows if row["group"] in _ENVIRONMENT and not row["equal"]]
-    return [
-        _build_table("Differences of the environment", differing if is_pair else [], is_pair=True),
-        *(_build_table(group, group_rows, is_pair=is_pair) for group, group_rows in groups.items()),
-    ]
-
-
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
     listed = (
         TableColumn("name", "value", head_column),
         TableColumn(
-            "a", "A" if is_pair else "measured", format_row=_make_format("a"), is_long=True
+            "a",
+            "A" if is_pair else "measured",
+            format_row=lambda row: _format_value(row["name"], row["a"], row["unit"]),
+            is_long=True,
         ),
-        TableColumn("b", "B", format_row=_make_format("b"), is_long=True, hidden=not is_pair),
+        TableColumn(
+            "b",
+            "B",
+            format_row=lambda row: _format_value(row["name"], row["b"], row["unit"]),
+            is_long=True,
+            hidden=not is_pair,
+        ),
         TableColumn(
             "change",
             "B against A",
@@ -274,10 +279,6 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
     )
     name = caption.lower().replace(" ", "_")
     return DataTable(name, caption, listed, rows, "No differences are known.")
-
-
-def _make_format(side: str) -> Any:
-    return lambda row: _format_value(row["name"], row[side], row["unit"])
 
 
 def _format_value(name: str, value: Any, unit: str) -> str:
@@ -322,15 +323,12 @@ _PHASES = (
 
 
 def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | None:
-    """Chart wall and CPU time by phase; None if no phase was recorded.
-
-    Args:
-        executions: title of each execution, '' for a single one -> its values by column.
-    """
+    """Chart wall and CPU time by phase of titled executions; None if no phase was recorded."""
     # By kind of time, so that the bars to compare lie beside each other.
     bars = {
         f"{kind}, {title}" if title else kind: {
-            phase.name: _add_seconds(row, getattr(phase, columns)) for phase in _PHASES
+            phase.name: sum(row[column] or 0.0 for column in getattr(phase, columns))
+            for phase in _PHASES
         }
         for kind, columns in (("wall time", "wall"), ("CPU time", "cpu"))
         for title, row in executions.items()
@@ -341,19 +339,9 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
     return PhaseChart("Time by phase", phases, bars) if phases else None
 
 
-def _add_seconds(row: Mapping[str, Any], columns: Sequence[str]) -> float:
-    return sum(row[column] or 0.0 for column in columns)
-
-
 @dataclass(frozen=True)
 class PhaseChart:
-    """Seconds of each phase by bar.
-
-    Attributes:
-        title: of the chart.
-        phases: phases in their order.
-        bars: title of each bar -> seconds by phase; phases without seconds are left out.
-    """
+    """Seconds of each phase by bar, from its title; phases without seconds are left out."""
 
     title: str
     phases: Sequence[Phase]

@@ -21,12 +21,11 @@ from starlette.responses import FileResponse, Response
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError, StoreError
 from treehammer.sql.read import campaign_queries, reader
-from treehammer.sql.read.campaign_queries import CampaignTitle
 from treehammer.sql.read.query_model import Selection, parse_alternatives
 from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, build_table
+from treehammer.tables import build_table
 from treehammer.version import __version__
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.columns import column
@@ -55,11 +54,7 @@ class RootFileQuery(PageQuery):
     where: tuple[ConditionText, ...] = Field((), description="Conditions, as COLUMN=VALUE.")
 
     def select(self, store: Store) -> Selection:
-        """Return the selection.
-
-        Raises:
-            ConfigError: no campaign is named, or it does not exist, or a condition is invalid.
-        """
+        """Return the selection; one without a campaign is refused."""
         if not self.campaign:
             raise ConfigError(
                 "campaign is missing", hint="A file holds the measurements of one campaign."
@@ -67,12 +62,15 @@ class RootFileQuery(PageQuery):
         return Selection((store.campaign(self.campaign).id,), parse_alternatives(self.where))
 
 
-def _parse_key(request: Request) -> str:
-    """Read the key of a file from the URL.
+_CAMPAIGN_COLUMNS = (
+    column("campaign", value="id"),
+    column("name"),
+    column("submitted_us", value="created_us"),
+)
 
-    Raises:
-        RequestRefusedError: it is not a valid key.
-    """
+
+def _parse_key(request: Request) -> str:
+    """Read the key of a file from the URL; an invalid one is refused."""
     key = str(request.path_params["key"])
     if len(key) != 32 or not set(key) <= set("0123456789abcdef"):
         raise RequestRefusedError(404, "this file does not exist")
@@ -114,7 +112,7 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
     return PageContent(
         "ROOT file",
         sections,
-        (_campaign_table(campaigns),),
+        (build_table("campaigns", "Campaigns that can be browsed", _CAMPAIGN_COLUMNS, campaigns),),
         inline_styles=True,
         status=400 if error else 200,
     )
@@ -189,27 +187,9 @@ def _count_selected(store: Store, query: RootFileQuery, exports: RootExports) ->
     return content.rows, link_to("rootfile-data", query=parameters, key=key)
 
 
-def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
-    return build_table(
-        "campaigns",
-        "Campaigns that can be browsed",
-        (
-            column("campaign", value="id"),
-            column("name"),
-            column("submitted_us", value="created_us"),
-        ),
-        campaigns,
-    )
-
-
 @dataclass(frozen=True)
 class RootExports:
-    """Cache of exported ROOT files.
-
-    Args:
-        folder: of the files; created on demand.
-        software_dir: the cached ROOT environments, one of which writes the files.
-    """
+    """Cache of exported ROOT files in a folder; one of the cached ROOT environments writes them."""
 
     folder: Path
     software_dir: Path
@@ -248,8 +228,7 @@ class RootExports:
 
         Raises:
             NothingToDoError: nothing is selected.
-            RequestRefusedError: too many measurements are selected, they no longer match the key, or
-                the export fails.
+            RequestRefusedError: too many measurements, they no longer match the key, or no export.
         """
         file = self._path_of(key)
         if _is_fresh(file):

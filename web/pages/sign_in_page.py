@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
@@ -82,15 +83,7 @@ def sign_in_view(
     headers: Mapping[str, str],
     target: str = "",
 ) -> Response:
-    """Ask for a key.
-
-    Args:
-        context: renders the page.
-        request: refused, since it lacks the permission to read.
-        sentence: the reason.
-        headers: of the response.
-        target: address to show afterwards, by default that of the request.
-    """
+    """Ask for a key; the target is shown afterwards, by default the refused request itself."""
     form = Special(
         "sign_in.html.j2",
         sentence=sentence,
@@ -109,11 +102,7 @@ def sign_in_view(
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """Read a small URL-encoded form.
-
-    Raises:
-        RequestRefusedError: the form is too long or malformed.
-    """
+    """Read a small URL-encoded form; a long or malformed one is refused."""
     body = b""
     async for part in request.stream():
         body += part
@@ -127,11 +116,7 @@ async def _read_form(request: Request) -> dict[str, str]:
 
 
 async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
-    """Verify a key for reading, and return its holder and the end of a session of at most ``days``.
-
-    Raises:
-        RequestRefusedError: the key may not read, or keys cannot be checked now.
-    """
+    """Verify a key for reading, and return its holder and the end of a session of at most ``days``."""
     grant = require_read_grant(await context.access_control.grant_for_token(key))
     expires_us = context.access_control.now_us() + days * _DAY_US
     if grant.expires_us is not None:
@@ -146,21 +131,19 @@ async def open_session(
     holder: SessionHolder,
     expires_us: int,
 ) -> None:
-    """Open a session, and give its token to the browser.
-
-    Raises:
-        RequestRefusedError: the database cannot be written now.
-    """
+    """Open a session, and give its token to the browser."""
     now_us = context.access_control.now_us()
     address = request.client.host[:MAX_WORD] if request.client else "-"
 
-    def open_() -> str:
-        return context.resources.database.open_session(
-            holder, address=address, now_us=now_us, expires_us=expires_us
-        )
-
+    open_now = partial(
+        context.resources.database.open_session,
+        holder,
+        address=address,
+        now_us=now_us,
+        expires_us=expires_us,
+    )
     try:
-        token = await anyio.to_thread.run_sync(open_)
+        token = await anyio.to_thread.run_sync(open_now)
     except StoreError as error:
         raise service_unavailable(f"signing in is not possible now: {error.message}") from error
     response.set_cookie(
@@ -190,7 +173,9 @@ async def end_session(context: PageContext, request: Request, response: Response
         with suppress(StoreError):
             # Other processes on this database notice within seconds.
             await context.access_control.refresh()
-        _delete_cookie(request, response, session_cookie(request))
+        is_secure = request.scope["scheme"] == "https"
+        cookie = session_cookie(request)
+        response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_secure)
         _note_event(request, SIGN_OUT, "browser")
 
 
@@ -198,9 +183,3 @@ def _note_event(request: Request, action: str, subject: str, key_id: str = "") -
     """Keep an event for the audit trail in the state of its request."""
     state = request.scope.setdefault("state", {})
     state[AUDITED], state[KEY_ID] = (action, subject), key_id
-
-
-def _delete_cookie(request: Request, response: Response, name: str) -> None:
-    response.delete_cookie(
-        name, httponly=True, samesite="lax", secure=request.scope["scheme"] == "https"
-    )

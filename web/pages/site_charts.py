@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import (
     SERVER_VERSION,
     WORKLOAD_COLUMNS,
-    ContextAspect,
     ContextHistory,
     group_workload_key,
 )
@@ -56,7 +55,7 @@ def build_site_chart(
 ) -> LineChart | None:
     """Draw the site's difference from the median of the same work; None without common work.
 
-    Differences are drawn instead of means, which change with the mix of variants of a day.
+    Means would change with the mix of variants of a day.
     """
     dots = [
         ChartDot(
@@ -175,15 +174,13 @@ def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
         for cell in cells:
             relative = cell._replace(log_ratio=cell.log_ratio - reference)
             by_day[cell.door, cell.day].append(relative)
-    return [_combine_works(cells) for _, cells in sorted(by_day.items())]
-
-
-def _combine_works(cells: Sequence[DoorDay]) -> DoorDay:
-    """Average the works of a door and day."""
-    return cells[0]._replace(
-        log_ratio=statistics.fmean(cell.log_ratio for cell in cells),
-        measurements=sum(cell.measurements for cell in cells),
-    )
+    return [
+        cells[0]._replace(
+            log_ratio=statistics.fmean(cell.log_ratio for cell in cells),
+            measurements=sum(cell.measurements for cell in cells),
+        )
+        for _, cells in sorted(by_day.items())
+    ]
 
 
 def build_door_charts(
@@ -199,7 +196,12 @@ def build_door_charts(
         by_door: dict[str, list[ChartDot]] = defaultdict(list)
         for door_day in days:
             if door_day.metric == metric:
-                by_door[door_day.door].append(_draw_dot(door_day))
+                day, change = day_from_number(door_day.day), math.expm1(door_day.log_ratio)
+                text = (
+                    f"{format_day(day)}: {door_day.door} {format_per_cent(change)}, "
+                    f"{door_day.measurements} timed"
+                )
+                by_door[door_day.door].append(ChartDot(day, 100 * change, text=text))
         if max(map(len, by_door.values()), default=0) > 1:
             lines = [
                 ChartLine(door or "no door", f"color{index}", dots)
@@ -210,23 +212,12 @@ def build_door_charts(
     return charts
 
 
-def _draw_dot(door_day: DoorDay) -> ChartDot:
-    day, change = day_from_number(door_day.day), math.expm1(door_day.log_ratio)
-    text = f"{format_day(day)}: {door_day.door} {format_per_cent(change)}, {door_day.measurements} timed"
-    return ChartDot(day, 100 * change, text=text)
-
-
 def build_door_table(days: Sequence[DoorDay]) -> DataTable:
     """Build the table behind the charts."""
     rows: dict[tuple[int, str], dict[str, object]] = {}
     for door_day in days:
-        row = rows.setdefault(
-            (door_day.day, door_day.door),
-            {
-                "day": day_from_number(door_day.day).isoformat(),
-                "door": door_day.door,
-            },
-        )
+        day = day_from_number(door_day.day).isoformat()
+        row = rows.setdefault((door_day.day, door_day.door), {"day": day, "door": door_day.door})
         row[door_day.metric] = math.expm1(door_day.log_ratio)
         row["measurements"] = door_day.measurements
     columns = (
@@ -246,16 +237,35 @@ def build_door_table(days: Sequence[DoorDay]) -> DataTable:
 def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     """List the last known state of doors, middleware and releases, with its beginning.
 
-    Args:
-        history: states by day.
-        earlier: the site measured before the first day, so that a state may be older.
+    A state may be older if the site measured ``earlier`` than the first day.
     """
-    rows = [_state_row(aspect, by_day, earlier=earlier) for aspect, by_day in history.items()]
+    rows = []
+    for aspect, by_day in history.items():
+        days = list(by_day)
+        first_day = days[-1]
+        for day in reversed(days):
+            if by_day[day] != by_day[days[-1]]:
+                break
+            first_day = day
+        rows.append(
+            {
+                "thing": aspect.component,
+                "what": aspect.attribute,
+                "value": sorted(by_day[days[-1]], key=natural_sort_key),
+                "since": day_from_number(first_day).isoformat(),
+                "since_known": not earlier or first_day != days[0],
+                "last": day_from_number(days[-1]).isoformat(),
+            }
+        )
     columns = (
         TableColumn("thing", "component"),
         TableColumn("what", "attribute"),
         TableColumn("value", "value", ", ".join, is_long=True),
-        TableColumn("since", "unchanged since", format_row=_format_since),
+        TableColumn(
+            "since",
+            "unchanged since",
+            format_row=lambda row: f"{row['since']}{'' if row['since_known'] else ' or before'}",
+        ),
         TableColumn("since_known", hidden=True),
         TableColumn("last", "last reported"),
     )
@@ -264,28 +274,8 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     )
 
 
-def _state_row(
-    aspect: ContextAspect, by_day: Mapping[int, Collection[str]], *, earlier: bool
-) -> dict[str, Any]:
-    days = list(by_day)
-    first, last = days[0], days[-1]
-    *_, first_day = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
-    return {
-        "thing": aspect.component,
-        "what": aspect.attribute,
-        "value": sorted(by_day[last], key=natural_sort_key),
-        "since": day_from_number(first_day).isoformat(),
-        "since_known": not earlier or first_day != first,
-        "last": day_from_number(last).isoformat(),
-    }
-
-
-def _format_since(row: Row) -> str:
-    return str(row["since"]) if row["since_known"] else f"{row['since']} or before"
-
-
-def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
-    """Return the changes between measured days, by day; changes of the same day share a mark."""
+def build_change_table(history: ContextHistory) -> DataTable:
+    """Build the table of changes between measured days, by day; those of the same day share a mark."""
     changes = [
         {
             "day": day_from_number(after).isoformat(),
@@ -300,12 +290,8 @@ def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
     ]
     days = sorted({str(change["day"]) for change in changes})
     marks = {day: number for number, day in enumerate(days, 1)}
-    rows = [{"mark": marks[str(change["day"])], **change} for change in changes]
-    return sorted(rows, key=lambda row: row["mark"])
-
-
-def build_change_table(rows: Sequence[Row]) -> DataTable:
-    """Build the table of changes."""
+    rows: list[dict[str, Any]] = [{"mark": marks[str(item["day"])], **item} for item in changes]
+    rows.sort(key=lambda row: row["mark"])
     columns = (
         TableColumn("mark", "mark"),
         TableColumn("day", "day (UTC)"),

@@ -21,7 +21,6 @@ from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.query_model import (
     DAY,
     WEEK,
@@ -34,10 +33,10 @@ from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.tables import DataTable, Row, build_table
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
-from treehammer.web.columns import column, columns, count_columns, variant_column
+from treehammer.web.columns import column, columns, count_columns, hidden, variant_column
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
     day_from_number,
@@ -63,7 +62,6 @@ from treehammer.web.pages.site_charts import (
     build_site_chart,
     build_state_table,
     fetch_door_days,
-    list_changes,
 )
 from treehammer.web.pages.site_standing import (
     FILTERS,
@@ -104,11 +102,7 @@ MAX_EXPLAINED = 100
     ),
 )
 def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
-    """Build the page of a site.
-
-    Raises:
-        NothingToDoError: the site has never measured anything.
-    """
+    """Build the page of a site; one that has never measured anything is refused."""
     store, site = request.store, request.query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
@@ -119,16 +113,21 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     sums = peer_sums.fetch_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
-    points = _compare_over_time(sums.dailies, query)
+    points = peer_comparison.compare_over_time(
+        sums.dailies, site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
+    )
     standing = describe_standing(store, query, sums.totals)
     explanation = _explain_site(store, query)
     door_days = fetch_door_days(store, query)
+    history = site_history.fetch_history(store, site, *query.day_numbers)
+    earlier = site_history.has_measured_before(store, site, query.day_numbers[0])
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        **_history_tables(store, query),
+        "state": build_state_table(history, earlier=earlier),
+        "changes": build_change_table(history),
         "door_days": build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
@@ -144,7 +143,18 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         _compare_with_similar(
             query, tables, build_site_chart(points, tables["changes"].rows, query)
         ),
-        _list_steps(tables["changepoints"]),
+        ui.Titled(
+            "Slower or faster since",
+            tables["changepoints"],
+            ui.quiet(
+                "Steps of the last 90 days, regardless of the filters above; see ",
+                ui.Link("all changes", link_to("changes")),
+                ".",
+            ),
+            anchor="since",
+        )
+        if tables["changepoints"].rows
+        else None,
         efficiency_section(explanation),
         _describe_doors(tables, charts),
         ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states"),
@@ -199,11 +209,7 @@ def _compare_with_similar(
     return ui.Titled(
         "Comparison with similar sites",
         about,
-        *(
-            _detail_comparison(query, tables, chart)
-            if tables["series"].rows
-            else [_explain_no_measurements(query)]
-        ),
+        *_detail_comparison(query, tables, chart),
         anchor="comparison",
     )
 
@@ -211,6 +217,15 @@ def _compare_with_similar(
 def _detail_comparison(
     query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
 ) -> Iterator[ui.Section | None]:
+    if not tables["series"].rows:
+        matched, remedy = (
+            (" match the filters", ", or “all” in the filters") if query.filters else ("", "")
+        )
+        yield ui.Paragraph(
+            f"No good measurements with {title_column(query.metric)} in this period{matched}. Choose "
+            f"a longer period{remedy}."
+        )
+        return
     if chart:
         marks = [" Numbered lines are ", ui.Link("changes", "#changed"), "."]
         yield ui.Figure(
@@ -238,27 +253,6 @@ def _detail_comparison(
     yield ui.if_filled(tables["contrasts"])
     yield ui.Folded("How similar sites are chosen", ui.quiet(peer_comparison.SIMILAR_SITES_TEXT))
     yield ui.table_of_values(tables["series"])
-
-
-def _explain_no_measurements(query: SiteQuery) -> ui.Paragraph:
-    matched, remedy = (
-        (" match the filters", ", or “all” in the filters") if query.filters else ("", "")
-    )
-    return ui.Paragraph(
-        f"No good measurements with {title_column(query.metric)} in this period{matched}. Choose a "
-        f"longer period{remedy}."
-    )
-
-
-def _list_steps(changepoints: DataTable) -> ui.Titled | None:
-    note = ui.quiet(
-        "Steps of the last 90 days, regardless of the filters above; see ",
-        ui.Link("all changes", link_to("changes")),
-        ".",
-    )
-    if not changepoints.rows:
-        return None
-    return ui.Titled("Slower or faster since", changepoints, note, anchor="since")
 
 
 def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> ui.Titled:
@@ -295,16 +289,6 @@ def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]
     )
 
 
-def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
-    """Build the tables of doors, releases and nodes, and of their changes."""
-    history = site_history.fetch_history(store, query.site, *query.day_numbers)
-    measured_earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
-    return {
-        "state": build_state_table(history, earlier=measured_earlier),
-        "changes": build_change_table(list_changes(history)),
-    }
-
-
 def _state_tables(store: Store, site: str) -> dict[str, DataTable]:
     """Build the tables of states, their changes, and change points of daily series."""
     changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
@@ -334,13 +318,6 @@ def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
     days = f"from {query.recent_first} to {query.last}"
     note = f"The newest {MAX_EXPLAINED} at most, {days}, ignoring the filters."
     return explain_efficiency(query.site or "Work without a site", rows, note)
-
-
-def _compare_over_time(dailies: WorkSums, query: SiteQuery) -> list[PeerComparison]:
-    """Compare the site with similar sites, per day or per week."""
-    return peer_comparison.compare_over_time(
-        dailies, query.site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
-    )
 
 
 def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]]:
@@ -374,34 +351,24 @@ def _filter_options(
 
 
 def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
-    rows = [
-        {
-            query.time_column: day_from_number(point.time).isoformat(),
-            "measurements": point.count,
-            "mean": point.mean,
-            "compared": point.compared_count,
-            "own": point.own_mean,
-            "rms": point.rms,
-            "error": point.standard_error,
-            "median": point.peer_median,
-            "difference": point.difference,
-            "sites": point.peer_count,
-        }
-        for point in points
-    ]
     listed = (
-        column(query.time_column, "week of" if query.time_column == WEEK else "day (UTC)"),
-        column("measurements", "timed and good"),
+        column(
+            query.time_column,
+            "week of" if query.is_weekly else "day (UTC)",
+            value=lambda point: day_from_number(point.time).isoformat(),
+        ),
+        column("measurements", "timed and good", value="count"),
         column("mean", "mean of all", is_number=True),
-        column("compared", is_number=True),
-        column("own", "their mean", is_number=True),
+        column("compared", is_number=True, value="compared_count"),
+        column("own", "their mean", is_number=True, value="own_mean"),
         column("rms", "± RMS", is_number=True),
-        *hidden_columns("error"),
-        column("median", "median of similar sites", is_number=True),
-        *columns("difference", "sites"),
+        hidden("error", value="standard_error"),
+        column("median", "median of similar sites", is_number=True, value="peer_median"),
+        column("difference"),
+        column("sites", value="peer_count"),
     )
     caption = f"{head_column(query.metric)} by {query.time_column}, and the median of similar sites"
-    return DataTable("series", caption, listed, rows)
+    return build_table("series", caption, listed, points)
 
 
 def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
@@ -470,12 +437,11 @@ def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
-    rows = [{name: getattr(work, name) for name in Workload.__annotations__} for work in works]
     variants = label_variants((work.variant for work in works), hide_release=True)
     listed = (
         column("test"),
         variant_column(variants),
-        *hidden_columns("variant_label"),
+        hidden("variant_label"),
         *columns("root", "dataset", "door", "protocol"),
     )
-    return DataTable("work", "Everything measured here", listed, rows, note=variants.note)
+    return build_table("work", "Everything measured here", listed, works, note=variants.note)
