@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from starlette.responses import Response
 
+from treehammer.analysis.comparison.compared_sides import TooManyMeasurementsError, compare_now
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
@@ -34,18 +35,12 @@ from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
 from treehammer.web.page_query import ListQuery, OneOf, PathText
 from treehammer.web.page_service import error_sentence
-from treehammer.web.pages import compare_query
 from treehammer.web.pages.common_tables import (
     comparison_columns,
     describe_comparisons,
     split_by_scope,
 )
-from treehammer.web.pages.compare_query import (
-    CompareQuery,
-    TooManyMeasurementsError,
-    VerdictFilter,
-    compare_now,
-)
+from treehammer.web.pages.compare_query import CompareQuery, VerdictFilter, load_stored_verdicts
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
 
@@ -72,6 +67,8 @@ COMPARABLE_AXES = (
 REFRESH_INTERVAL_S = 2
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
+#: Maximum number of measurements read by a comparison computed on request.
+MAX_READ = 30_000
 #: Maximum number of measurements read by a comparison in the background: 1 GB of memory.
 MAX_BACKGROUND_READ = 200_000
 #: Comparisons that run or wait; one of them runs.
@@ -178,12 +175,10 @@ def _find_comparison(
 ) -> DisplayedComparison | ComparisonTask:
     """Load the stored comparison, or compute it; a large one in the background."""
     store, raw = request.store, request.raw
-    if not raw.query_params.get("recompute") and (
-        rows := compare_query.load_stored_verdicts(store, query)
-    ):
+    if not raw.query_params.get("recompute") and (rows := load_stored_verdicts(store, query)):
         return DisplayedComparison(store, raw, rows)
     try:
-        comparison = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
+        comparison = compare_now(store, query.sides, max_read=MAX_READ)
     except TooManyMeasurementsError as error:
         task = request.resources.share(BackgroundComparisons).request(query, error.count)
         if task.result is None:
@@ -412,7 +407,7 @@ class BackgroundComparisons:
             try:
                 with self._database.open_store() as store:
                     task.result = compare_now(
-                        store, task.query, max_read=None, on_progress=task.report_progress
+                        store, task.query.sides, max_read=None, on_progress=task.report_progress
                     )
             except _AbandonedError:
                 with self._lock:
