@@ -13,12 +13,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.errors import ConfigError
 from treehammer.sql.read.query_model import Condition
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web.addresses import (
-    CURRENT_REQUEST,
-    PARTIAL_PARAMETERS,
-    link_to_same_page,
-    requested_path,
-)
+from treehammer.web import addresses
 
 #: Shorter tables can be read without sorting.
 MIN_SORTABLE_ROWS = 3
@@ -158,28 +153,28 @@ class ArrangedTable:
     @property
     def words(self) -> str:
         """Text of the filter."""
-        return CURRENT_REQUEST.get().query_params.get(f"find-{self.table.name}", "")
+        return addresses.CURRENT_REQUEST.get().query_params.get(f"find-{self.table.name}", "")
 
     @property
     def page_address(self) -> str:
         """Address of the page without parameters."""
-        return requested_path()
+        return addresses.requested_path()
 
     @property
     def other_parameters(self) -> list[tuple[str, str]]:
         """Parameters of the page that its filter form keeps."""
-        removed = {f"find-{self.table.name}", *PARTIAL_PARAMETERS}
-        items = CURRENT_REQUEST.get().query_params.multi_items()
+        removed = {f"find-{self.table.name}", *addresses.PARTIAL_PARAMETERS}
+        items = addresses.CURRENT_REQUEST.get().query_params.multi_items()
         return [(name, value) for name, value in items if name not in removed]
 
     def heading(self, column: TableColumn) -> HeadingLink:
         """Build the link of a column's heading."""
         changes = {f"sort-{self.table.name}": self.arrangement.next_order(column)}
-        address = link_to_same_page(**changes)
+        address = addresses.link_to_same_page(**changes)
         return HeadingLink(address, self.arrangement.direction(column))
 
 
 def arrange_table(table: DataTable) -> ArrangedTable:
     """Arrange a table as the parameters of the page request; unknown columns are refused."""
-    arrangement = TableArrangement.parse(CURRENT_REQUEST.get().query_params, table.name)
+    arrangement = TableArrangement.parse(addresses.CURRENT_REQUEST.get().query_params, table.name)
     return ArrangedTable(arrangement.apply(table), arrangement)

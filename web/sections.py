@@ -274,6 +274,11 @@ class Command:
     text: str
 
 
+def suggest(text: str, command: str) -> tuple[Paragraph, Command]:
+    """Suggest a command line."""
+    return Paragraph(text), Command(command)
+
+
 @dataclass(frozen=True)
 class Log:
     """Output of a program."""

@@ -1,4 +1,4 @@
-"""Page of a campaign: progress, failures, jobs, provenance, and how to run it again."""
+"""Campaigns: the list, and a page with progress, failures, jobs, provenance, and how to run again."""
 
 from __future__ import annotations
 
@@ -23,31 +23,57 @@ from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
-from treehammer.web.arranged_table import count_pages
+from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.display_formats import format_time
 from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
-from treehammer.web.pages.campaign_tables import (
-    JOBS_PER_PAGE,
-    CampaignQuery,
-    build_failure_table,
-    build_job_table,
-    build_message_table,
-    build_site_table,
-    build_unsupported_table,
-)
-from treehammer.web.pages.common_tables import describe_states
+from treehammer.web.page_query import ListQuery
+from treehammer.web.pages import campaign_tables
+from treehammer.web.pages.common_tables import campaign_table, describe_states
 
 #: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
 MAX_LIMITED_MEASUREMENTS = 2_000
+#: Campaigns on one page.
+CAMPAIGNS_PER_PAGE = 20
 #: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
 
 
 @page(
+    "/campaigns",
+    "campaigns",
+    ListQuery,
+    menu="Campaigns",
+    position=50,
+    api=PageOperation(
+        "listCampaigns",
+        "Campaigns, newest first, 20 per page",
+        {"campaigns": "campaigns"},
+        ("page", "pages", "count"),
+    ),
+)
+def campaign_list_page(request: PageRequest[ListQuery]) -> PageContent:
+    """Build the list."""
+    number = request.query.page
+    campaigns, count = campaign_queries.list_campaigns(
+        request.store, (number - 1) * CAMPAIGNS_PER_PAGE, CAMPAIGNS_PER_PAGE
+    )
+    pages = count_pages(count, CAMPAIGNS_PER_PAGE)
+    table = replace(
+        campaign_table("campaigns", "Campaigns, newest first", campaigns),
+        empty_text=past_last_page_text(number, pages),
+        is_arrangeable=pages == 1,
+    )
+    start = ui.suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
+    sections = (table, ui.list_pages(number, pages)) if count else start
+    about = {"page": number, "pages": pages, "count": count}
+    return PageContent("Campaigns", sections, (table,), about)
+
+
+@page(
     "/campaigns/{campaign_id:some}",
     "campaign",
-    CampaignQuery,
+    campaign_tables.CampaignQuery,
     position=51,
     api=PageOperation(
         "getCampaign",
@@ -63,15 +89,17 @@ REFRESH_INTERVAL_S = 5
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
 )
-def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
+def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageContent:
     """Build the page; ``?part=progress`` selects the part that changes during jobs."""
     store, query = request.store, request.query
     campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
     count = count_campaign(store, campaign.id, time.time_ns() // 1000)
     progress = CampaignProgress(store, campaign, count)
-    sites = build_site_table(campaign, count)
-    failures = build_failure_table(store, campaign, count, progress.no_failures_text)
-    unsupported = build_unsupported_table(campaign, count)
+    sites = campaign_tables.build_site_table(campaign, count)
+    failures = campaign_tables.build_failure_table(
+        store, campaign, count, progress.no_failures_text
+    )
+    unsupported = campaign_tables.build_unsupported_table(campaign, count)
     shown = [progress.as_dict(), *(table.rows for table in (sites, failures, unsupported))]
     fingerprint = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
     live = ui.Live(
@@ -89,10 +117,10 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
         is_unchanged = parameters.get("shown") == fingerprint and not progress.is_finished
         status = 204 if is_unchanged else 200
         return PageContent(campaign.name, [live], status=status, is_part=True)
-    messages = build_message_table(store, campaign)
+    messages = campaign_tables.build_message_table(store, campaign)
     limits = _build_limit_table(store, campaign)
-    jobs, job_count = build_job_table(store, query)
-    pages = count_pages(job_count, JOBS_PER_PAGE)
+    jobs, job_count = campaign_tables.build_job_table(store, query)
+    pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
     facts = list(_describe_provenance(store, campaign))
     command = campaign_outcome.rerun_command(campaign)
     render = campaign_outcome.rerun_command(campaign, "render")
@@ -180,7 +208,9 @@ def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterato
     )
 
 
-def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]) -> ui.Form:
+def _build_form(
+    query: campaign_tables.CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]
+) -> ui.Form:
     """Build the filters of jobs; a site without jobs is refused."""
     job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
     query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,14 +11,13 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import (
     BAD_OUTCOME_LABELS,
-    FAILURE_CLASSES,
     UNSUPPORTED_LABELS,
     label_outcome,
 )
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount
-from treehammer.sql.read.campaign_queries import JobSummary
+from treehammer.sql.read.campaign_queries import FailureCount, JobSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import format_counts
@@ -86,47 +84,6 @@ def build_site_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
     )
 
 
-@dataclass
-class _Failures:
-    """Failures of one class at a site: measurements, and attempts that ended early."""
-
-    failure: str
-    site: str
-    measurements: int = 0
-    missing: int = 0
-    transient: int = 0
-    attempts: int = 0
-    again: int = 0
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Sort key: by size; those that a retry can cure come last."""
-        lasting = self.measurements - self.transient
-        is_transient = self.transient > 0 and lasting <= 0
-        return is_transient, -lasting, -self.attempts, self.failure, self.site
-
-
-def _count_failures(store: Store, campaign: CampaignRow, count: CampaignCount) -> list[_Failures]:
-    failures: dict[tuple[str, str], _Failures] = {}
-
-    def at(site: str, failure: str) -> _Failures:
-        return failures.setdefault((failure, site), _Failures(failure, site))
-
-    for site, of_site in count.sites.items():
-        for failure, number in of_site.failures.items():
-            at(site, failure).measurements = number
-        for failure, number in of_site.missing.items():
-            if failure in FAILURE_CLASSES:
-                at(site, failure).missing = number
-    for (site, failure), number in campaign_queries.count_transient(store, campaign.id).items():
-        if (failure, site) in failures:
-            failures[failure, site].transient = number
-    for counted in campaign_queries.count_failed_attempts(store, campaign.id):
-        failed = at(counted.site, counted.failure_class)
-        failed.attempts, failed.again = counted.attempts, counted.retried
-    return sorted(failures.values(), key=lambda failed: failed.order)
-
-
 def build_failure_table(
     store: Store, campaign: CampaignRow, count: CampaignCount, empty_text: str
 ) -> DataTable:
@@ -142,7 +99,7 @@ def build_failure_table(
             column("attempts", "failed attempts of jobs"),
             column("again", "retried", is_number=True),
         ),
-        _count_failures(store, campaign, count),
+        campaign_queries.count_failures(store, campaign.id, count),
         empty_text=empty_text,
     )
 
@@ -159,7 +116,7 @@ def _failure_column(title: str, campaign: CampaignRow) -> TableColumn:
 def build_unsupported_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
     """Build the table of features that a release or setup lacks, by site."""
     unsupported = [
-        _Failures(label, site, of_site.outcomes[label])
+        FailureCount(label, site, of_site.outcomes[label])
         for site, of_site in count.sites.items()
         for label in UNSUPPORTED_LABELS.values()
         if of_site.outcomes[label]

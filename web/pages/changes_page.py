@@ -37,12 +37,7 @@ from treehammer.web.display_formats import day_from_number, day_number, today
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import (
-    build_change_point_table,
-    comparison_columns,
-    describe_comparisons,
-    list_recent_changes,
-)
+from treehammer.web.pages import common_tables
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
@@ -90,7 +85,7 @@ class DigestQuery(PageQuery):
 def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     """List the changes, of one site or release if the request names it."""
     query = request.query
-    changes = list_recent_changes(request.store, **query.model_dump())
+    changes = common_tables.list_recent_changes(request.store, **query.model_dump())
     of_site = f", at {query.site}" if query.site else ""
     of_release = f", of ROOT {query.release}" if query.release else ""
     sections = (
@@ -101,7 +96,7 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
             " · ",
             ui.Link("Feed of regressions", link_to("changes-feed")),
         ),
-        build_change_point_table(changes),
+        common_tables.build_change_point_table(changes),
         ui.quiet(
             "Each release is related to a pinned control release in the same jobs; the control's own "
             "time shows what changes a site, a storage or everything. A change is provisional until "
@@ -130,13 +125,13 @@ def _build_commit_table(store: Store) -> DataTable:
             "measured": "by separate jobs" if first_verdict.evidence.unpaired else "in turns",
         }
         for described, summary in zip(
-            describe_comparisons(store, comparisons), comparisons, strict=True
+            common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
         )
         for first_verdict in [summary.first_verdict]
     ]
     listed = (
         column("test"),
-        *comparison_columns(),
+        *common_tables.comparison_columns(),
         *columns("measured", "judged_us"),
         column("headline", "variants", is_long=True),
     )

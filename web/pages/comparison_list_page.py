@@ -35,11 +35,7 @@ from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
 from treehammer.web.page_query import ListQuery, OneOf, PathText
 from treehammer.web.page_service import error_sentence
-from treehammer.web.pages.common_tables import (
-    comparison_columns,
-    describe_comparisons,
-    split_by_scope,
-)
+from treehammer.web.pages import common_tables
 from treehammer.web.pages.compare_query import CompareQuery, VerdictFilter, load_stored_verdicts
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
@@ -223,16 +219,16 @@ def _list_comparisons(
     )
     rows = []
     for described, summary in zip(
-        describe_comparisons(store, comparisons), comparisons, strict=True
+        common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
     ):
         counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
         for scopes in summary.verdict_counts.values():
-            for name, verdicts in zip(counts, split_by_scope(scopes), strict=True):
+            for name, verdicts in zip(counts, common_tables.split_by_scope(scopes), strict=True):
                 counts[name].update(verdicts)
         sums = {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
         rows.append({**described, **sums, "verdicts": summary.verdict_counts})
     listed = (
-        *comparison_columns(),
+        *common_tables.comparison_columns(),
         column("judged_us"),
         column("headline", "variants", is_long=True),
         *hidden_columns("over_sites", "by_site", "verdicts"),
@@ -246,12 +242,10 @@ def _list_comparisons(
     )
     pages = count_pages(count, COMPARISONS_PER_PAGE)
     matrices = load_release_matrices(store) if number == 1 else []
-    start = (
-        ui.Paragraph(
-            "No stored comparisons yet. Compare two measured releases above, or in a terminal, which "
-            "stores the result:"
-        ),
-        ui.Command("treehammer compare 6.38.00 6.40.00"),
+    start = ui.suggest(
+        "No stored comparisons yet. Compare two measured releases above, or in a terminal, which stores "
+        "the result:",
+        "treehammer compare 6.38.00 6.40.00",
     )
     sections = (
         ui.Paragraph("Is B faster or slower than A, where, and how certain is that?"),

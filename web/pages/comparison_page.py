@@ -20,13 +20,7 @@ from treehammer.analysis.comparison import (
 )
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
 from treehammer.analysis.comparison.series_changes import CounterChange
-from treehammer.analysis.statistics.verdict import (
-    DEFAULT_DELTA,
-    ONE_SIDED_VERDICTS,
-    SERIES_SCOPES,
-    SITES_SCOPE,
-    Verdict,
-)
+from treehammer.analysis.statistics import verdict
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import figure_sql
@@ -41,12 +35,7 @@ from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
 from treehammer.web.page import PageContent
-from treehammer.web.pages import effect_tables
-from treehammer.web.pages.common_tables import (
-    describe_comparison,
-    list_recent_changes,
-    load_campaign_names,
-)
+from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
 from treehammer.web.pages.effect_matrix import (
     MATRIX_LEGEND,
@@ -99,17 +88,17 @@ class DisplayedComparison:
     @cached_property
     def names(self) -> dict[str, str]:
         """Names of its campaigns, by identity."""
-        return load_campaign_names(self.store, self.rows[:1])
+        return common_tables.load_campaign_names(self.store, self.rows[:1])
 
     @cached_property
     def description(self) -> dict[str, Any]:
         """Its values as text and as data."""
-        return describe_comparison(self.rows[0], self.names)
+        return common_tables.describe_comparison(self.rows[0], self.names)
 
     @property
     def delta(self) -> float:
         """Effects within it are ignored, in ln."""
-        return float(self.description["delta"] or DEFAULT_DELTA)
+        return float(self.description["delta"] or verdict.DEFAULT_DELTA)
 
     @cached_property
     def counters(self) -> list[CounterChange]:
@@ -135,20 +124,20 @@ class DisplayedComparison:
     @property
     def pooled(self) -> list[VerdictRow]:
         """Selected verdicts over sites."""
-        return [row for row in self.selected if row.scope == SITES_SCOPE]
+        return [row for row in self.selected if row.scope == verdict.SITES_SCOPE]
 
     @property
     def by_site(self) -> list[VerdictRow]:
         """Selected verdicts on series with two sides."""
-        series = [row for row in self.selected if row.scope in SERIES_SCOPES]
-        return [row for row in series if row.verdict not in ONE_SIDED_VERDICTS]
+        series = [row for row in self.selected if row.scope in verdict.SERIES_SCOPES]
+        return [row for row in series if row.verdict not in verdict.ONE_SIDED_VERDICTS]
 
     @property
     def missing(self) -> list[VerdictRow]:
         """Selected verdicts on series with one side, in the order of the comparison."""
         rows = self.filter.select(self.rows, any_metric=self.shows_counter)
-        series = [row for row in rows if row.scope in SERIES_SCOPES]
-        return [row for row in series if row.verdict in ONE_SIDED_VERDICTS]
+        series = [row for row in rows if row.scope in verdict.SERIES_SCOPES]
+        return [row for row in series if row.verdict in verdict.ONE_SIDED_VERDICTS]
 
     @property
     def titled(self) -> VerdictRow:
@@ -238,7 +227,7 @@ def _list_findings(comparison: DisplayedComparison) -> Iterator[ui.Paragraph]:
     slower = [
         row
         for row in select_headline(rows)
-        if row.verdict == Verdict.SLOWER and row.effect is not None
+        if row.verdict == verdict.Verdict.SLOWER and row.effect is not None
     ]
     if slower:
         largest = max(slower, key=lambda row: abs(row.effect or 0.0))
@@ -246,7 +235,7 @@ def _list_findings(comparison: DisplayedComparison) -> Iterator[ui.Paragraph]:
         yield ui.Paragraph(f"Largest: {largest.label}: {text}")
     if rows[0].axis != "root":
         return
-    changes = list_recent_changes(comparison.store, release=rows[0].b)
+    changes = common_tables.list_recent_changes(comparison.store, release=rows[0].b)
     regressions = [change for change in changes if change_points.is_regression(change)]
     for change in regressions[:MAX_REGRESSIONS]:
         text = change_points.describe_change(change)
@@ -265,13 +254,13 @@ def _fold_same(
     comparison: DisplayedComparison, table: DataTable, rows: Sequence[VerdictRow]
 ) -> Iterator[ui.Section]:
     """Show a table of these effects; the same ones only as a line, unless they were asked for."""
-    different = [number for number, row in enumerate(rows) if row.verdict != Verdict.SAME]
+    different = [number for number, row in enumerate(rows) if row.verdict != verdict.Verdict.SAME]
     if comparison.filter.verdict or not different or len(different) == len(rows):
         yield ui.TableSection(table, "effects")
         return
     shown = replace(table, rows=[table.rows[place] for place in different])
     yield ui.TableSection(shown, "effects", table)
-    link = ui.Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
+    link = ui.Link("show them", link_to_same_page(verdict=verdict.Verdict.SAME.value, page=None))
     count = pluralize(len(rows) - len(different), "further row")
     yield ui.quiet(f"{count}: the same (", link, ").")
 

@@ -14,36 +14,15 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
-from treehammer.sql.read import overview_queries
+from treehammer.sql.read import overview_queries, query_model
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.query_model import (
-    Condition,
-    FigureGroup,
-    FigureQuery,
-    Scalar,
-    Selection,
-)
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
+from treehammer.web import columns, display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
-from treehammer.web.columns import (
-    column,
-    columns,
-    hidden,
-    job_column,
-    outcome_columns,
-    outcome_counts,
-    variant_column,
-)
-from treehammer.web.display_formats import (
-    day_number,
-    format_day,
-    format_mean_and_rms,
-    midnight_us,
-)
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import Day, PageQuery, TextOrBlank
@@ -82,7 +61,7 @@ class DayQuery(PageQuery):
 def day_page(request: PageRequest[DayQuery]) -> PageContent:
     """Build the page; a site that has never measured anything is refused."""
     store, day, site = request.store, request.query.day, request.query.site
-    number = day_number(day)
+    number = display_formats.day_number(day)
     site_days = overview_queries.list_site_days(store, number, number)
     outcomes = next((row.outcomes for row in site_days if row.site == site), {})
     if not outcomes and site not in overview_queries.list_sites(store):
@@ -101,7 +80,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
     counted = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
-    explanation = explain_period(store, site, Period.of_day(midnight_us(day)))
+    explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
     messages = count_messages(
         {**row, "failure_message": row["message"], "implausible_reasons": ""}
         for row in failing.rows
@@ -123,8 +102,14 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     )
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
     crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
-    about = {"status": judged.status.value, "counts": outcome_counts(judged), "classes": classes}
-    return PageContent(f"{site or 'No site'} on {format_day(day)}", sections, tables, about, crumbs)
+    about = {
+        "status": judged.status.value,
+        "counts": columns.outcome_counts(judged),
+        "classes": classes,
+    }
+    return PageContent(
+        f"{site or 'No site'} on {display_formats.format_day(day)}", sections, tables, about, crumbs
+    )
 
 
 def _link_neighbors(day: date, site: str) -> ui.Pager:
@@ -154,33 +139,35 @@ def _link_to_explore(site: str, day: date) -> ui.Links:
 
 def _load_groups(
     store: Store, site: str, day: int, metrics: tuple[str, ...] = _METRICS, *more_columns: str
-) -> Sequence[FigureGroup]:
+) -> Sequence[query_model.FigureGroup]:
     """Build the table of outcomes and means by test, variant, release, door and kind."""
-    selection = Selection(conditions=(Condition("site", "=", site or None),))
-    figure = FigureQuery(
+    selection = query_model.Selection(
+        conditions=(query_model.Condition("site", "=", site or None),)
+    )
+    figure = query_model.FigureQuery(
         metrics, (*_GROUP_COLUMNS, *more_columns), selection, first_day=day, last_day=day, kind=None
     )
     return store.fetch_figure(figure).groups
 
 
-def _group_key(group: FigureGroup) -> tuple[Scalar, ...]:
+def _group_key(group: query_model.FigureGroup) -> tuple[query_model.Scalar, ...]:
     return tuple(group.by[name] for name in _GROUP_COLUMNS)
 
 
 def _build_measured_table(
     store: Store,
-    groups: Sequence[FigureGroup],
+    groups: Sequence[query_model.FigureGroup],
     variants: VariantLabels,
     site: str,
     day: date,
 ) -> DataTable:
     # The common label of the measurements of each group, '' if they differ.
-    texts: dict[tuple[Scalar, ...], set[str]] = defaultdict(set)
-    for group in _load_groups(store, site, day_number(day), (), "variant_label"):
+    texts: dict[tuple[query_model.Scalar, ...], set[str]] = defaultdict(set)
+    for group in _load_groups(store, site, display_formats.day_number(day), (), "variant_label"):
         texts[_group_key(group)].add(str(group.by["variant_label"] or ""))
     labels = {key: common_label(group_texts) for key, group_texts in texts.items()}
 
-    def sort_key(group: FigureGroup) -> tuple[Any, ...]:
+    def sort_key(group: query_model.FigureGroup) -> tuple[Any, ...]:
         test, variant, *remaining = (str(value or "") for value in _group_key(group))
         return test, variants.place(variant), *map(natural_sort_key, remaining)
 
@@ -194,18 +181,18 @@ def _build_measured_table(
         {
             **group.by,
             "variant_label": labels.get(_group_key(group), ""),
-            **outcome_counts(DayOutcomes.from_outcomes(group.outcomes)),
+            **columns.outcome_counts(DayOutcomes.from_outcomes(group.outcomes)),
             **{f"{name}_mean": group.metrics[name].mean for name in _METRICS},
             **{f"{name}_rms": group.metrics[name].rms for name in _METRICS},
         }
         for group in sorted(groups, key=sort_key)
     ]
     listed = (
-        column("test_name"),
-        variant_column(variants, link=link_to_hosts),
-        hidden("variant_label"),
-        *columns("axis_root", "door", "kind"),
-        *outcome_columns(),
+        columns.column("test_name"),
+        columns.variant_column(variants, link=link_to_hosts),
+        columns.hidden("variant_label"),
+        *columns.columns("axis_root", "door", "kind"),
+        *columns.outcome_columns(),
         *_metric_columns("eff_job", "eff_job", 1.0),
         *_metric_columns("cpu_per_event_s", "CPU, ms/event", 1e3),
         *_metric_columns("wall_per_event_s", "wall, ms/event", 1e3),
@@ -221,9 +208,9 @@ def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, T
     def write(row: Row) -> str:
         if row[mean] is None or row[rms] is None:
             return "–"
-        return format_mean_and_rms(scale * row[mean], scale * row[rms])
+        return display_formats.format_mean_and_rms(scale * row[mean], scale * row[rms])
 
-    return TableColumn(mean, title, format_row=write, is_number=True), hidden(rms)
+    return TableColumn(mean, title, format_row=write, is_number=True), columns.hidden(rms)
 
 
 def _build_failure_table(store: Store, site: str, day: int, variants: VariantLabels) -> DataTable:
@@ -232,18 +219,20 @@ def _build_failure_table(store: Store, site: str, day: int, variants: VariantLab
         "failing",
         "Measurements that are not good",
         (
-            column(
+            columns.column(
                 "failure_class",
                 value=lambda item: item.failure_class or Outcome.IMPLAUSIBLE.value,
             ),
-            *columns("failure_kind", "failure_phase"),
-            column("message", value=lambda item: item.failure_message or item.implausible_reasons),
-            column("test_name"),
-            variant_column(variants),
-            hidden("variant_label"),
-            *columns("axis_root", "host"),
-            job_column(failure.job_id for failure in failures),
-            hidden("campaign_id"),
+            *columns.columns("failure_kind", "failure_phase"),
+            columns.column(
+                "message", value=lambda item: item.failure_message or item.implausible_reasons
+            ),
+            columns.column("test_name"),
+            columns.variant_column(variants),
+            columns.hidden("variant_label"),
+            *columns.columns("axis_root", "host"),
+            columns.job_column(failure.job_id for failure in failures),
+            columns.hidden("campaign_id"),
         ),
         failures,
         empty_text="All measurements are good.",
@@ -257,16 +246,16 @@ def _build_job_table(store: Store, site: str, day: int) -> DataTable:
         "jobs",
         "Jobs with measurements",
         (
-            job_column(job.job_id for job in jobs),
-            column(
+            columns.job_column(job.job_id for job in jobs),
+            columns.column(
                 "campaign_id",
                 "campaign",
                 format_row=lambda row: row["campaign_name"] or row["campaign_id"],
                 link=link_rows("campaign", campaign_id="campaign_id"),
                 is_long=True,
             ),
-            hidden("campaign_name"),
-            *columns("measurements", "good"),
+            columns.hidden("campaign_name"),
+            *columns.columns("measurements", "good"),
         ),
         jobs,
         note=_describe_limit(jobs, overview_queries.MAX_MEASURED_JOBS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,15 +13,13 @@ from treehammer.analysis.comparison.verdict_text import describe_change, format_
 from treehammer.analysis.descriptive.door_comparison import (
     DoorComparison,
     DoorContrast,
-    DoorMean,
     compare_doors,
+    list_door_means,
 )
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import DAY, FigureQuery
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
-from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
@@ -48,8 +45,6 @@ from treehammer.web.sections import Figure, Form, Link, Links, Section, headline
 DOORS = {"door": "doors", "door_protocol": "protocols"}
 #: Reads by the branches that they request.
 READS = {"few": "few branches", "all": "all branches"}
-#: Share of the branches up to which reads count as sparse.
-MAX_SPARSE_SHARE = 0.25
 _METRICS = ("wall_per_event_s", "cpu_per_event_s", "event_rate_hz", "eff_job")
 
 
@@ -74,52 +69,15 @@ class DoorsQuery(ExploreQuery):
         return title_column(self.by)
 
 
-def is_kind_of_read(variant: str, reads: str) -> bool:
-    """Return whether a variant requests a few branches, or all of them.
-
-    A list or pattern of names is a selection, as of an analysis.
-    """
-    try:
-        branches = json.loads(variant).get("branches")
-    except (ValueError, AttributeError):
-        return False
-    if isinstance(branches, str):
-        return reads == "few"
-    if not isinstance(branches, int | float):
-        return False
-    return branches <= MAX_SPARSE_SHARE if reads == "few" else branches >= 1
-
-
-def _load_means(store: Store, query: DoorsQuery) -> list[DoorMean]:
-    """Load the means of the selected reads by door, site, day and work."""
-    with store.connection() as connection:
-        groups = DatabaseSnapshot(connection).fetch_figure(query.figure, MAX_READ).groups
-    means = []
-    for group in groups:
-        texts = {name: str(value or "") for name, value in group.by.items()}
-        mean = group.metrics[query.metric].mean
-        day = group.by[DAY]
-        if not (texts[query.by] and isinstance(day, int) and mean and mean > 0):
-            continue
-        if is_kind_of_read(texts["variant"], query.reads):
-            work = (
-                texts["test_name"],
-                drop_release_axis(texts["variant"]),
-                texts["dataset_hash"],
-                texts["axis_root"],
-            )
-            means.append(DoorMean(texts[query.by], texts["site"], day, work, mean))
-    return means
-
-
 @page("/figures/doors", "doors", DoorsQuery, position=23)
 def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
     """Answer which door or protocol is best for sparse reads."""
     query = request.query.resolve(request.store)
-    comparison = compare_doors(
-        _load_means(request.store, query),
-        is_lower_better=METRICS_BY_NAME[query.metric].better == "lower",
-    )
+    with request.store.connection() as connection:
+        groups = DatabaseSnapshot(connection).fetch_figure(query.figure, MAX_READ).groups
+    means = list_door_means(groups, query.by, query.metric, is_sparse=query.reads == "few")
+    is_lower_better = METRICS_BY_NAME[query.metric].better == "lower"
+    comparison = compare_doors(means, is_lower_better=is_lower_better)
     table = _build_table(comparison, query)
     title = f"{query.noun.capitalize()} for reads of {READS[query.reads]}"
     layout = _lay_out(comparison, query, title)

@@ -18,6 +18,7 @@ from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.evidence import FailureExplanation
+from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.read.failure_counts import Period
@@ -26,16 +27,10 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.text_formatting import format_cell, format_duration, format_size
+from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
-from treehammer.web.columns import column, columns, hidden, variant_column
-from treehammer.web.display_formats import (
-    day_from_number,
-    explain_efficiency,
-    format_day,
-    format_seconds,
-    format_time,
-)
+from treehammer.web.columns import OUTCOME_COLUMNS, column, columns, hidden, variant_column
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText
@@ -57,21 +52,9 @@ _PROVENANCE = (
     "treehammer_version",
     "instrument_version",
 )
-_NODE_COLUMNS = (
-    "host",
-    "machine",
-    "slot",
-    "cpu_model",
-    "cores_online",
-    "cores_allowed",
-    "cgroup_cpu_limit",
-    "cgroup_memory_limit_bytes",
-    "mem_total_bytes",
-    "os_name",
-    "kernel",
-    "container",
-    "worker_python",
-)
+_BY_DIMENSION = {dimension.name: dimension.columns for dimension in DIMENSIONS}
+_NODE_COLUMNS = (*_BY_DIMENSION["node"], "slot")
+_STORAGE_COLUMNS = ("door_protocol", *_BY_DIMENSION["storage"], "door_rtt_s")
 _CIRCUMSTANCE_COLUMNS = (
     "load1_start",
     "load1_end",
@@ -85,14 +68,6 @@ _CIRCUMSTANCE_COLUMNS = (
     "calibration_after_s",
     "concurrent_door_jobs",
 )
-_STORAGE_COLUMNS = (
-    "door_protocol",
-    "file_url",
-    "data_server",
-    "address_family",
-    "server_version",
-    "door_rtt_s",
-)
 #: Results shown in the table of measurements.
 _RESULT_COLUMNS = (
     "cpu_per_event_s",
@@ -105,30 +80,26 @@ _RESULT_COLUMNS = (
     "read_latency_p99_s",
     "started_us",
 )
-_OUTCOME_COLUMNS = (
-    "plausible",
-    "implausible_reasons",
-    "failure_class",
-    "failure_kind",
-    "failure_phase",
-    "failure_message",
-)
 _COLUMNS = (
     *("measurement_id", "attempt", "round", "position", "kind", "variant", "variant_label"),
     *("root_version", "day", "door", "axis_root", "read_latency_hist", "log_excerpt"),
     *_RESULT_COLUMNS,
-    *_OUTCOME_COLUMNS,
+    *OUTCOME_COLUMNS,
     *_PROVENANCE,
     *_NODE_COLUMNS,
     *_CIRCUMSTANCE_COLUMNS,
     *_STORAGE_COLUMNS,
 )
-_ATTEMPT_COLUMNS = tuple(
-    TableColumn(name, name)
-    for name in (
-        *("number", "state", "started_us", "ended_us", "exit_code", "failure_class", "message"),
-    )
+_ATTEMPT_NAMES = (
+    "number",
+    "state",
+    "started_us",
+    "ended_us",
+    "exit_code",
+    "failure_class",
+    "message",
 )
+_ATTEMPT_COLUMNS = tuple(TableColumn(name, name) for name in _ATTEMPT_NAMES)
 
 
 class JobQuery(PageQuery):
@@ -177,7 +148,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
     with store.snapshot() as snapshot:
         diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
-    explanation = explain_efficiency("The job", diagnosed)
+    explanation = display_formats.explain_efficiency("The job", diagnosed)
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
@@ -248,17 +219,14 @@ def _describe_progress(
     if not job.state:
         yield ui.quiet("Only measurements of this job were received, not its state.")
     elif not has_started:
-        yield ui.Paragraph(
-            "The job has not started yet. Its state is as of the last query of the batch system. "
-            "Query again:"
+        yield from ui.suggest(
+            "The job has not started yet. Its state is as of the last query of the batch system. Query "
+            "again:",
+            command,
         )
-        yield ui.Command(command)
     elif not JobState(job.state).is_final:
-        yield ui.quiet(
-            "The state is as of the last query of the batch system; ",
-            ui.Code(command),
-            " updates it.",
-        )
+        text = "The state is as of the last query of the batch system; "
+        yield ui.quiet(text, ui.Code(command), " updates it.")
 
 
 def _describe_attempt(
@@ -298,7 +266,7 @@ def _describe_end(row: AttemptRow | None) -> Iterator[ui.Section]:
     if row is None:
         yield ui.quiet("No report from the batch system yet.")
         return
-    parts = [f", started {format_time(row.started_us)}"] if row.started_us else []
+    parts = [f", started {display_formats.format_time(row.started_us)}"] if row.started_us else []
     if row.started_us and row.ended_us:
         parts.append(f", took {format_duration((row.ended_us - row.started_us) / 1e6)}")
     if row.exit_code is not None:
@@ -334,8 +302,8 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[u
     """Link to the job's site, days and comparable measurements."""
     yield ui.Link(job.site, link_to("site", site=job.site))
     for number in sorted({row["day"] for row in rows}):
-        day = day_from_number(number)
-        title = f"{job.site} on {format_day(day)}"
+        day = display_formats.day_from_number(number)
+        title = f"{job.site} on {display_formats.format_day(day)}"
         yield ui.Link(title, link_to("day", day=day, query={"site": job.site}))
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
@@ -344,17 +312,17 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[u
         sorted({row[name] for row in timed if row[name]})
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
-    common = {"metric": "cpu_per_event_s", "color": "axis_root", "test_name": tests}
-    at_all, at_site = (
-        "The same work at all sites of the campaign",
-        "The same work at this site by day",
-    )
+    at_all = {"by": "site", "campaign": job.campaign_id}
+    at_site = {"by": "day", "site": job.site, "door": doors}
     for title, site, parameters in (
-        (at_all, None, {"by": "site", "campaign": job.campaign_id}),
-        (at_site, job.site, {"by": "day", "site": job.site, "door": doors}),
+        ("The same work at all sites of the campaign", None, at_all),
+        ("The same work at this site by day", job.site, at_site),
     ):
-        recorded_variants = site_history.list_recorded_variants(store, variants, site)
-        query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
+        work = {
+            "test_name": tests,
+            VARIANT_COLUMN: site_history.list_recorded_variants(store, variants, site),
+        }
+        query = {"metric": "cpu_per_event_s", "color": "axis_root", **work, **parameters}
         yield ui.Link(title, link_to("explore", query=query))
 
 
@@ -374,7 +342,7 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
 
 def _format_value(name: str, value: Any) -> str:
     if isinstance(value, float) and METRICS_BY_NAME[name].unit == "s":
-        return format_seconds(value)
+        return display_formats.format_seconds(value)
     return format_size(value) if name.endswith("_bytes") else format_cell(value)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_size
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
+from treehammer.web.columns import OUTCOME_COLUMNS
 from treehammer.web.display_formats import (
     DisplayUnit,
     fit_unit,
@@ -58,31 +60,15 @@ _GROUP_OF_DIMENSION = {
     "node": "Node",
     "storage": "Storage",
 }
-_OUTCOME = (
-    "plausible",
-    "implausible_reasons",
-    "failure_class",
-    "failure_kind",
-    "failure_phase",
-    "failure_message",
-)
 #: What distinguishes the executions of a job.
 _EXECUTION = (
-    "measurement_id",
-    "variant_label",
-    "kind",
-    "axis_root",
-    "attempt",
-    "round",
-    "position",
-    *_OUTCOME,
+    *("measurement_id", "variant_label", "kind", "axis_root", "attempt", "round", "position"),
+    *OUTCOME_COLUMNS,
 )
 #: Shown elsewhere, or too long for a table.
 _LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
 #: Numbers whose ratio says nothing.
 _IDENTITIES = ("day", "started_us", "ended_us", "seed")
-#: Units that are converted before the fitting one is chosen.
-_SIZES = {"ns": 1e-9}
 
 _WIDTH, _BAR_HEIGHT = 700, 34
 
@@ -241,7 +227,7 @@ def _value_row(name: str, group: str, metric: Metric | None, pair: tuple[Any, An
 
 
 def _find_group(metric: Metric) -> str:
-    if metric.name in _OUTCOME:
+    if metric.name in OUTCOME_COLUMNS:
         return "Outcome"
     dimension = DIMENSION_OF.get(metric.name)
     if metric.owner == "plan" or dimension is SUBJECT:
@@ -254,19 +240,8 @@ def _find_group(metric: Metric) -> str:
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
     listed = (
         TableColumn("name", "value", head_column),
-        TableColumn(
-            "a",
-            "A" if is_pair else "measured",
-            format_row=lambda row: _format_value(row["name"], row["a"], row["unit"]),
-            is_long=True,
-        ),
-        TableColumn(
-            "b",
-            "B",
-            format_row=lambda row: _format_value(row["name"], row["b"], row["unit"]),
-            is_long=True,
-            hidden=not is_pair,
-        ),
+        replace(_SIDES["a"], title="A" if is_pair else "measured"),
+        replace(_SIDES["b"], title="B", hidden=not is_pair),
         TableColumn(
             "change",
             "B against A",
@@ -281,21 +256,28 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
     return DataTable(name, caption, listed, rows, "No differences are known.")
 
 
-def _format_value(name: str, value: Any, unit: str) -> str:
+def _format_value(side: str, row: Row) -> str:
+    value, unit = row[side], row["unit"]
     if value in (None, "", []):
         return "–"
-    if name.endswith("_us"):
+    if row["name"].endswith("_us"):
         return format_time(value)
     if unit == "B":
         return format_size(value)
     values = value if isinstance(value, list) else [value]
     if not isinstance(values[0], int | float) or isinstance(values[0], bool):
         return ", ".join(map(format_cell, values))
-    fitting = fit_unit(
-        {"ns": "s"}.get(unit, unit), [_SIZES.get(unit, 1.0) * number for number in values]
-    )
-    texts = [format_cell(fitting.convert(_SIZES.get(unit, 1.0) * number)) for number in values]
+    if unit == "ns":
+        unit, values = "s", [1e-9 * number for number in values]
+    fitting = fit_unit(unit, values)
+    texts = [format_cell(fitting.convert(number)) for number in values]
     return f"{', '.join(texts)} {fitting.name}".strip()
+
+
+_SIDES = {
+    side: TableColumn(side, format_row=partial(_format_value, side), is_long=True)
+    for side in ("a", "b")
+}
 
 
 class Phase(NamedTuple):

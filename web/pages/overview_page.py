@@ -46,32 +46,7 @@ from treehammer.web.display_formats import (
 )
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf, WindowQuery
-from treehammer.web.pages.common_tables import (
-    DEFAULT_METRIC,
-    build_states_table,
-    campaign_table,
-    comparison_columns,
-    describe_comparisons,
-    index_by_site,
-    split_by_scope,
-)
-from treehammer.web.pages.overview_days import (
-    EFFICIENCY_DAYS,
-    GOOD_COLUMN,
-    LOOKBACK_DAYS,
-    MAX_CHANGES,
-    SiteDays,
-    changes_since_yesterday,
-    choose_letter,
-    load_site_days,
-    load_storage_days,
-    make_day_table,
-    make_efficiency_column,
-    make_state_column,
-    select_days,
-    sort_worst_first,
-    sum_outcomes,
-)
+from treehammer.web.pages import common_tables, overview_days
 
 #: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
@@ -128,7 +103,7 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         overview.running,
         overview.verdicts,
         _build_storage_day_table(overview.storages),
-        build_states_table(
+        common_tables.build_states_table(
             sorted(
                 overview.states, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site)
             )
@@ -169,28 +144,36 @@ class Overview:
 
     def __init__(self, store: Store, query: OverviewQuery, *, is_html: bool) -> None:
         self.store, self.query = store, query
-        self.storages = load_storage_days(store, query.window)
+        self.storages = overview_days.load_storage_days(store, query.window)
         self.states = list_standing_states(store)
         #: Current states by site.
-        self.current = index_by_site(self.states, query.by)
+        self.current = common_tables.index_by_site(self.states, query.by)
         self.active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
-        self.running = campaign_table("running", "Campaigns with active jobs", self.active)
+        self.running = common_tables.campaign_table(
+            "running", "Campaigns with active jobs", self.active
+        )
         self.latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
-        self.described = describe_comparisons(store, self.latest)
+        self.described = common_tables.describe_comparisons(store, self.latest)
         self.lines, recent = self._load_days()
-        of_jobs = index_by_site(self.states, JOB_SITE)
+        of_jobs = common_tables.index_by_site(self.states, JOB_SITE)
         named = MAX_NAMED_SITES if is_html else None
-        self.changes = list(changes_since_yesterday(store, recent, of_jobs, today(), named))
+        self.changes = list(
+            overview_days.changes_since_yesterday(store, recent, of_jobs, today(), named)
+        )
 
-    def _load_days(self) -> tuple[list[SiteDays[DayOutcomes]], list[SiteDays[DayOutcomes]]]:
+    def _load_days(
+        self,
+    ) -> tuple[
+        list[overview_days.SiteDays[DayOutcomes]], list[overview_days.SiteDays[DayOutcomes]]
+    ]:
         """Load the shown days, and those of the sites of jobs in which changes are searched."""
-        days, recent = self.query.window, days_until(today(), LOOKBACK_DAYS)
+        days, recent = self.query.window, days_until(today(), overview_days.LOOKBACK_DAYS)
         if self.query.by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
             # Days of both windows are read once.
-            both = load_site_days(self.store, sorted({*days, *recent}))
-            return select_days(both, days), select_days(both, recent)
-        lines = load_site_days(self.store, days, self.query.by)
-        return lines, load_site_days(self.store, recent)
+            both = overview_days.load_site_days(self.store, sorted({*days, *recent}))
+            return overview_days.select_days(both, days), overview_days.select_days(both, recent)
+        lines = overview_days.load_site_days(self.store, days, self.query.by)
+        return lines, overview_days.load_site_days(self.store, recent)
 
     @cached_property
     def efficiencies(self) -> dict[str, peer_comparison.PeerComparison]:
@@ -198,8 +181,10 @@ class Overview:
         if self.query.by != JOB_SITE:
             return {}
         first = _first_recent_day()
-        comparisons = peer_comparison.compare_sites_since(self.store, [DEFAULT_METRIC], first)
-        return dict(comparisons[DEFAULT_METRIC])
+        comparisons = peer_comparison.compare_sites_since(
+            self.store, [common_tables.DEFAULT_METRIC], first
+        )
+        return dict(comparisons[common_tables.DEFAULT_METRIC])
 
     @cached_property
     def inefficient(self) -> list[str]:
@@ -222,7 +207,7 @@ class Overview:
         for described, summary in zip(self.described, self.latest, strict=True):
             headline = count_headline(summary.counts)
             for metric, scopes in summary.verdict_counts.items():
-                by_site, over_sites = split_by_scope(scopes)
+                by_site, over_sites = common_tables.split_by_scope(scopes)
                 effect = largest.get((described["comparison_id"], metric))
                 text = (
                     f"{effect.label}: {verdict_text.describe_verdict(effect)}" if effect else "none"
@@ -236,7 +221,7 @@ class Overview:
                 }
                 rows.append({**described, **values})
         listed = (
-            *comparison_columns(),
+            *common_tables.comparison_columns(),
             TableColumn("metric", "time", verdict_text.title_metric),
             *hidden_columns("headline", "over_sites", "by_site", "largest"),
             column("judged_us"),
@@ -253,7 +238,7 @@ class Overview:
             {**first_rows[row["comparison_id"]], "headline": row["headline"]}
             for row in self.described
         ]
-        compared, *hidden = comparison_columns()
+        compared, *hidden = common_tables.comparison_columns()
         listed = (
             replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
             *hidden,
@@ -275,7 +260,7 @@ class Overview:
 
 
 def _first_recent_day() -> int:
-    return day_number(days_until(today(), EFFICIENCY_DAYS)[0])
+    return day_number(days_until(today(), overview_days.EFFICIENCY_DAYS)[0])
 
 
 def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
@@ -303,10 +288,10 @@ def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
     yield _count_running(overview)
 
 
-def _count_failures(lines: Sequence[SiteDays[DayOutcomes]]) -> Iterator[ui.Tile]:
+def _count_failures(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> Iterator[ui.Tile]:
     """Count the failures of the latest day with measurements."""
     for day in reversed(list(lines[0].days) if lines else []):
-        total = sum_outcomes(line.days[day] for line in lines)
+        total = overview_days.sum_outcomes(line.days[day] for line in lines)
         if total.total:
             yield ui.Tile(
                 f"{total.failed + total.implausible:,} of {total.total:,}",
@@ -337,7 +322,7 @@ def _count_running(overview: Overview) -> ui.Tile:
     query = FigureQuery(metrics, (), first_day=_first_recent_day(), kind=None)
     groups = overview.store.fetch_figure(query).groups
     hours = sum(moments.total for group in groups for moments in group.metrics.values()) / 3600
-    cost = f"; {format_significant(hours, 2)} hours of executions in {EFFICIENCY_DAYS} days"
+    cost = f"; {format_significant(hours, 2)} hours of executions in {overview_days.EFFICIENCY_DAYS} days"
     active = overview.active
     text = f"campaign{'s' * (len(active) != 1)} running"
     planned = sum(state.campaign.planned_measurements for state in active)
@@ -373,7 +358,10 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
         return
     yield ui.TableSection(matrix, "newest", exported)
     yield ui.Legend(
-        [(ui.Badge(choose_letter(state), state.value), state.value) for state in _SHOWN_STATES]
+        [
+            (ui.Badge(overview_days.choose_letter(state), state.value), state.value)
+            for state in _SHOWN_STATES
+        ]
     )
     evaluated = (" The state is that of the ", ui.Link("last evaluation", link_to("sites")), ".")
     yield ui.quiet(
@@ -391,37 +379,39 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
 
 def _make_matrix(overview: Overview) -> DataTable:
     """Make the table of sites by day; the column of states only after an evaluation."""
-    listed = [make_state_column(overview.current)] if overview.current else []
+    listed = [overview_days.make_state_column(overview.current)] if overview.current else []
     if overview.efficiencies:
-        listed.append(make_efficiency_column(overview.efficiencies, overview.inefficient))
+        listed.append(
+            overview_days.make_efficiency_column(overview.efficiencies, overview.inefficient)
+        )
     addresses = {day: link_to("day", day=day) for day in overview.query.window}
 
-    def link_to_day(line: SiteDays[Any], day: date) -> str:
+    def link_to_day(line: overview_days.SiteDays[Any], day: date) -> str:
         return f"{addresses[day]}?{urlencode({'site': line.site})}"
 
-    return make_day_table(
+    return overview_days.make_day_table(
         "days",
         "Status of each site by day",
-        sort_worst_first(overview.lines, overview.current, overview.inefficient),
+        overview_days.sort_worst_first(overview.lines, overview.current, overview.inefficient),
         link_to_day if overview.query.by == JOB_SITE else _make_explore_linker(JOB_SITE),
-        [*listed, GOOD_COLUMN],
+        [*listed, overview_days.GOOD_COLUMN],
         overview.site_address,
     )
 
 
-def _make_explore_linker(by: str) -> Callable[[SiteDays[Any], date], str]:
+def _make_explore_linker(by: str) -> Callable[[overview_days.SiteDays[Any], date], str]:
     """Link a storage's day to its measurements in Explore, grouped by a column."""
     explore = link_to("explore")
 
-    def link_to_measurements(line: SiteDays[Any], day: date) -> str:
-        query = {"metric": DEFAULT_METRIC, "by": by, "from": day, "to": day}
+    def link_to_measurements(line: overview_days.SiteDays[Any], day: date) -> str:
+        query = {"metric": common_tables.DEFAULT_METRIC, "by": by, "from": day, "to": day}
         return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
 
     return link_to_measurements
 
 
 def _show_storages(overview: Overview, exported: DataTable) -> ui.Titled:
-    table = make_day_table(
+    table = overview_days.make_day_table(
         "storages",
         "Status of each storage by day, from load tests",
         overview.storages,
@@ -441,14 +431,12 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
     changes = [change.paragraph for change in overview.changes]
     yield ui.Titled(
         "Since yesterday",
-        ui.Bullets(changes, limit=MAX_CHANGES)
+        ui.Bullets(changes, limit=overview_days.MAX_CHANGES)
         or ui.Paragraph("No measurements or submissions since yesterday."),
         anchor="changes",
     )
-    compare = (
-        ui.Paragraph("No comparisons yet. Compare two measured releases:"),
-        ui.Command("treehammer compare 6.38.00 6.40.00"),
-    )
+    first = "No comparisons yet. Compare two measured releases:"
+    compare = ui.suggest(first, "treehammer compare 6.38.00 6.40.00")
     verdicts = [overview.folded_verdicts] if overview.latest else compare
     yield ui.Titled("Latest verdicts", *verdicts, anchor="verdicts")
     counted = ui.quiet(
@@ -458,15 +446,13 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
         ui.Code("collect"),
         ".",
     )
-    submit = (
-        ui.Paragraph("Nothing is running. Start a campaign:"),
-        ui.Command("treehammer submit ttree-read --wait"),
-    )
+    start = "Nothing is running. Start a campaign:"
+    submit = ui.suggest(start, "treehammer submit ttree-read --wait")
     running = (overview.running, counted) if overview.active else submit
     yield ui.Titled("Running campaigns", *running, anchor="running")
 
 
-def _build_site_day_table(lines: Sequence[SiteDays[DayOutcomes]]) -> DataTable:
+def _build_site_day_table(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> DataTable:
     rows = [
         {
             "site": line.site,
@@ -481,7 +467,7 @@ def _build_site_day_table(lines: Sequence[SiteDays[DayOutcomes]]) -> DataTable:
     return DataTable("site_days", "Sites by day", listed, rows)
 
 
-def _build_storage_day_table(lines: Sequence[SiteDays[StorageDay]]) -> DataTable:
+def _build_storage_day_table(lines: Sequence[overview_days.SiteDays[StorageDay]]) -> DataTable:
     rows = [
         {"storage_site": line.site, "day": day.isoformat(), **judged.as_dict()}
         for line in lines

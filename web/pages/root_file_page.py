@@ -34,7 +34,16 @@ from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageRequest, PageResources, QueryPool, page
 from treehammer.web.page_query import ConditionText, FormInput, PageQuery, Text
 from treehammer.web.page_service import error_sentence
-from treehammer.web.sections import Code, Command, Form, Paragraph, Section, Special, end_sentence
+from treehammer.web.sections import (
+    Code,
+    Command,
+    Form,
+    Paragraph,
+    Section,
+    Special,
+    end_sentence,
+    suggest,
+)
 
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 200
@@ -122,10 +131,10 @@ def _choose_campaign(
     query: RootFileQuery, choices: Mapping[str, str], chosen: str, *, can_write: bool
 ) -> Iterator[Section]:
     if not can_write:
-        yield Paragraph(
-            "No ROOT release on this machine can write the file. An export installs one:"
+        yield from suggest(
+            "No ROOT release on this machine can write the file. An export installs one:",
+            "treehammer export results.root --campaign last",
         )
-        yield Command("treehammer export results.root --campaign last")
     elif choices:
         conditions = [
             FormInput("where", "Condition", text, is_text=True, example="site=SITE_A")
@@ -133,8 +142,7 @@ def _choose_campaign(
         ]
         yield Form([FormInput("campaign", "Campaign", chosen, choices), *conditions], "Browse")
     else:
-        yield Paragraph("No campaigns yet. Start one:")
-        yield Command("treehammer submit ttree-read --wait")
+        yield from suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
 
 
 def _explain_count(rows: int | None, chosen: str, limit: str) -> Iterator[Section]:

@@ -18,19 +18,12 @@ from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
 from treehammer.sql.write.keyring import SessionHolder
 from treehammer.text_formatting import SECOND_US
 from treehammer.web.addresses import requested_address
+from treehammer.web.core import responses
 from treehammer.web.core.auth import (
     refuse_cross_site,
     require_read_grant,
     session_cookie,
     session_token,
-)
-from treehammer.web.core.responses import (
-    AUDITED,
-    KEY_ID,
-    RequestRefusedError,
-    note_refusal,
-    redirect_locally,
-    service_unavailable,
 )
 from treehammer.web.page import PageContent
 from treehammer.web.page_service import PageContext
@@ -55,18 +48,18 @@ def routes(context: PageContext) -> list[BaseRoute]:
             holder, expires_us = await holder_of_key(
                 context, form.get("token", "").strip(), KEY_SESSION_DAYS
             )
-        except RequestRefusedError as refusal:
+        except responses.RequestRefusedError as refusal:
             if refusal.status == 503:
                 raise
-            note_refusal(request, refusal)
+            responses.note_refusal(request, refusal)
             return sign_in_view(context, request, str(refusal), refusal.headers, target)
-        response = redirect_locally(target)
+        response = responses.redirect_locally(target)
         await open_session(context, request, response, holder, expires_us)
         return response
 
     async def sign_out(request: Request) -> Response:
         refuse_cross_site(request)
-        response = redirect_locally("/")
+        response = responses.redirect_locally("/")
         await end_session(context, request, response)
         return response
 
@@ -107,11 +100,11 @@ async def _read_form(request: Request) -> dict[str, str]:
     async for part in request.stream():
         body += part
         if len(body) > _MAX_FORM_BYTES:
-            raise RequestRefusedError(413, "the form is too long")
+            raise responses.RequestRefusedError(413, "the form is too long")
     try:
         fields = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=10)
     except ValueError:
-        raise RequestRefusedError(400, "the form cannot be read") from None
+        raise responses.RequestRefusedError(400, "the form cannot be read") from None
     return {name: values[0] for name, values in fields.items()}
 
 
@@ -145,7 +138,9 @@ async def open_session(
     try:
         token = await anyio.to_thread.run_sync(open_now)
     except StoreError as error:
-        raise service_unavailable(f"signing in is not possible now: {error.message}") from error
+        raise responses.service_unavailable(
+            f"signing in is not possible now: {error.message}"
+        ) from error
     response.set_cookie(
         session_cookie(request),
         token,
@@ -167,7 +162,7 @@ async def end_session(context: PageContext, request: Request, response: Response
         try:
             await anyio.to_thread.run_sync(context.resources.database.end_session, token)
         except StoreError as error:
-            raise service_unavailable(
+            raise responses.service_unavailable(
                 f"the session could not be ended: {error.message}. Sign out again"
             ) from error
         with suppress(StoreError):
@@ -182,4 +177,4 @@ async def end_session(context: PageContext, request: Request, response: Response
 def _note_event(request: Request, action: str, subject: str, key_id: str = "") -> None:
     """Keep an event for the audit trail in the state of its request."""
     state = request.scope.setdefault("state", {})
-    state[AUDITED], state[KEY_ID] = (action, subject), key_id
+    state[responses.AUDITED], state[responses.KEY_ID] = (action, subject), key_id

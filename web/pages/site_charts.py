@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
+from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door_days
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.sql.read import site_history
-from treehammer.sql.read.query_model import (
-    DAY,
-    WEEK,
-    Condition,
-    FigureGroup,
-    FigureQuery,
-    Selection,
-)
+from treehammer.sql.read import query_model, site_history
 from treehammer.sql.read.site_history import (
     SERVER_VERSION,
     WORKLOAD_COLUMNS,
     ContextHistory,
-    group_workload_key,
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
@@ -70,16 +61,16 @@ def build_site_chart(
     ]
     if not dots:
         return None
-    ends = [ChartDot(day, 0.0) for day in (query.first, query.last)]
+    ends = [ChartDot(day, 0.0) for day in (query.first, query.to)]
     lines = [
         ChartLine(query.site or "this site", "own", dots),
         ChartLine("median of similar sites", "median", ends, plain=True),
     ]
     return LineChart(
         f"{query.metric} at {query.site} by {query.time_column}, difference from the median of the same work in "
-        f"%, from {format_day(query.first)} to {format_day(query.last)}",
+        f"%, from {format_day(query.first)} to {format_day(query.to)}",
         lines,
-        DayAxis(query.first, query.last),
+        DayAxis(query.first, query.to),
         build_change_marks(changes),
     )
 
@@ -87,7 +78,7 @@ def build_site_chart(
 def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
     day_text = format_day(day_from_number(point.time))
     return (
-        f"{'week of ' if query.time_column == WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
+        f"{'week of ' if query.time_column == query_model.WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
         f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
         f"{pluralize(point.peer_count, 'site')}, {point.compared_count} of {point.count} timed measurements"
     )
@@ -96,9 +87,9 @@ def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
 def _link_to_measurements(point: PeerComparison, query: SiteQuery) -> str:
     """Link to the day of a point, or to the days around its week."""
     day = day_from_number(point.time)
-    if query.time_column != WEEK:
+    if query.time_column != query_model.WEEK:
         return link_to("day", day=day, query={"site": query.site})
-    last = min(day + timedelta(days=6), query.last)
+    last = min(day + timedelta(days=6), query.to)
     parameters = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
     return link_to("site", site=query.site, query=parameters)
 
@@ -106,9 +97,9 @@ def _link_to_measurements(point: PeerComparison, query: SiteQuery) -> str:
 def _point_day(point: PeerComparison, query: SiteQuery) -> date:
     """Return the day at which a point is drawn: for a week the middle of its shown days."""
     day = day_from_number(point.time)
-    if query.time_column != WEEK:
+    if query.time_column != query_model.WEEK:
         return day
-    first, last = max(day, query.first), min(day + timedelta(days=6), query.last)
+    first, last = max(day, query.first), min(day + timedelta(days=6), query.to)
     return first + (last - first) / 2
 
 
@@ -124,16 +115,6 @@ def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
     ]
 
 
-class DoorDay(NamedTuple):
-    """A door's measurements of one day: mean of ln(time / mean time of the same work)."""
-
-    door: str
-    day: int
-    metric: str
-    log_ratio: float
-    measurements: int
-
-
 def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
     """Fetch the times of a site's doors by day, relative to all doors and days of the same work."""
     filters: dict[str, object] = dict(query.work_filters)
@@ -141,46 +122,18 @@ def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
         recorded = site_history.list_recorded_variants(store, [chosen], query.site)
         filters[VARIANT_COLUMN] = tuple(recorded) or chosen
     conditions = (
-        Condition("site", "=", query.site or None),
-        *(Condition(name, "=", value) for name, value in filters.items()),  # type: ignore[arg-type]
+        query_model.Condition("site", "=", query.site or None),
+        *(query_model.Condition(name, "=", value) for name, value in filters.items()),  # type: ignore[arg-type]
     )
     groups = store.fetch_figure(
-        FigureQuery(
+        query_model.FigureQuery(
             tuple(DOOR_METRICS),
-            (DAY, "door", *WORKLOAD_COLUMNS),
-            Selection(conditions=conditions),
+            (query_model.DAY, "door", *WORKLOAD_COLUMNS),
+            query_model.Selection(conditions=conditions),
             *query.day_numbers,
         )
     ).groups
-    return [door_day for metric in DOOR_METRICS for door_day in compare_doors(groups, metric)]
-
-
-def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
-    """Compare doors and days by the same work, so that another mix of work does not look like a change.
-
-    Each work counts once for a door and day, however many measurements it has.
-    """
-    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
-    for group in groups:
-        moments = group.metrics[metric]
-        if moments.mean and moments.mean > 0:
-            work = group_workload_key(group)
-            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
-            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
-            works[work].append(cell)
-    by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
-    for cells in works.values():
-        reference = statistics.fmean(cell.log_ratio for cell in cells)
-        for cell in cells:
-            relative = cell._replace(log_ratio=cell.log_ratio - reference)
-            by_day[cell.door, cell.day].append(relative)
-    return [
-        cells[0]._replace(
-            log_ratio=statistics.fmean(cell.log_ratio for cell in cells),
-            measurements=sum(cell.measurements for cell in cells),
-        )
-        for _, cells in sorted(by_day.items())
-    ]
+    return [door_day for metric in DOOR_METRICS for door_day in relate_door_days(groups, metric)]
 
 
 def build_door_charts(
@@ -208,7 +161,7 @@ def build_door_charts(
                 for index, (door, dots) in enumerate([*by_door.items()][: len(PALETTE)])
             ]
             text = f"{title} by door, difference from the mean of the same work in %"
-            charts.append(LineChart(text, lines, DayAxis(query.first, query.last), marks))
+            charts.append(LineChart(text, lines, DayAxis(query.first, query.to), marks))
     return charts
 
 

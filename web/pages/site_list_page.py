@@ -15,19 +15,13 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.web import display_formats
 from treehammer.web.addresses import link_rows
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
-from treehammer.web.display_formats import (
-    DisplayUnit,
-    aligned_format,
-    day_from_number,
-    day_number,
-    today,
-)
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, index_by_site
-from treehammer.web.sections import Command, Folded, Paragraph, quiet
+from treehammer.web.sections import Folded, quiet, suggest
 
 
 @page(
@@ -42,21 +36,18 @@ def site_list_page(request: PageRequest[PageQuery]) -> PageContent:
     table = _build_table(request.store)
     rule = f"{describe_daily_rule()} Here all days of a site count together."
     similar = f"{peer_comparison.SIMILAR_SITES_TEXT} Here the period is {DEFAULT_WINDOW_DAYS} days."
-    start = (
-        Paragraph("No measurements yet. Start a campaign:"),
-        Command("treehammer submit ttree-read --wait"),
-    )
+    start = suggest("No measurements yet. Start a campaign:", "treehammer submit ttree-read --wait")
     explained = (table, quiet(rule), Folded("How similar sites are chosen", quiet(similar)))
     return PageContent("Sites", explained if table.rows else start, (table,))
 
 
 def _build_table(store: Store) -> DataTable:
     """Build the table, the worst state first, then the lowest efficiency against similar sites."""
-    last = today()
-    first = day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+    last = display_formats.today()
+    first = display_formats.day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     last_days: dict[str, int] = defaultdict(int)
-    for day in overview_queries.list_site_days(store, first, day_number(last)):
+    for day in overview_queries.list_site_days(store, first, display_formats.day_number(last)):
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days[day.site])
     comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)
@@ -67,7 +58,9 @@ def _build_table(store: Store) -> DataTable:
         judged = DayOutcomes.from_outcomes(outcomes[site])
         values: dict[str, Any] = {
             "site": site,
-            "last_day": day_from_number(last_days[site]).isoformat() if site in last_days else None,
+            "last_day": display_formats.day_from_number(last_days[site]).isoformat()
+            if site in last_days
+            else None,
             "state": state.state if state else SiteState.UNKNOWN.value,
             "use": uses.summarize(site).value,
             "state_change": state.id if state else None,
@@ -85,8 +78,8 @@ def _build_table(store: Store) -> DataTable:
         difference = math.inf if row["difference"] is None else row["difference"]
         return WORST_FIRST.index(SiteState(row["state"])), difference
 
-    write = aligned_format(
-        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
+    write = display_formats.aligned_format(
+        (row[name] for row in rows for name in ("own", "median")), display_formats.DisplayUnit("")
     )
     listed = (
         column("site"),

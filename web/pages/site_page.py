@@ -34,35 +34,15 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, build_table
+from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.columns import column, columns, count_columns, hidden, variant_column
-from treehammer.web.display_formats import (
-    EfficiencyExplanation,
-    day_from_number,
-    explain_efficiency,
-    format_time,
-    midnight_us,
-)
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
-from treehammer.web.pages.common_tables import (
-    build_change_point_table,
-    build_history_table,
-    build_states_table,
-    efficiency_section,
-    list_recent_changes,
-)
-from treehammer.web.pages.site_charts import (
-    build_change_table,
-    build_door_charts,
-    build_door_table,
-    build_site_chart,
-    build_state_table,
-    fetch_door_days,
-)
+from treehammer.web.pages import common_tables, site_charts
 from treehammer.web.pages.site_standing import (
     FILTERS,
     MAX_PARTS,
@@ -118,7 +98,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     )
     standing = describe_standing(store, query, sums.totals)
     explanation = _explain_site(store, query)
-    door_days = fetch_door_days(store, query)
+    door_days = site_charts.fetch_door_days(store, query)
     history = site_history.fetch_history(store, site, *query.day_numbers)
     earlier = site_history.has_measured_before(store, site, query.day_numbers[0])
     tables = {
@@ -126,14 +106,14 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        "state": build_state_table(history, earlier=earlier),
-        "changes": build_change_table(history),
-        "door_days": build_door_table(door_days),
+        "state": site_charts.build_state_table(history, earlier=earlier),
+        "changes": site_charts.build_change_table(history),
+        "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
         **_state_tables(store, site),
     }
-    charts = build_door_charts(door_days, tables["changes"].rows, query)
+    charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
     sections = (
         _list_states(tables["states"].rows),
         ui.headline(_explain_last_day(store, site, tables)),
@@ -141,7 +121,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ui.Links([ui.Link(*pair) for pair in _link_to_explore(store, query)]),
         _build_form(query, works),
         _compare_with_similar(
-            query, tables, build_site_chart(points, tables["changes"].rows, query)
+            query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
         ui.Titled(
             "Slower or faster since",
@@ -155,7 +135,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         )
         if tables["changepoints"].rows
         else None,
-        efficiency_section(explanation),
+        common_tables.efficiency_section(explanation),
         _describe_doors(tables, charts),
         ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states"),
         ui.Titled(
@@ -186,7 +166,7 @@ def _list_states(states: Sequence[Row]) -> ui.Bullets:
         explanation = state["explanation"] if state["explanation"] != previous else ""
         previous = state["explanation"]
         evidence = ui.Link("evidence", link_to("state-change", change=state["id"]))
-        since = f" {state['of']}, since {format_time(state['since_us'])} by {state['cause']}: "
+        since = f" {state['of']}, since {display_formats.format_time(state['since_us'])} by {state['cause']}: "
         text = f"{since}{state['reason']}{explanation and f'. {explanation}'} ("
         items.append(ui.Paragraph(ui.Badge(state["state"]), text, evidence, ")"))
     return ui.Bullets(items, "states")
@@ -233,7 +213,7 @@ def _detail_comparison(
             chart,
             ui.Paragraph(
                 "Difference from the median of similar sites on the same work in per cent, by "
-                f"{'week' if query.is_weekly else 'day'} (UTC), from {query.first} to {query.last}, so "
+                f"{'week' if query.is_weekly else 'day'} (UTC), from {query.first} to {query.to}, so "
                 "that another mix of work is no change; bars are the RMS of executions around the mean "
                 "of their own work.",
                 *(marks if tables["changes"].rows else ()),
@@ -293,9 +273,11 @@ def _state_tables(store: Store, site: str) -> dict[str, DataTable]:
     """Build the tables of states, their changes, and change points of daily series."""
     changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
     return {
-        "states": build_states_table(list_standing_states(store, site, doors=True)),
-        "state_changes": build_history_table(changes),
-        "changepoints": build_change_point_table(list_recent_changes(store, site=site)),
+        "states": common_tables.build_states_table(list_standing_states(store, site, doors=True)),
+        "state_changes": common_tables.build_history_table(changes),
+        "changepoints": common_tables.build_change_point_table(
+            common_tables.list_recent_changes(store, site=site)
+        ),
     }
 
 
@@ -306,24 +288,24 @@ def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) 
         return ""
     day = date.fromisoformat(days[0]["day"])
     explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
-    explained = explain(store, site, Period.of_day(midnight_us(day)))
+    explained = explain(store, site, Period.of_day(display_formats.midnight_us(day)))
     return f"On {day}: {explained}" if explained else ""
 
 
-def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
+def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyExplanation:
     """Explain the site's newest measurements of the last days shown."""
     rows = site_history.fetch_newest_solo(
         store, query.site, query.recent_day_numbers, MAX_EXPLAINED, DIAGNOSIS_COLUMNS
     )
-    days = f"from {query.recent_first} to {query.last}"
+    days = f"from {query.recent_first} to {query.to}"
     note = f"The newest {MAX_EXPLAINED} at most, {days}, ignoring the filters."
-    return explain_efficiency(query.site or "Work without a site", rows, note)
+    return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
 
 
 def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]]:
     """Link to Explore with the page's metric, filters and days."""
     filters: dict[str, Any] = query.work_filters
-    filters |= {"site": query.site, "from": str(query.first), "to": str(query.last)}
+    filters |= {"site": query.site, "from": str(query.first), "to": str(query.to)}
     if chosen := query.filters.get("variant"):
         filters["variant"] = (
             site_history.list_recorded_variants(store, [chosen], query.site) or chosen
@@ -355,7 +337,7 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
         column(
             query.time_column,
             "week of" if query.is_weekly else "day (UTC)",
-            value=lambda point: day_from_number(point.time).isoformat(),
+            value=lambda point: display_formats.day_from_number(point.time).isoformat(),
         ),
         column("measurements", "timed and good", value="count"),
         column("mean", "mean of all", is_number=True),
@@ -379,7 +361,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {
-            "day": day_from_number(int(group.by[DAY] or 0)).isoformat(),
+            "day": display_formats.day_from_number(int(group.by[DAY] or 0)).isoformat(),
             "status": DayOutcomes.from_outcomes(group.outcomes).status.value,
             **{name: group.outcomes.get(name, 0) for name in (*_COMPLETED, *classes)},
         }

@@ -95,24 +95,19 @@ class SiteQuery(WindowQuery):
         return self.window[0]
 
     @property
-    def last(self) -> date:
-        """Last day."""
-        return self.to
-
-    @property
     def day_numbers(self) -> tuple[int, int]:
         """First and last day as database day numbers."""
-        return day_number(self.first), day_number(self.last)
+        return day_number(self.first), day_number(self.to)
 
     @property
     def recent_first(self) -> date:
         """First of the newest days, whose single measurements are read."""
-        return self.last - timedelta(days=min(len(self.window), RECENT_DAYS) - 1)
+        return self.to - timedelta(days=min(len(self.window), RECENT_DAYS) - 1)
 
     @property
     def recent_day_numbers(self) -> tuple[int, int]:
         """First and last of the newest days."""
-        return day_number(self.recent_first), day_number(self.last)
+        return day_number(self.recent_first), day_number(self.to)
 
     @property
     def work_filters(self) -> dict[str, str]:
