@@ -74,7 +74,7 @@ class PageOperation:
 
 @dataclass(frozen=True)
 class QueryPool:
-    """A separate limit of concurrency for slow queries; quick requests use the common one instead."""
+    """A separate limit of concurrency for slow queries; quick ones use the common limit."""
 
     limiter: anyio.CapacityLimiter
     is_quick: Callable[[Request], bool] = lambda _: False
@@ -222,7 +222,7 @@ def page(
     api: PageOperation | Sequence[PageOperation] = (),
     **options: Any,
 ) -> Callable[[PageBuilder], Page]:
-    """Declare the page whose content a function builds; ``options`` are further attributes of it."""
+    """Declare the page whose content a function builds; ``options`` are attributes of it."""
     operations = tuple(
         replace(
             operation,

@@ -162,7 +162,7 @@ def _label_by_selection(
 def _select_by_value(
     sides: ComparedSides, loaded: Sequence[Sequence[DetailedSample]]
 ) -> tuple[ComparisonQuery, list[DetailedSample]]:
-    """Take from either side's samples those with its value of the axis; a commit may be abbreviated."""
+    """Take from each side the samples with its value of the axis; commits may be abbreviated."""
     values = []
     for text, side in ((sides.a, loaded[0]), (sides.b, loaded[-1])):
         samples = [item.sample for item in side]

@@ -147,7 +147,7 @@ def is_kind_of_read(variant: str, *, is_sparse: bool) -> bool:
 def list_door_means(
     groups: Iterable[FigureGroup], by: str, metric: str, *, is_sparse: bool
 ) -> list[DoorMean]:
-    """List the means of reads of few branches, or of all, by a column of doors, site, day and work."""
+    """List the means of sparse reads, or of whole ones, by door, site, day and work."""
     means = []
     for group in groups:
         texts = {name: str(value or "") for name, value in group.by.items()}
@@ -172,7 +172,7 @@ class DoorDay(NamedTuple):
 
 
 def relate_door_days(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
-    """Relate doors and days to the same work, so that another mix of work does not look like a change.
+    """Relate doors and days to the same work, so that another mix of work is no change.
 
     Each work counts once for a door and day, however many measurements it has.
     """

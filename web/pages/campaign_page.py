@@ -1,4 +1,4 @@
-"""Campaigns: the list, and a page with progress, failures, jobs, provenance, and how to run again."""
+"""Campaigns: the list, and a page with progress, failures, jobs and provenance."""
 
 from __future__ import annotations
 

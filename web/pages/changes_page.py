@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from statistics import fmean
 from xml.etree import ElementTree
 
 from pydantic import Field
@@ -19,12 +17,10 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ChangedSeries
-from treehammer.sql.core.watch_rows import ChangePointRow, WatchedSeriesRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import (
     fetch_change_points,
-    fetch_watched_days,
-    fetch_watched_series,
     find_change_point,
 )
 from treehammer.sql.write.store import Store
@@ -196,28 +192,13 @@ def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     """Draw the mean of the changed series by day, each relative to its own mean before the change."""
     day = day_from_number(change.day)
     first, last = day - timedelta(days=DRAWN_DAYS), day + timedelta(days=DRAWN_DAYS)
-    selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
-    places = {_locate(series) for series in change.evidence.series}
-    changed_ids = {
-        series.id
-        for series in fetch_watched_series(store, **selection)
-        if {_locate(series, series.variant_label), _locate(series)} & places
-    }
-    values: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in fetch_watched_days(store, day_number(first), day_number(last), **selection):
-        if row.series_id in changed_ids:
-            values[row.series_id][row.day] = row.value
-    by_day: dict[int, list[float]] = defaultdict(list)
-    for series_days in values.values():
-        before = [value for number, value in series_days.items() if number < change.day]
-        for number, value in series_days.items() if before else ():
-            by_day[number].append(value - fmean(before))
-    if len(by_day) < 2:
+    steps = change_points.average_steps(store, change, day_number(first), day_number(last))
+    if len(steps) < 2:
         return None
     dots = [
-        ChartDot(day_from_number(number), 100 * math.expm1(fmean(steps)), text=text)
-        for number, steps in sorted(by_day.items())
-        for text in [f"{day_from_number(number)}: {verdict_text.format_effect(fmean(steps))}"]
+        ChartDot(day_from_number(number), 100 * math.expm1(step), text=text)
+        for number, step in steps.items()
+        for text in [f"{day_from_number(number)}: {verdict_text.format_effect(step)}"]
     ]
     title = f"{change_points.describe_quantity(change)} by day"
     mark = ChartMark(day, 1, change_points.format_day(change.day))
@@ -225,12 +206,6 @@ def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     chart = LineChart(title, [line], DayAxis(dots[0].at, dots[-1].at), [mark])
     caption = f"{title}, against the mean before the change, in per cent"
     return ui.Figure("course", chart, caption, is_caption_first=True)
-
-
-def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str = "") -> tuple[str, ...]:
-    """Return the place, release and variant of a series; levels of nodes have no variant."""
-    variant = variant or getattr(series, "variant", "")
-    return series.site, series.storage_site, series.door, series.release, variant
 
 
 def _write_share(name: str, form: str) -> Callable[[ChangedSeries], str]:

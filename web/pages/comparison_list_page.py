@@ -18,6 +18,7 @@ from starlette.responses import Response
 from treehammer.analysis.comparison.compared_sides import TooManyMeasurementsError, compare_now
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import (
@@ -47,17 +48,10 @@ if TYPE_CHECKING:
 MAX_FORESTS = 3
 #: Stored comparisons on one page of the list.
 COMPARISONS_PER_PAGE = 20
-#: Axes that every test has; others can be typed.
-COMPARABLE_AXES = (
-    "root",
-    *CONTEXT_AXES,
-    "branches",
-    "cache_mb",
-    "events",
-    "access",
-    "cache",
-    "format",
-    SELECTION_AXIS,
+#: Axes that every test has, those of the catalogue among them; others can be typed.
+_RECORDED_AXES = [name[5:] for name in METRICS_BY_NAME if name.startswith("axis_")]
+COMPARABLE_AXES = tuple(
+    dict.fromkeys(("root", *CONTEXT_AXES, *_RECORDED_AXES, "format", SELECTION_AXIS))
 )
 #: Seconds between two refreshes of the progress of a comparison in the background.
 REFRESH_INTERVAL_S = 2
@@ -347,7 +341,7 @@ class ComparisonTask:
 
 
 class BackgroundComparisons:
-    """Comparisons that run one after the other while their readers ask for progress; thread-safe."""
+    """Comparisons that run in turn while their readers ask for progress; thread-safe."""
 
     def __init__(self, resources: PageResources) -> None:
         self._database = resources.database
@@ -384,9 +378,9 @@ class BackgroundComparisons:
     def _drop_old_tasks(self) -> None:
         oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
         complete = [query for query, task in self._tasks.items() if not task.is_running]
-        for place, query in enumerate(reversed(complete)):
-            if place >= MAX_TASKS or self._tasks[query].asked_s < oldest_s:
-                del self._tasks[query]
+        fresh = [query for query in complete if self._tasks[query].asked_s >= oldest_s]
+        for query in {*complete} - {*fresh[-MAX_TASKS:]}:
+            del self._tasks[query]
 
     def _start(self, query: CompareQuery, count: int) -> ComparisonTask:
         if sum(task.is_running for task in self._tasks.values()) >= MAX_TASKS:

@@ -32,7 +32,7 @@ _VARIANT = TableColumn("label", "variant", verdict_text.describe_variant, is_lon
 
 
 def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
-    """Build the conditions on the measurements of a side of a flattened verdict, in any campaign.
+    """Build the conditions on the measurements of a flattened verdict's side, in any campaign.
 
     Empty if the side has no measurements, or if they were not recorded or use columns unknown to
     this version.

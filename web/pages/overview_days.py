@@ -1,4 +1,4 @@
-"""Sites by day: the status of each site on each day, and the changes since the start of yesterday (UTC).
+"""Sites by day: the status of each site on each day, and changes since yesterday (UTC).
 
 Changes are derived from roll-ups and campaigns alone, and do not depend on the days shown on the page.
 Middleware versions, which only measurements record, are on the sites' pages.
@@ -345,7 +345,7 @@ def _find_quiet_sites(
 def _find_status_change(
     site: SiteDays[DayOutcomes], state: StatusChangeRow | None, yesterday: date
 ) -> Iterator[ChangeSentence]:
-    """Find the latest change of a site's status since the previous measured day, with its explanation."""
+    """Find the latest change of a site's status since yesterday, with its explanation."""
     transitions = [
         (before, now)
         for before, now in pairwise(site.measured)

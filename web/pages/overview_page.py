@@ -1,4 +1,4 @@
-"""Overview: numbers with evidence, sites by day, changes since yesterday, latest verdicts, what runs."""
+"""Overview: key numbers, sites by day, changes, latest verdicts, running campaigns."""
 
 from __future__ import annotations
 
@@ -322,7 +322,8 @@ def _count_running(overview: Overview) -> ui.Tile:
     query = FigureQuery(metrics, (), first_day=_first_recent_day(), kind=None)
     groups = overview.store.fetch_figure(query).groups
     hours = sum(moments.total for group in groups for moments in group.metrics.values()) / 3600
-    cost = f"; {format_significant(hours, 2)} hours of executions in {overview_days.EFFICIENCY_DAYS} days"
+    period = f"{overview_days.EFFICIENCY_DAYS} days"
+    cost = f"; {format_significant(hours, 2)} hours of executions in {period}"
     active = overview.active
     text = f"campaign{'s' * (len(active) != 1)} running"
     planned = sum(state.campaign.planned_measurements for state in active)

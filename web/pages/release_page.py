@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
-from statistics import fmean
+from datetime import timedelta
 
-import numpy as np
 from pydantic import Field
 
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
-from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind, pool_series
+from treehammer.analysis.changes.daily_series import (
+    DailySeries,
+    SeriesKind,
+    average_days,
+    measure_the_same,
+)
 from treehammer.analysis.changes.job_points import build_families
-from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core.evidence import ChangedSeries
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.alarms import fetch_watched_days, fetch_watched_series
 from treehammer.sql.write.store import Store
@@ -36,8 +36,6 @@ from treehammer.web.pages.common_tables import build_change_point_table, list_re
 
 #: Releases in a chart: as many as there are colors.
 MAX_RELEASES = 8
-#: Series that an interval needs: that of two is thirty times as wide as their spread.
-MIN_SERIES = 4
 
 
 class ReleaseQuery(PageQuery):
@@ -209,7 +207,12 @@ def _build_lines(
         lambda: defaultdict(list)
     )
     for member in series:
-        numbers = [number for number, rows in places.items() if _is_among(member, rows)]
+        place = vars(member.place).items()
+        numbers = [
+            number
+            for number, rows in places.items()
+            if any(place <= vars(row).items() for row in rows)
+        ]
         members[member.place.release][tuple(numbers)].append(member)
     names = sorted(members, key=natural_sort_key)
     names.sort(key=lambda name: name != query.release)
@@ -220,18 +223,12 @@ def _build_lines(
             "own",
             _build_dots(name, group, query.site),
             round=bool(numbers) or len(members[name]) == 1,
-            joined=_measure_the_same(group),
+            joined=measure_the_same(group),
             color=colors[name],
         )
         for name in names[:MAX_RELEASES]
         for numbers, group in sorted(members[name].items(), reverse=True)
     ]
-
-
-def _is_among(series: DailySeries, changed: Iterable[ChangedSeries]) -> bool:
-    """Return whether a series is one of those that changed."""
-    place = vars(series.place).items()
-    return any(place <= vars(row).items() for row in changed)
 
 
 def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
@@ -244,32 +241,12 @@ def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
     return f"{release}, series of {noun} {' and '.join(map(str, numbers))}"
 
 
-def _measure_the_same(members: Sequence[DailySeries]) -> bool:
-    """Return whether all days measured the same variants: a mean over another mix would look like a change."""
-    variants: dict[int, set[str]] = defaultdict(set)
-    for member in members:
-        for day in member.days:
-            variants[int(day)].add(member.place.variant)
-    return len({frozenset(day_variants) for day_variants in variants.values()}) < 2
-
-
 def _build_dots(release: str, members: Sequence[DailySeries], site: str) -> list[ChartDot]:
     """Average the series of a release by day, with 95 % intervals over series."""
-    days, values = pool_series(members)
-    level = fmean(float(member.values.mean()) for member in members)
-    level -= float(np.mean(values))
-    residuals: dict[int, list[float]] = defaultdict(list)
-    for member in members:
-        for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
-            residuals[int(day)].append(float(value))
     dots = []
-    for day, value in zip(map(int, days), values, strict=True):
-        enough = len(residuals[day]) >= MIN_SERIES
-        estimate = estimate_mean(residuals[day]) if enough else None
-        error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
-        size = 100 * math.expm1(level + float(value))
-        calendar_day = date.fromordinal(day)
-        text = f"{format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
-        link = link_to("day", day=calendar_day, query={"site": site})
-        dots.append(ChartDot(calendar_day, size, error, text, link=link))
+    for pooled in average_days(members):
+        size, error = 100 * pooled.change, pooled.error and 100 * pooled.error
+        text = f"{format_day(pooled.day)}: {release} {size:+.1f} %, {pooled.series} series"
+        link = link_to("day", day=pooled.day, query={"site": site})
+        dots.append(ChartDot(pooled.day, size, error, text, link=link))
     return dots

@@ -221,10 +221,7 @@ class RootExports:
 
     def has(self, key: str) -> bool:
         """Return whether the file of a key is cached."""
-        return _is_fresh(self._path_of(key))
-
-    def _path_of(self, key: str) -> Path:
-        return self.folder / f"{key}.root"
+        return _is_fresh(self.folder / f"{key}.root")
 
     def content_key(self, store: Store, selection: Selection, content: SelectionFingerprint) -> str:
         """Hash a file's content to hexadecimal digits, which change when its measurements change."""
@@ -238,7 +235,7 @@ class RootExports:
             NothingToDoError: nothing is selected.
             RequestRefusedError: too many measurements, they no longer match the key, or no export.
         """
-        file = self._path_of(key)
+        file = self.folder / f"{key}.root"
         if _is_fresh(file):
             return file
         content = fingerprint_selection(store, selection)

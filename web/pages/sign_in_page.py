@@ -109,7 +109,7 @@ async def _read_form(request: Request) -> dict[str, str]:
 
 
 async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
-    """Verify a key for reading, and return its holder and the end of a session of at most ``days``."""
+    """Verify a key for reading; return its holder and the end of a session of that many days."""
     grant = require_read_grant(await context.access_control.grant_for_token(key))
     expires_us = context.access_control.now_us() + days * _DAY_US
     if grant.expires_us is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door_days
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.sql.read import query_model, site_history
+from treehammer.sql.read import query_model
 from treehammer.sql.read.site_history import (
     SERVER_VERSION,
     WORKLOAD_COLUMNS,
@@ -29,7 +29,6 @@ from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
-from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.pages.common_tables import WINDOW_CHOICES
 from treehammer.web.pages.site_standing import SiteQuery
 
@@ -48,17 +47,8 @@ def build_site_chart(
 
     Means would change with the mix of variants of a day.
     """
-    dots = [
-        ChartDot(
-            _point_day(point, query),
-            100 * point.difference,
-            100 * point.rms / abs(point.peer_median),
-            _describe_point(point, query),
-            link=_link_to_measurements(point, query),
-        )
-        for point in points
-        if point.difference is not None and point.peer_median
-    ]
+    compared = [point for point in points if point.difference is not None and point.peer_median]
+    dots = [_draw_point(point, query) for point in compared]
     if not dots:
         return None
     ends = [ChartDot(day, 0.0) for day in (query.first, query.to)]
@@ -75,32 +65,29 @@ def build_site_chart(
     )
 
 
-def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
-    day_text = format_day(day_from_number(point.time))
-    return (
-        f"{'week of ' if query.time_column == query_model.WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
-        f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
-        f"{pluralize(point.peer_count, 'site')}, {point.compared_count} of {point.count} timed measurements"
+def _draw_point(point: PeerComparison, query: SiteQuery) -> ChartDot:
+    """Draw a day, or a week in the middle of its shown days, linked to its measurements."""
+    day = shown_day = day_from_number(point.time)
+    link, period = link_to("day", day=day, query={"site": query.site}), ""
+    if query.is_weekly:
+        last = min(day + timedelta(days=6), query.to)
+        parameters = {
+            "metric": query.metric,
+            "days": WINDOW_CHOICES[0],
+            "to": last,
+            **query.filters,
+        }
+        link, period = link_to("site", site=query.site, query=parameters), "week of "
+        first = max(day, query.first)
+        shown_day = first + (last - first) / 2
+    difference, median = point.difference or 0.0, point.peer_median or 1.0
+    text = (
+        f"{period}{format_day(day)}: {format_per_cent(difference)}, {query.site} "
+        f"{format_cell(point.own_mean)}, median {format_cell(median)} of "
+        f"{pluralize(point.peer_count, 'site')}, {point.compared_count} of {point.count} timed "
+        "measurements"
     )
-
-
-def _link_to_measurements(point: PeerComparison, query: SiteQuery) -> str:
-    """Link to the day of a point, or to the days around its week."""
-    day = day_from_number(point.time)
-    if query.time_column != query_model.WEEK:
-        return link_to("day", day=day, query={"site": query.site})
-    last = min(day + timedelta(days=6), query.to)
-    parameters = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
-    return link_to("site", site=query.site, query=parameters)
-
-
-def _point_day(point: PeerComparison, query: SiteQuery) -> date:
-    """Return the day at which a point is drawn: for a week the middle of its shown days."""
-    day = day_from_number(point.time)
-    if query.time_column != query_model.WEEK:
-        return day
-    first, last = max(day, query.first), min(day + timedelta(days=6), query.to)
-    return first + (last - first) / 2
+    return ChartDot(shown_day, 100 * difference, 100 * point.rms / abs(median), text, link=link)
 
 
 def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
@@ -117,14 +104,8 @@ def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
 
 def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
     """Fetch the times of a site's doors by day, relative to all doors and days of the same work."""
-    filters: dict[str, object] = dict(query.work_filters)
-    if chosen := query.filters.get("variant"):
-        recorded = site_history.list_recorded_variants(store, [chosen], query.site)
-        filters[VARIANT_COLUMN] = tuple(recorded) or chosen
-    conditions = (
-        query_model.Condition("site", "=", query.site or None),
-        *(query_model.Condition(name, "=", value) for name, value in filters.items()),  # type: ignore[arg-type]
-    )
+    filters = {"site": query.site or None, **query.find_recorded_filters(store)}
+    conditions = tuple(query_model.Condition(name, "=", value) for name, value in filters.items())
     groups = store.fetch_figure(
         query_model.FigureQuery(
             tuple(DOOR_METRICS),
@@ -228,7 +209,7 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
 
 
 def build_change_table(history: ContextHistory) -> DataTable:
-    """Build the table of changes between measured days, by day; those of the same day share a mark."""
+    """Build the table of changes between measured days; those of one day share a mark."""
     changes = [
         {
             "day": day_from_number(after).isoformat(),

@@ -166,7 +166,8 @@ def _list_states(states: Sequence[Row]) -> ui.Bullets:
         explanation = state["explanation"] if state["explanation"] != previous else ""
         previous = state["explanation"]
         evidence = ui.Link("evidence", link_to("state-change", change=state["id"]))
-        since = f" {state['of']}, since {display_formats.format_time(state['since_us'])} by {state['cause']}: "
+        time = display_formats.format_time(state["since_us"])
+        since = f" {state['of']}, since {time} by {state['cause']}: "
         text = f"{since}{state['reason']}{explanation and f'. {explanation}'} ("
         items.append(ui.Paragraph(ui.Badge(state["state"]), text, evidence, ")"))
     return ui.Bullets(items, "states")
@@ -304,12 +305,8 @@ def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyE
 
 def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]]:
     """Link to Explore with the page's metric, filters and days."""
-    filters: dict[str, Any] = query.work_filters
+    filters = query.find_recorded_filters(store)
     filters |= {"site": query.site, "from": str(query.first), "to": str(query.to)}
-    if chosen := query.filters.get("variant"):
-        filters["variant"] = (
-            site_history.list_recorded_variants(store, [chosen], query.site) or chosen
-        )
     metric = {"metric": query.metric}
     for title, view in (
         (f"{head_column(query.metric)} by variant", {**metric, "by": VARIANT_COLUMN}),

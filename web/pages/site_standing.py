@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -114,6 +114,14 @@ class SiteQuery(WindowQuery):
         """Column of the workload -> its only value."""
         return {FILTERS[name]: text for name, text in self.filters.items()}
 
+    def find_recorded_filters(self, store: Store) -> dict[str, Any]:
+        """Find the values of the workload's columns; of a variant those recorded with any release."""
+        filters: dict[str, Any] = dict(self.work_filters)
+        if self.variant:
+            recorded = site_history.list_recorded_variants(store, [self.variant], self.site)
+            filters[VARIANT_COLUMN] = tuple(recorded) or self.variant
+        return filters
+
     @property
     def is_weekly(self) -> bool:
         """Whether points are weeks."""
@@ -200,7 +208,7 @@ class StandingView:
 
 
 def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> StandingView:
-    """Compare a site with all others over the whole period, by the sums of all that did its work."""
+    """Compare a site over the whole period with all others that did its work."""
     comparisons = peer_comparison.compare_sites(sums)
     standing = peer_comparison.rank_site(
         comparisons, query.site, METRICS_BY_NAME[query.metric].better
