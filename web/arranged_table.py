@@ -13,12 +13,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.errors import ConfigError
 from treehammer.sql.read.query_model import Condition
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web.addresses import (
-    CURRENT_REQUEST,
-    PARTIAL_PARAMETERS,
-    link_to_same_page,
-    requested_path,
-)
+from treehammer.web import addresses
 
 #: Shorter tables can be read without sorting.
 MIN_SORTABLE_ROWS = 3
@@ -46,11 +41,7 @@ class TableArrangement:
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str], table: str) -> TableArrangement:
-        """Read the order (``sort-TABLE=[-]KEY``) and filter (``find-TABLE=WORDS``) of a table.
-
-        Raises:
-            ConfigError: the filter is too long.
-        """
+        """Read the order (``sort-TABLE=[-]KEY``) and filter (``find-TABLE=WORDS``) of a table."""
         order = parameters.get(f"{_SORT}{table}", "")
         text = parameters.get(f"{_FIND}{table}", "")
         if len(text) > _MAX_FILTER_LENGTH:
@@ -62,11 +53,7 @@ class TableArrangement:
         return bool(self.key or self.words)
 
     def apply(self, table: DataTable) -> DataTable:
-        """Filter and sort all rows of a table.
-
-        Raises:
-            ConfigError: the table has no such column.
-        """
+        """Filter and sort all rows of a table; unknown columns are refused."""
         if not self or not table.is_arrangeable:
             return table
         rows = [row for row in table.rows if self._matches(table, row)]
@@ -85,12 +72,7 @@ class TableArrangement:
             first, second = second, first
         if self.key != column.key:
             return first
-        return second if self.current_order == first else None
-
-    @property
-    def current_order(self) -> str:
-        """Value of the parameter that requests this order; '' for the table's own."""
-        return f"-{self.key}" if self.descending and self.key else self.key
+        return second if self.descending == (first != column.key) else None
 
     def direction(self, column: TableColumn) -> str:
         """Return the value of ``aria-sort`` for a column's heading; '' if it is not sorted."""
@@ -163,12 +145,7 @@ class HeadingLink:
 
 @dataclass(frozen=True)
 class ArrangedTable:
-    """A filtered and sorted table.
-
-    Attributes:
-        table: with the rows in the requested order.
-        arrangement: requested order and filter.
-    """
+    """A table with the rows in the requested order."""
 
     table: DataTable
     arrangement: TableArrangement
@@ -176,32 +153,28 @@ class ArrangedTable:
     @property
     def words(self) -> str:
         """Text of the filter."""
-        return CURRENT_REQUEST.get().query_params.get(f"find-{self.table.name}", "")
+        return addresses.CURRENT_REQUEST.get().query_params.get(f"find-{self.table.name}", "")
 
     @property
     def page_address(self) -> str:
         """Address of the page without parameters."""
-        return requested_path()
+        return addresses.requested_path()
 
     @property
     def other_parameters(self) -> list[tuple[str, str]]:
         """Parameters of the page that its filter form keeps."""
-        removed = {f"find-{self.table.name}", *PARTIAL_PARAMETERS}
-        items = CURRENT_REQUEST.get().query_params.multi_items()
+        removed = {f"find-{self.table.name}", *addresses.PARTIAL_PARAMETERS}
+        items = addresses.CURRENT_REQUEST.get().query_params.multi_items()
         return [(name, value) for name, value in items if name not in removed]
 
     def heading(self, column: TableColumn) -> HeadingLink:
         """Build the link of a column's heading."""
         changes = {f"sort-{self.table.name}": self.arrangement.next_order(column)}
-        address = link_to_same_page(**changes)
+        address = addresses.link_to_same_page(**changes)
         return HeadingLink(address, self.arrangement.direction(column))
 
 
 def arrange_table(table: DataTable) -> ArrangedTable:
-    """Arrange a table as the parameters of the page request.
-
-    Raises:
-        ConfigError: the request names an unknown column.
-    """
-    arrangement = TableArrangement.parse(CURRENT_REQUEST.get().query_params, table.name)
+    """Arrange a table as the parameters of the page request; unknown columns are refused."""
+    arrangement = TableArrangement.parse(addresses.CURRENT_REQUEST.get().query_params, table.name)
     return ArrangedTable(arrangement.apply(table), arrangement)

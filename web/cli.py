@@ -71,6 +71,8 @@ _KEY_COLUMNS = (
     TableColumn("state", "state"),
     *hidden_columns("revoked_us"),
 )
+#: Stored values of a key, in the order of JSON and CSV.
+_KEY_NAMES = ("key_id", "role", "name", "owner", "created_us", "expires_us", "revoked_us")
 _REVOCATION_COLUMNS = (
     TableColumn("scope", "tokens of"),
     TableColumn("subject", "identity"),
@@ -260,29 +262,17 @@ def sessions_command(settings: Settings) -> list[dict[str, Any]]:
 
     with opened_engine(settings.database, create=False) as engine:
         sessions = SessionTable(engine).list_sessions(now_us=time.time_ns() // 1000)
+    names = ("key_id", "role", "name", "identity", "address", "created_us", "expires_us")
     return [
-        {
-            "session": session_id(session),
-            "key_id": session.key_id or "",
-            "role": session.role,
-            "name": session.name,
-            "identity": session.identity or "",
-            "address": session.address,
-            "created_us": session.created_us,
-            "expires_us": session.expires_us,
-        }
-        for session in sessions
+        {"session": session_id(row), **{name: getattr(row, name) or "" for name in names}}
+        for row in sessions
     ]
 
 
 def _end_sessions(
     settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]
 ) -> str:
-    """End the sessions of browsers that match, and describe the result.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """End the sessions of browsers that match, and describe the result; none are refused."""
     from treehammer.sql.engine.database_setup import opened_engine
     from treehammer.sql.write import audit_trail
     from treehammer.sql.write.keyring import SessionTable
@@ -298,12 +288,9 @@ def _end_sessions(
                 hint="To list all sessions: treehammer token sessions",
             )
         names = ", ".join(sorted({session.name for session in chosen}))
-        entry = audit_trail.make_entry(
-            audit_trail.END_SESSIONS,
-            audit_trail.local_actor(),
-            f"sessions of {names}",
-            now_us=now_us,
-        )
+        subject = f"sessions of {names}"
+        action, actor = audit_trail.END_SESSIONS, audit_trail.local_actor()
+        entry = audit_trail.make_entry(action, actor, subject, now_us=now_us)
         ended = table.end_sessions([session.token_hash for session in chosen], [entry])
     return f"{pluralize(ended, 'session')} ended"
 
@@ -352,11 +339,7 @@ def create_command(
 
 
 def _check_name(text: str, option: str) -> str:
-    """Return a name without surrounding space.
-
-    Raises:
-        ConfigError: it is empty, too long, not printable or reserved.
-    """
+    """Return a name without surrounding space; invalid and reserved ones are refused."""
     from treehammer.sql.write.audit_trail import LOCAL_OWNER
 
     name = text.strip()
@@ -405,13 +388,17 @@ def list_command(settings: Settings, revoked: bool) -> CommandOutput:
 
     Example: treehammer token list
     """
+    from treehammer.sql.write.keyring import describe_key_state as find_state
     from treehammer.sql.write.keyring import load_master_keys
 
     path = settings.master_key_file
     with _open_keyring(settings) as keyring:
         # Listing must not create a master key.
         masters = load_master_keys(path) if path.exists() else None
-        rows = [_key_row(row, masters) for row in keyring.list_keys()]
+        rows = [
+            {**{name: getattr(row, name) for name in _KEY_NAMES}, "state": find_state(row, masters)}
+            for row in keyring.list_keys()
+        ]
         revocations = keyring.list_revocations()
     remarks = []
     if rows and masters is None:
@@ -424,21 +411,6 @@ def list_command(settings: Settings, revoked: bool) -> CommandOutput:
     if count := len(revocations):
         remarks.append(f"other revocations: {count} (treehammer token list --revoked)")
     return CommandOutput(rows, _KEY_COLUMNS, remarks=remarks)
-
-
-def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
-    from treehammer.sql.write.keyring import describe_key_state
-
-    return {
-        "key_id": row.key_id,
-        "role": row.role,
-        "name": row.name,
-        "owner": row.owner,
-        "created_us": row.created_us,
-        "expires_us": row.expires_us,
-        "revoked_us": row.revoked_us,
-        "state": describe_key_state(row, masters),
-    }
 
 
 @token.command("revoke")
@@ -477,11 +449,9 @@ def revoke_command(
     if session is not None:
         done = _end_sessions(settings, "--session", session, lambda row: session_id(row) == session)
     elif sessions_of is not None:
+        holder = sessions_of
         done = _end_sessions(
-            settings,
-            "--sessions-of",
-            sessions_of,
-            lambda row: sessions_of in (row.key_id, row.name),
+            settings, "--sessions-of", holder, lambda row: holder in (row.key_id, row.name)
         )
     else:
         done = _revoke_tokens(settings, key_id, campaign, job)

@@ -19,6 +19,16 @@ from treehammer.web.addresses import link_rows
 from treehammer.web.display_formats import format_per_cent, format_time
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, title_column
 
+#: Columns of a measurement that state its outcome.
+OUTCOME_COLUMNS = (
+    "plausible",
+    "implausible_reasons",
+    "failure_class",
+    "failure_kind",
+    "failure_phase",
+    "failure_message",
+)
+
 
 def find_state_class(row: Row) -> str:
     """Return the CSS class of a row's state; none for a superseded one."""

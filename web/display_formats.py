@@ -54,10 +54,9 @@ def midnight_us(day: date) -> int:
 
 
 def days_until(last: date, count: int) -> list[date]:
-    """List ``count`` consecutive days ending with ``last``."""
-    # Days before the first one of the calendar are left out.
+    """List ``count`` consecutive days ending with ``last``, as far as the calendar has them."""
     first = max(last.toordinal() - count + 1, 1)
-    return [date.fromordinal(number) for number in range(first, last.toordinal() + 1)]
+    return list(map(date.fromordinal, range(first, last.toordinal() + 1)))
 
 
 def format_day(day: date) -> str:
@@ -153,13 +152,7 @@ class EfficiencyExplanation:
 
 
 def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> EfficiencyExplanation:
-    """Explain measurements as ``treehammer explain`` does.
-
-    Args:
-        subject: measured site, job or campaign, for the first sentence.
-        rows: measurements with :data:`.DIAGNOSIS_COLUMNS`.
-        note: further sentence below the table.
-    """
+    """Explain measurements with :data:`.DIAGNOSIS_COLUMNS` as ``treehammer explain`` does."""
     diagnosis = diagnose_efficiency(rows)
     columns = (
         TableColumn("part", "part of the wall time"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 
@@ -212,7 +212,8 @@ def _label_distinct(variants: frozenset[str], hide_release: bool) -> VariantLabe
     labels = {variant: _axes_text(variant, axes) for variant, axes in distinct_axes.items()}
     names = _disambiguate(labels, keys)
     axes, values = _axis_values(names, distinct_axes) if len({*keys.values()}) > 1 else ((), {})
-    return VariantLabels(names, _shared_text(recorded, shared), axes, values)
+    in_order = tuple(axis for axis in _parse_axes(recorded[0]) if axis in shared) if shared else ()
+    return VariantLabels(names, _axes_text(recorded[0], in_order) if shared else "", axes, values)
 
 
 def _axes_without(variant: str, left_out: Collection[str]) -> tuple[str, ...]:
@@ -235,14 +236,6 @@ def _shared_axes(keys: Collection[WorkKey]) -> set[str]:
     return {axis for axis, _ in frozenset.intersection(*parsed)}
 
 
-def _shared_text(recorded: Sequence[str], shared: Collection[str]) -> str:
-    if not shared:
-        return ""
-    return _axes_text(
-        recorded[0], tuple(axis for axis in _parse_axes(recorded[0]) if axis in shared)
-    )
-
-
 def _disambiguate(labels: Mapping[str, str], keys: Mapping[str, WorkKey]) -> dict[str, str]:
     """Replace labels that different variants share by the recorded variants."""
     keys_by_label: dict[str, set[WorkKey]] = defaultdict(set)
@@ -262,7 +255,7 @@ def _axis_values(
         return (), {}
     axes = next(iter(distinct_axes.values()))
     values = {
-        name: " · ".join(_axis_text(variant, axis) for axis in axes)
+        name: " · ".join(_axes_text(variant, (axis,)).removeprefix(f"{axis}=") for axis in axes)
         for variant, name in names.items()
     }
     distinct = axes and len({*values.values()}) == len(values)
@@ -273,25 +266,13 @@ def _sort_key(variant: str) -> tuple[object, ...]:
     axes = _parse_axes(variant)
     if not axes:
         return 1, natural_sort_key(variant)
-    other_axes = [(axis, value) for axis, value in axes.items() if axis != RELEASE_AXIS]
-    return (
-        0,
-        tuple((axis, natural_sort_key(value)) for axis, value in other_axes),
-        natural_sort_key(release_of_variant(variant)),
-        variant,
-    )
+    values = [(axis, natural_sort_key(axes[axis])) for axis in axes if axis != RELEASE_AXIS]
+    return 0, tuple(values), natural_sort_key(release_of_variant(variant)), variant
 
 
 def _axes_text(variant: str, axes: tuple[str, ...]) -> str:
+    parsed = tuple(_parse_axes(variant).items())
     try:
-        return (
-            Variant(tuple(_parse_axes(variant).items())).label(axes)
-            if _parse_axes(variant)
-            else variant
-        )
+        return Variant(parsed).label(axes) if parsed else variant
     except OverflowError:  # an integer beyond the range of floats
         return variant
-
-
-def _axis_text(variant: str, axis: str) -> str:
-    return _axes_text(variant, (axis,)).removeprefix(f"{axis}=")

@@ -24,7 +24,6 @@ from treehammer.web.sections import (
     Figure,
     Link,
     Section,
-    TableSection,
     walk_sections,
 )
 
@@ -75,12 +74,7 @@ class PageOperation:
 
 @dataclass(frozen=True)
 class QueryPool:
-    """A separate limit of concurrency for slow queries.
-
-    Attributes:
-        limiter: limits the number of concurrent queries.
-        is_quick: whether a request is fast enough to use the common limit instead.
-    """
+    """A separate limit of concurrency for slow queries; quick ones use the common limit."""
 
     limiter: anyio.CapacityLimiter
     is_quick: Callable[[Request], bool] = lambda _: False
@@ -88,12 +82,7 @@ class QueryPool:
 
 @dataclass(frozen=True)
 class PageResources:
-    """What pages use beside the store.
-
-    Attributes:
-        database: of the service.
-        settings: of the service.
-    """
+    """What pages of a service use beside the store."""
 
     database: LiveDatabase
     settings: Settings
@@ -109,14 +98,7 @@ class PageResources:
 
 @dataclass(frozen=True)
 class PageRequest(Generic[Query]):
-    """A request for a page.
-
-    Attributes:
-        store: the database.
-        model: of the query.
-        raw: the request.
-        resources: of the service.
-    """
+    """A request for a page, whose query is parsed by a model."""
 
     store: Store
     model: type[Query]
@@ -125,11 +107,7 @@ class PageRequest(Generic[Query]):
 
     @cached_property
     def query(self) -> Query:
-        """Parameters of the page.
-
-        Raises:
-            ConfigError: one is invalid.
-        """
+        """Parameters of the page; invalid ones are refused."""
         return self.model.parse(self.raw)
 
     @property
@@ -181,13 +159,9 @@ class PageContent:
     @cached_property
     def exported_tables(self) -> Sequence[DataTable]:
         """Tables available as CSV and JSON."""
-        if self.tables is not None:
-            return self.tables
-        return [
-            section.table if isinstance(section, TableSection) else section
-            for section in walk_sections(self.shown_sections)
-            if isinstance(section, TableSection | DataTable)
-        ]
+        sections = walk_sections(self.shown_sections) if self.tables is None else self.tables
+        tables = (getattr(section, "table", section) for section in sections)
+        return [table for table in tables if isinstance(table, DataTable)]
 
     @property
     def charts(self) -> dict[str, DrawableChart]:
@@ -211,7 +185,8 @@ class Page:
     """A page of the service.
 
     Attributes:
-        path: in Starlette's notation.
+        path: in Starlette's notation; of parts that may be any text with ``:text``, or ``:some`` for at
+            least one character.
         name: of the route, for links.
         build: returns the content.
         query: parameters.
@@ -247,28 +222,13 @@ def page(
     api: PageOperation | Sequence[PageOperation] = (),
     **options: Any,
 ) -> Callable[[PageBuilder], Page]:
-    """Declare the page whose content a function builds.
-
-    Args:
-        path: in Starlette's notation; of parts that may be any text with ``:text``, or ``:some`` for at
-            least one character.
-        name: of the route, for links.
-        query: parameters.
-        api: operations that return the content for programs.
-        options: further attributes of :class:`Page`.
-    """
-    operations = [api] if isinstance(api, PageOperation) else api
-
-    def complete(operation: PageOperation) -> PageOperation:
-        return replace(
+    """Declare the page whose content a function builds; ``options`` are attributes of it."""
+    operations = tuple(
+        replace(
             operation,
             path=operation.path or re.sub(r":\w+}", "}", path),
             query=query if operation.query is PageQuery else operation.query,
         )
-
-    def declare(build: PageBuilder) -> Page:
-        return Page(
-            path, name, build, query, operations=tuple(map(complete, operations)), **options
-        )
-
-    return declare
+        for operation in ([api] if isinstance(api, PageOperation) else api)
+    )
+    return lambda build: Page(path, name, build, query, operations=operations, **options)

@@ -123,15 +123,10 @@ class PageQuery(BaseModel):
 
     @classmethod
     def parse(cls, request: Request, *, strict: bool = False) -> Self:
-        """Parse the address of a page.
+        """Parse the address of a page; invalid parameters are refused.
 
-        Args:
-            request: for the page.
-            strict: refuse blank, repeated and unknown parameters, as the API does, where a misspelt
-                name would change the result. Forms send blank ones.
-
-        Raises:
-            ConfigError: a parameter is invalid.
+        With ``strict``, blank, repeated and unknown ones are, too, as by the API, where a misspelt name
+        would change the result. Forms send blank ones.
         """
         cls._check_names(request, strict=strict)
         values = cls._read_values(request, strict=strict)
@@ -213,11 +208,7 @@ class PageQuery(BaseModel):
         return ConfigError(f"{name} cannot be {text!r}", hint=description)
 
     def require_choice(self, name: str, choices: Iterable[str]) -> None:
-        """Check that a parameter, if given, has a value that the database knows.
-
-        Raises:
-            ConfigError: it has not.
-        """
+        """Refuse a value of a parameter that the database does not know."""
         value, known_values = getattr(self, name), sorted({*choices})
         if value and value not in known_values:
             words = ", ".join(known_values[:MAX_SUGGESTED])
@@ -240,24 +231,21 @@ class PageQuery(BaseModel):
             choices: by field the values, or texts by value; nothing for the declared values, None for
                 a day. Of a parameter that may be missing, "all" is a further choice.
         """
-        inputs = [self._make_input(name, values) for name, values in choices.items()]
+        inputs = []
+        for name, values in choices.items():
+            field = type(self).model_fields[name]
+            texts: Mapping[str, str] | None = None
+            if isinstance(values, Mapping):
+                texts = values
+            elif values is not None:
+                declared = [item for item in field.metadata if isinstance(item, OneOf)]
+                options = [*values] or [str(text) for item in declared for text in item.values]
+                texts = {text: text for text in map(str, options)}
+            if texts is not None and field.default == "":
+                texts = {"": "all", **texts}
+            title, value = field.title or name.capitalize(), str(getattr(self, name))
+            inputs.append(FormInput(field.alias or name, title, value, texts))
         return [item for item in inputs if item.is_useful]
-
-    def _make_input(self, name: str, values: Mapping[str, str] | Iterable[str] | None) -> FormInput:
-        field = type(self).model_fields[name]
-        title, value = field.title or name.capitalize(), str(getattr(self, name))
-        if values is None:
-            return FormInput(field.alias or name, title, value)
-        if isinstance(values, Mapping):
-            texts = dict(values)
-        else:
-            declared = [
-                text for item in field.metadata if isinstance(item, OneOf) for text in item.values
-            ]
-            texts = {str(text): str(text) for text in [*values] or declared}
-        if field.default == "":
-            texts = {"": "all", **texts}
-        return FormInput(field.alias or name, title, value, texts)
 
     @classmethod
     def describe_parameters(cls, path: str = "") -> list[dict[str, Any]]:

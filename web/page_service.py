@@ -26,30 +26,10 @@ from starlette.routing import Route
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
-from treehammer.web.addresses import (
-    CSV,
-    CURRENT_REQUEST,
-    DRAWING,
-    HTML,
-    link_to,
-    link_to_same_page,
-    requested_format,
-    requested_path,
-)
-from treehammer.web.arranged_table import (
-    MIN_FILTERED_ROWS,
-    MIN_SORTABLE_ROWS,
-    TableArrangement,
-    arrange_table,
-)
+from treehammer.web import addresses, arranged_table
+from treehammer.web.core import responses
 from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.live_database import run_queries
-from treehammer.web.core.responses import (
-    AsciiJSONResponse,
-    RequestRefusedError,
-    StaticAssets,
-    service_unavailable,
-)
 from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
 from treehammer.web.page import Page, PageContent, PageResources, QueryPool
 from treehammer.web.sections import Downloads
@@ -87,11 +67,7 @@ class FigureFiles:
         self._cached: OrderedDict[str, bytes] = OrderedDict()
 
     def draw_file(self, form: str, drawing: Mapping[str, Any]) -> bytes:
-        """Draw a file, or return it from the cache.
-
-        Args:
-            form: one of :data:`treehammer.web.figures.drawing.FIGURE_FORMATS`.
-            drawing: input of the subprocess, serializable as JSON.
+        """Draw a file in one of the :data:`.FIGURE_FORMATS`, or return it from the cache.
 
         Raises:
             RequestRefusedError: drawing failed or timed out.
@@ -118,13 +94,13 @@ def _run_drawing(form: str, text: bytes) -> bytes:
         )
     except subprocess.TimeoutExpired:
         _LOG.warning("drawing a figure took longer than %d s", DRAWING_TIMEOUT_S)
-        raise service_unavailable(
+        raise responses.service_unavailable(
             "drawing the figure took too long; choose a smaller one"
         ) from None
     except (OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", b"") or b""
         _LOG.error("drawing a figure failed: %s %s", error, output.decode(errors="replace")[-500:])
-        raise RequestRefusedError(
+        raise responses.RequestRefusedError(
             500, f"drawing the figure as {form} failed; see the service's log"
         ) from None
     return process.stdout
@@ -155,7 +131,7 @@ class PageContext:
 
     access_control: AccessControl
     templates: Environment
-    assets: StaticAssets
+    assets: responses.StaticAssets
     menu: Mapping[str, str]
     resources: PageResources
     _limiter: anyio.CapacityLimiter = field(
@@ -180,17 +156,12 @@ class PageContext:
         compress: bool = True,
         pool: QueryPool | None = None,
     ) -> Route:
-        """Create the route of a page.
-
-        Args:
-            compress: compress with gzip; not for files that support range requests.
-            pool: a pool of its own for slow queries; None for the common one.
-        """
+        """Create the route of a page, see :class:`~treehammer.web.page.Page`."""
 
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
             slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
-            if DRAWING in request.query_params:
+            if addresses.DRAWING in request.query_params:
                 slots = self.resources.share(FigureFiles).pool.limiter
             async with _acquire_slot(slots):
                 work = functools.partial(self._respond, handle_page, request)
@@ -200,33 +171,35 @@ class PageContext:
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
     def _respond(self, handle_page: PageHandler, request: Request) -> Response:
-        CURRENT_REQUEST.set(request)
+        addresses.CURRENT_REQUEST.set(request)
         try:
-            output_format = requested_format(request)
+            output_format = addresses.requested_format(request)
             with self.resources.database.open_store() as store, store.one_state():
                 content = handle_page(store, request)
             if isinstance(content, Response):
                 return content
-            if drawing := request.query_params.get(DRAWING):
+            if drawing := request.query_params.get(addresses.DRAWING):
                 return self._draw_chart(content, drawing)
-            if output_format != HTML:
+            if output_format != addresses.HTML:
                 return tables_response(content, request, output_format)
             return self.render_html(content, request)
         except StoreError as error:
-            raise service_unavailable(
+            raise responses.service_unavailable(
                 f"the database cannot be read now: {error.message}"
             ) from error
         except NothingToDoError as error:
-            raise RequestRefusedError(404, error_sentence(error)) from error
+            raise responses.RequestRefusedError(404, error_sentence(error)) from error
         except ConfigError as error:
-            raise RequestRefusedError(400, error_sentence(error)) from error
+            raise responses.RequestRefusedError(400, error_sentence(error)) from error
 
     def _draw_chart(self, content: PageContent, drawing: str) -> Response:
         name, _, form = drawing.rpartition(".")
         charts = content.charts
         if name not in charts or form not in DRAWN_FORMATS:
             formats = " or ".join(DRAWN_FORMATS)
-            raise RequestRefusedError(404, f"this page has no chart {drawing[:80]!r} as {formats}")
+            raise responses.RequestRefusedError(
+                404, f"this page has no chart {drawing[:80]!r} as {formats}"
+            )
         chart = self.resources.share(FigureFiles).draw_file(
             form, {"chart": charts[name].specification}
         )
@@ -234,7 +207,7 @@ class PageContext:
 
     def render_html(self, content: PageContent, request: Request) -> Response:
         """Render a page as an HTML response."""
-        CURRENT_REQUEST.set(request)
+        addresses.CURRENT_REQUEST.set(request)
         body = b""
         if content.status != 204:
             name = "part.html.j2" if content.is_part else "page.html.j2"
@@ -255,15 +228,16 @@ class PageContext:
         return {
             # A crawler would follow each choice of each view: tens of thousands of addresses.
             "is_generated": bool(request.url.query),
-            "link": link_to,
+            "link": addresses.link_to,
             "asset": lambda name: f"{root}/static/{self.assets.versioned_path(name)}",
-            "same": link_to_same_page,
-            "arrange": arrange_table,
+            "same": addresses.link_to_same_page,
+            "arrange": arranged_table.arrange_table,
             "downloads": Downloads,
-            "min_sortable_rows": MIN_SORTABLE_ROWS,
-            "min_filtered_rows": MIN_FILTERED_ROWS,
+            "min_sortable_rows": arranged_table.MIN_SORTABLE_ROWS,
+            "min_filtered_rows": arranged_table.MIN_FILTERED_ROWS,
             "menu": [
-                (name, title, _is_current(link_to(name))) for name, title in self.menu.items()
+                (name, title, _is_current(addresses.link_to(name)))
+                for name, title in self.menu.items()
             ],
             "signed_in": bool(session_token(request)),
             "version": __version__,
@@ -272,17 +246,13 @@ class PageContext:
 
 @asynccontextmanager
 async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
-    """Wait for a free slot and hold it.
-
-    Raises:
-        RequestRefusedError: no slot was free within :data:`QUEUE_TIMEOUT_S`.
-    """
+    """Wait up to :data:`QUEUE_TIMEOUT_S` for a free slot and hold it."""
     token = object()
     try:
         with anyio.fail_after(QUEUE_TIMEOUT_S):
             await pool.acquire_on_behalf_of(token)
     except TimeoutError:
-        raise service_unavailable("too many requests are waiting") from None
+        raise responses.service_unavailable("too many requests are waiting") from None
     try:
         yield
     finally:
@@ -296,35 +266,27 @@ def tables_response(
     *,
     about: Mapping[str, Any] | None = None,
 ) -> Response:
-    """Send all tables of a page, or the requested one, as CSV or JSON.
-
-    Args:
-        about: further JSON members beside the tables.
-
-    Raises:
-        RequestRefusedError: the table does not exist.
-        ConfigError: the request names an unknown column.
-    """
-    parameters, tables = request.query_params, content.exported_tables
-    name = parameters.get("table")
+    """Send all tables of a page, or the requested one, as CSV or JSON, with values about it."""
+    parameters = request.query_params
+    tables, name = content.exported_tables, parameters.get("table")
     chosen = [
-        TableArrangement.parse(parameters, table.name).apply(table)
+        arranged_table.TableArrangement.parse(parameters, table.name).apply(table)
         for table in tables
-        if not name or table.name == name
+        if name in (None, "", table.name)
     ]
     if not chosen:
         table_names = ", ".join(table.name for table in tables)
         had = f"; it has {table_names}" if table_names else ""
-        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
+        raise responses.RequestRefusedError(404, f"this page has no table {name or ''}{had}")
     headers = {"Cache-Control": "no-store"}
-    if output_format == CSV:
+    if output_format == addresses.CSV:
         headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
         return Response(chosen[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
     plain_tables = {table.name: table.plain_rows() for table in chosen}
     body: dict[str, Any] = {"title": content.title, "tables": plain_tables}
     if about is not None:
         body["about"] = about
-    return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
+    return responses.AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
 
 
 def error_sentence(error: TreehammerError) -> str:
@@ -337,7 +299,7 @@ def error_sentence(error: TreehammerError) -> str:
 
 
 def _is_current(address: str) -> bool:
-    path = requested_path()
+    path = addresses.requested_path()
     return path == address or (
         address.rstrip("/").count("/") > 0 and path.startswith(f"{address}/")
     )

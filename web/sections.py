@@ -17,6 +17,16 @@ from treehammer.web.addresses import link_to_same_page
 from treehammer.web.page_query import FormInput
 
 
+def _render(tag: str, content: object, attributes: Mapping[str, str | bool] | None = None) -> str:
+    """Render an element with those of its attributes that have a value."""
+    parts = [
+        Markup(" {}").format(name) if value is True else Markup(' {}="{}"').format(name, value)
+        for name, value in (attributes or {}).items()
+        if value
+    ]
+    return Markup("<{0}{1}>{2}</{0}>").format(tag, Markup("").join(parts), content)
+
+
 @dataclass(frozen=True)
 class Link:
     """A linked text.
@@ -39,13 +49,14 @@ class Link:
 
     def __html__(self) -> str:
         """Render the link."""
-        label = Markup(' aria-label="{}"').format(self.label) if self.label else ""
-        current = Markup(' aria-current="true"') if self.is_current else ""
-        download = Markup(" download") if self.is_file else ""
-        title = Markup(' title="{}"').format(self.tooltip) if self.tooltip else ""
-        return Markup('<a href="{}"{}{}{}{}>{}</a>').format(
-            self.address, label, current, download, title, self.text
-        )
+        attributes = {
+            "href": self.address,
+            "aria-label": self.label,
+            "aria-current": "true" if self.is_current else "",
+            "download": self.is_file,
+            "title": self.tooltip,
+        }
+        return _render("a", self.text, attributes)
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Badge:
     def __html__(self) -> str:
         """Render the badge."""
         css_class = self.css_class or self.state.replace(" ", "-")
-        return Markup('<span class="badge {}">{}</span>').format(css_class, self.state)
+        return _render("span", self.state, {"class": f"badge {css_class}"})
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,7 @@ class Styled:
 
     def __html__(self) -> str:
         """Render the text."""
-        css_class = Markup(' class="{}"').format(self.css_class) if self.css_class else ""
-        title = Markup(' title="{}"').format(self.tooltip) if self.tooltip else ""
-        return Markup("<span{}{}>{}</span>").format(css_class, title, self.text)
+        return _render("span", self.text, {"class": self.css_class, "title": self.tooltip})
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Code:
 
     def __html__(self) -> str:
         """Render the name."""
-        return Markup("<code>{}</code>").format(self.text)
+        return _render("code", self.text)
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class Strong:
 
     def __html__(self) -> str:
         """Render the text."""
-        return Markup("<strong>{}</strong>").format(self.text)
+        return _render("strong", self.text)
 
 
 @dataclass(frozen=True)
@@ -106,15 +115,14 @@ class Downloads:
 
     def __html__(self) -> str:
         """Render the links."""
-        links = (
+        name, caption = self.table.name, self.table.caption
+        csv, json = (
             Link(
-                form.upper(),
-                link_to_same_page(format=form, table=self.table.name),
-                f"{self.table.caption} as {form.upper()}",
+                title, link_to_same_page(format=title.lower(), table=name), f"{caption} as {title}"
             )
-            for form in ("csv", "json")
+            for title in ("CSV", "JSON")
         )
-        return Markup('<span class="downloads">{} {}</span>').format(*links)
+        return _render("span", join_inline([csv, " ", json]), {"class": "downloads"})
 
 
 Inline = str | Link | Badge | Styled | Code | Strong | Downloads
@@ -127,14 +135,13 @@ def end_sentence(text: str) -> str:
     return f"{first}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
 
 
-class Paragraph:
-    """A paragraph.
+def join_inline(parts: Iterable[Inline]) -> Markup:
+    """Render parts of a text one after the other."""
+    return Markup("").join(escape(part) for part in parts)
 
-    Args:
-        parts: its text; parts that are '' are left out.
-        look: CSS class, such as ``headline`` or ``quiet``.
-        role: role for screen readers.
-    """
+
+class Paragraph:
+    """A paragraph of parts, with a CSS class such as ``quiet``, and a role for screen readers."""
 
     def __init__(self, *parts: Inline, look: str = "", role: str = "") -> None:
         self.parts, self.look, self.role = parts, look, role
@@ -147,11 +154,6 @@ class Paragraph:
         return any(self.parts)
 
 
-def join_inline(parts: Iterable[Inline]) -> Markup:
-    """Render parts of a text one after the other."""
-    return Markup("").join(escape(part) for part in parts)
-
-
 def headline(*parts: Inline) -> Paragraph:
     """Build a sentence that answers the page's question."""
     return Paragraph(*parts, look="headline")
@@ -162,8 +164,15 @@ def quiet(*parts: Inline) -> Paragraph:
     return Paragraph(*parts, look="quiet")
 
 
+class _Listing:
+    """A section that is left out if its first attribute is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(next(iter(vars(self).values())))
+
+
 @dataclass(frozen=True)
-class Bullets:
+class Bullets(_Listing):
     """A list of texts.
 
     Attributes:
@@ -178,18 +187,12 @@ class Bullets:
     limit: int | None = None
     first: int | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self.items)
-
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(_Listing):
     """Names with their values."""
 
     pairs: Sequence[tuple[str, Any]]
-
-    def __bool__(self) -> bool:
-        return bool(self.pairs)
 
     @property
     def texts(self) -> Iterator[tuple[str, str]]:
@@ -198,26 +201,20 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Links:
+class Links(_Listing):
     """Links to related pages."""
 
     links: Sequence[Link]
     label: str = "Related pages"
     look: str = "look"
 
-    def __bool__(self) -> bool:
-        return bool(self.links)
-
 
 @dataclass(frozen=True)
-class Pager:
+class Pager(_Listing):
     """Links to the neighbors of a page of a list or of a day, and the place between them."""
 
     parts: Sequence[Link | str]
     label: str = "Pages of the list"
-
-    def __bool__(self) -> bool:
-        return bool(self.parts)
 
 
 @dataclass(frozen=True)
@@ -251,24 +248,17 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(_Listing):
     """Numbers at the top of a page."""
 
     tiles: Sequence[Tile]
 
-    def __bool__(self) -> bool:
-        return bool(self.tiles)
-
 
 @dataclass(frozen=True)
 class Form:
-    """Choices of the page's parameters.
+    """Choices of the page's parameters, as :meth:`.PageQuery.list_inputs` returns them.
 
-    Attributes:
-        inputs: as :meth:`.PageQuery.list_inputs` returns them.
-        button: of the form.
-        anchor: section that the answer begins at, '' for the page's top.
-        kept: parameters that are kept without an input.
+    The answer begins at the section ``anchor``; parameters in ``kept`` are kept without an input.
     """
 
     inputs: Sequence[FormInput]
@@ -282,6 +272,11 @@ class Command:
     """A command line to copy."""
 
     text: str
+
+
+def suggest(text: str, command: str) -> tuple[Paragraph, Command]:
+    """Suggest a command line."""
+    return Paragraph(text), Command(command)
 
 
 @dataclass(frozen=True)
@@ -324,57 +319,49 @@ class Figure:
     file: str = ""
 
 
-class Group:
-    """Sections in a container with a look, such as charts beside each other."""
+class _Container:
+    """Sections inside another one; empty ones are left out, and it too without any."""
 
-    def __init__(self, look: str, *sections: Section | None) -> None:
-        self.look, self.sections = look, _present(sections)
+    def __init__(self, sections: Iterable[Section | None]) -> None:
+        # Tables without rows show their sentence.
+        self.sections: list[Section] = [section for section in sections if section]
 
     def __bool__(self) -> bool:
         return bool(self.sections)
 
 
-class Titled:
-    """Sections under a heading; without sections it is not shown.
+class Group(_Container):
+    """Sections in a container with a look, such as charts beside each other."""
 
-    Args:
-        title: the heading.
-        sections: shown below; None and empty ones are left out.
-        anchor: identity of the heading, '' for none.
-        level: of the heading.
-    """
+    def __init__(self, look: str, *sections: Section | None) -> None:
+        super().__init__(sections)
+        self.look = look
+
+
+class Titled(_Container):
+    """Sections under a heading, whose identity is the anchor."""
 
     def __init__(
         self, title: Paragraph | str, *sections: Section | None, anchor: str = "", level: int = 2
     ) -> None:
+        super().__init__(sections)
         self.title, self.anchor, self.level = title, anchor, level
-        self.sections = _present(sections)
-
-    def __bool__(self) -> bool:
-        return bool(self.sections)
 
 
-class Folded:
+class Folded(_Container):
     """Sections that readers open."""
 
     def __init__(self, summary: str, *sections: Section | None, is_open: bool = False) -> None:
-        self.summary, self.is_open, self.sections = summary, is_open, _present(sections)
-
-    def __bool__(self) -> bool:
-        return bool(self.sections)
+        super().__init__(sections)
+        self.summary, self.is_open = summary, is_open
 
 
-class Live:
-    """Sections that the browser refreshes by themselves.
-
-    Args:
-        sections: the sections.
-        address: of them alone; '' if they no longer change.
-        every_s: seconds between two refreshes.
-    """
+class Live(_Container):
+    """Sections that the browser loads again from their address; '' if they no longer change."""
 
     def __init__(self, *sections: Section | None, address: str, every_s: int) -> None:
-        self.address, self.every_s, self.sections = address, every_s, _present(sections)
+        super().__init__(sections)
+        self.address, self.every_s = address, every_s
 
 
 @dataclass(frozen=True)
@@ -422,11 +409,6 @@ Section = (
     | Special
     | DataTable
 )
-
-
-def _present(sections: Iterable[Section | None]) -> list[Section]:
-    # Tables without rows show their sentence.
-    return [section for section in sections if section]
 
 
 def walk_sections(sections: Iterable[Section]) -> Iterator[Section]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 from treehammer.analysis.changes import WINDOW_DAYS
@@ -32,7 +34,7 @@ from treehammer.analysis.comparison.verdict_text import format_effect, title_met
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
-from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow, WatchedSeriesRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import alarms
@@ -325,3 +327,31 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
         "cause": change.cause,
         "sites": _list_sites(change),
     }
+
+
+def average_steps(
+    store: ResultsReader, change: ChangePointRow, first: int, last: int
+) -> dict[int, float]:
+    """Average the changed series by day, each relative to its own mean before the change."""
+    selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
+    places = {_locate(series, series.variant) for series in change.evidence.series}
+    changed_ids = {
+        series.id
+        for series in alarms.fetch_watched_series(store, **selection)
+        # Levels of nodes have no variant.
+        if {_locate(series, series.variant_label), _locate(series, "")} & places
+    }
+    values: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in alarms.fetch_watched_days(store, first, last, **selection):
+        if row.series_id in changed_ids:
+            values[row.series_id][row.day] = row.value
+    steps: dict[int, list[float]] = defaultdict(list)
+    for series_days in values.values():
+        before = [value for day, value in series_days.items() if day < change.day]
+        for day, value in series_days.items() if before else ():
+            steps[day].append(value - fmean(before))
+    return {day: fmean(steps[day]) for day in sorted(steps)}
+
+
+def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str) -> tuple[str, ...]:
+    return series.site, series.storage_site, series.door, series.release, variant

@@ -7,16 +7,19 @@ then tested by Student's t on the days of both sides, the weakest first, as in O
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from enum import StrEnum
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
+from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate, estimate_mean
 
 
 class ChangeState(StrEnum):
@@ -71,6 +74,8 @@ class SeriesPlace:
     variant: str = ""
 
 
+#: Series that an interval needs: that of two is thirty times as wide as their spread.
+MIN_SERIES = 4
 #: Component and attribute of the context -> value of a day.
 Context = Mapping[str, str]
 
@@ -132,6 +137,40 @@ def pool_series(members: Sequence[DailySeries]) -> tuple[npt.NDArray[np.int64], 
         np.concatenate([member.days for member in members]),
         np.concatenate([member.values for member in members]),
     )
+
+
+@dataclass(frozen=True)
+class PooledDay:
+    """Mean over several series of one day: a ratio minus 1, and half of its 95 % interval."""
+
+    day: date
+    change: float
+    error: float | None
+    series: int
+
+
+def average_days(members: Sequence[DailySeries]) -> Iterator[PooledDay]:
+    """Average series of ln(ratio) by day, with intervals over at least :data:`MIN_SERIES` series."""
+    days, values = pool_series(members)
+    level = fmean(float(member.values.mean()) for member in members) - float(np.mean(values))
+    residuals: dict[int, list[float]] = defaultdict(list)
+    for member in members:
+        for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
+            residuals[int(day)].append(float(value))
+    for day, value in zip(map(int, days), values, strict=True):
+        count = len(residuals[day])
+        estimate = estimate_mean(residuals[day]) if count >= MIN_SERIES else None
+        error = estimate.interval()[1] - estimate.mean if estimate else None
+        yield PooledDay(date.fromordinal(day), math.expm1(level + float(value)), error, count)
+
+
+def measure_the_same(members: Sequence[DailySeries]) -> bool:
+    """Return whether all days measured the same variants, so that their means are comparable."""
+    variants: dict[int, set[str]] = defaultdict(set)
+    for member in members:
+        for day in member.days:
+            variants[int(day)].add(member.place.variant)
+    return len({frozenset(day_variants) for day_variants in variants.values()}) < 2
 
 
 def adjust_for_items(

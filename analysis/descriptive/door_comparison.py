@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,6 +15,12 @@ import numpy as np
 
 from treehammer.analysis.statistics.estimates import Estimate, estimate_mean, pool_estimates
 from treehammer.analysis.statistics.verdict import ALPHA
+from treehammer.hctests.definition.model import drop_release_axis
+from treehammer.sql.read.query_model import DAY, FigureGroup
+from treehammer.sql.read.site_history import group_workload_key
+
+#: Share of the branches up to which reads count as sparse.
+MAX_SPARSE_SHARE = 0.25
 
 
 class DoorMean(NamedTuple):
@@ -119,6 +126,76 @@ def compare_doors(means: Iterable[DoorMean], *, is_lower_better: bool) -> DoorCo
     best, *others = sorted(effects, key=lambda door: sign * effects[door])
     contrasts = [_contrast(shared, best, door) for door in others]
     return DoorComparison(means, best, contrasts)
+
+
+def is_kind_of_read(variant: str, *, is_sparse: bool) -> bool:
+    """Return whether a variant requests a few branches, or all of them.
+
+    A list or pattern of names is a selection, as of an analysis.
+    """
+    try:
+        branches = json.loads(variant).get("branches")
+    except (ValueError, AttributeError):
+        return False
+    if isinstance(branches, str):
+        return is_sparse
+    if not isinstance(branches, int | float):
+        return False
+    return branches <= MAX_SPARSE_SHARE if is_sparse else branches >= 1
+
+
+def list_door_means(
+    groups: Iterable[FigureGroup], by: str, metric: str, *, is_sparse: bool
+) -> list[DoorMean]:
+    """List the means of sparse reads, or of whole ones, by door, site, day and work."""
+    means = []
+    for group in groups:
+        texts = {name: str(value or "") for name, value in group.by.items()}
+        mean, day = group.metrics[metric].mean, group.by[DAY]
+        if not (texts[by] and isinstance(day, int) and mean and mean > 0):
+            continue
+        if is_kind_of_read(texts["variant"], is_sparse=is_sparse):
+            variant = drop_release_axis(texts["variant"])
+            work = (texts["test_name"], variant, texts["dataset_hash"], texts["axis_root"])
+            means.append(DoorMean(texts[by], texts["site"], day, work, mean))
+    return means
+
+
+class DoorDay(NamedTuple):
+    """A door's measurements of one day: mean of ln(time / mean time of the same work)."""
+
+    door: str
+    day: int
+    metric: str
+    log_ratio: float
+    measurements: int
+
+
+def relate_door_days(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
+    """Relate doors and days to the same work, so that another mix of work is no change.
+
+    Each work counts once for a door and day, however many measurements it has.
+    """
+    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
+    for group in groups:
+        moments = group.metrics[metric]
+        if moments.mean and moments.mean > 0:
+            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
+            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
+            works[group_workload_key(group)].append(cell)
+    by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
+    for cells in works.values():
+        reference = fmean(cell.log_ratio for cell in cells)
+        for cell in cells:
+            relative = cell._replace(log_ratio=cell.log_ratio - reference)
+            by_day[cell.door, cell.day].append(relative)
+    return [
+        cells[0]._replace(
+            log_ratio=fmean(cell.log_ratio for cell in cells),
+            measurements=sum(cell.measurements for cell in cells),
+        )
+        for _, cells in sorted(by_day.items())
+    ]
 
 
 def _fit_doors(cells: Collection[Sequence[DoorMean]]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
-from treehammer.collectors.record.outcome import Outcome
+from treehammer.collectors.record.outcome import FAILURE_CLASSES, Outcome
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
@@ -24,6 +24,7 @@ from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outc
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.database_engine import Row, fetch_rows, split_ids
+from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
 from treehammer.sql.read.reader import ResultsReader
 
@@ -361,6 +362,52 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
             for site, failure, number, retried in connection.execute(query)
         ]
     return sorted(rows, key=lambda count: (-count.attempts, count.site, count.failure_class))
+
+
+@dataclass
+class FailureCount:
+    """Failures of one class at a site: measurements, and attempts that ended early."""
+
+    failure: str
+    site: str
+    measurements: int = 0
+    missing: int = 0
+    transient: int = 0
+    attempts: int = 0
+    again: int = 0
+
+    @property
+    def order(self) -> tuple[bool, bool, int, int, int, str, str]:
+        """Sort key: by size; those that a retry can cure come later, those that it cured last."""
+        lasting = self.measurements - self.transient
+        is_transient = self.transient > 0 and lasting <= 0
+        is_cured = not (self.measurements or self.missing or self.attempts)
+        sizes = (-lasting, -self.measurements, -self.attempts)
+        return is_cured, is_transient, *sizes, self.failure, self.site
+
+
+def count_failures(
+    store: ResultsReader, campaign_id: str, count: CampaignCount
+) -> list[FailureCount]:
+    """Count the failures of a campaign by class and site, the largest lasting one first."""
+    failures: dict[tuple[str, str], FailureCount] = {}
+
+    def at(site: str, failure: str) -> FailureCount:
+        return failures.setdefault((failure, site), FailureCount(failure, site))
+
+    for site, of_site in count.sites.items():
+        for failure, number in of_site.failures.items():
+            at(site, failure).measurements = number
+        for failure, number in of_site.missing.items():
+            if failure in FAILURE_CLASSES:
+                at(site, failure).missing = number
+    for (site, failure), number in count_transient(store, campaign_id).items():
+        if (failure, site) in failures:
+            failures[failure, site].transient = number
+    for counted in count_failed_attempts(store, campaign_id):
+        failed = at(counted.site, counted.failure_class)
+        failed.attempts, failed.again = counted.attempts, counted.retried
+    return sorted(failures.values(), key=lambda failed: failed.order)
 
 
 def list_job_summaries(

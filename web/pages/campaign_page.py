@@ -1,12 +1,12 @@
-"""Page of a campaign: progress, failures, jobs, provenance, and how to run it again."""
+"""Campaigns: the list, and a page with progress, failures, jobs and provenance."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from treehammer.analysis.comparison.limit_outcomes import judge_limits
@@ -14,56 +14,66 @@ from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount, count_campaign
+from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign
 from treehammer.sql.read.cost_queries import describe_amounts, fetch_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
-from treehammer.web.arranged_table import count_pages
+from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.display_formats import format_time
 from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
-from treehammer.web.pages.campaign_tables import (
-    JOBS_PER_PAGE,
-    CampaignQuery,
-    build_failure_table,
-    build_job_table,
-    build_message_table,
-    build_site_table,
-    build_unsupported_table,
-)
-from treehammer.web.pages.common_tables import describe_states
-from treehammer.web.sections import (
-    Code,
-    Command,
-    Facts,
-    Form,
-    Inline,
-    Link,
-    Links,
-    Live,
-    Paragraph,
-    Progress,
-    Section,
-    Titled,
-    if_filled,
-    list_pages,
-    quiet,
-)
+from treehammer.web.page_query import ListQuery
+from treehammer.web.pages import campaign_tables
+from treehammer.web.pages.common_tables import campaign_table, describe_states
 
 #: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
 MAX_LIMITED_MEASUREMENTS = 2_000
+#: Campaigns on one page.
+CAMPAIGNS_PER_PAGE = 20
 #: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
 
 
 @page(
+    "/campaigns",
+    "campaigns",
+    ListQuery,
+    menu="Campaigns",
+    position=50,
+    api=PageOperation(
+        "listCampaigns",
+        "Campaigns, newest first, 20 per page",
+        {"campaigns": "campaigns"},
+        ("page", "pages", "count"),
+    ),
+)
+def campaign_list_page(request: PageRequest[ListQuery]) -> PageContent:
+    """Build the list."""
+    number = request.query.page
+    campaigns, count = campaign_queries.list_campaigns(
+        request.store, (number - 1) * CAMPAIGNS_PER_PAGE, CAMPAIGNS_PER_PAGE
+    )
+    pages = count_pages(count, CAMPAIGNS_PER_PAGE)
+    table = replace(
+        campaign_table("campaigns", "Campaigns, newest first", campaigns),
+        empty_text=past_last_page_text(number, pages),
+        is_arrangeable=pages == 1,
+    )
+    start = ui.suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
+    sections = (table, ui.list_pages(number, pages)) if count else start
+    about = {"page": number, "pages": pages, "count": count}
+    return PageContent("Campaigns", sections, (table,), about)
+
+
+@page(
     "/campaigns/{campaign_id:some}",
     "campaign",
-    CampaignQuery,
+    campaign_tables.CampaignQuery,
     position=51,
     api=PageOperation(
         "getCampaign",
@@ -79,27 +89,23 @@ REFRESH_INTERVAL_S = 5
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
 )
-def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
-    """Build the page; ``?part=progress`` selects the part that changes during jobs.
-
-    Raises:
-        ConfigError: a filter of jobs has an unknown value.
-        NothingToDoError: the campaign does not exist.
-    """
+def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageContent:
+    """Build the page; ``?part=progress`` selects the part that changes during jobs."""
     store, query = request.store, request.query
     campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
     count = count_campaign(store, campaign.id, time.time_ns() // 1000)
-    progress = make_progress(store, campaign, count)
-    sites = build_site_table(campaign, count)
-    failures = build_failure_table(store, campaign, count, progress.no_failures_text)
-    unsupported = build_unsupported_table(campaign, count)
-    fingerprint = hashlib.sha256(
-        repr((progress, sites, failures, unsupported)).encode()
-    ).hexdigest()[:16]
-    live = Live(
+    progress = CampaignProgress(store, campaign, count)
+    sites = campaign_tables.build_site_table(campaign, count)
+    failures = campaign_tables.build_failure_table(
+        store, campaign, count, progress.no_failures_text
+    )
+    unsupported = campaign_tables.build_unsupported_table(campaign, count)
+    shown = [progress.as_dict(), *(table.rows for table in (sites, failures, unsupported))]
+    fingerprint = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+    live = ui.Live(
         *_list_progress(campaign, progress),
-        Titled("Failures", failures, if_filled(unsupported), anchor="failures"),
-        Titled("Sites", sites, anchor="sites"),
+        ui.Titled("Failures", failures, ui.if_filled(unsupported), anchor="failures"),
+        ui.Titled("Sites", sites, anchor="sites"),
         address=""
         if progress.is_finished
         else link_to_same_page(part="progress", shown=fingerprint),
@@ -111,39 +117,51 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
         is_unchanged = parameters.get("shown") == fingerprint and not progress.is_finished
         status = 204 if is_unchanged else 200
         return PageContent(campaign.name, [live], status=status, is_part=True)
-    messages = build_message_table(store, campaign)
+    messages = campaign_tables.build_message_table(store, campaign)
     limits = _build_limit_table(store, campaign)
-    jobs, job_count = build_job_table(store, query)
-    pages = count_pages(job_count, JOBS_PER_PAGE)
-    facts = describe_provenance(store, campaign)
+    jobs, job_count = campaign_tables.build_job_table(store, query)
+    pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
+    facts = list(_describe_provenance(store, campaign))
     command = campaign_outcome.rerun_command(campaign)
     render = campaign_outcome.rerun_command(campaign, "render")
+    changed = ""
+    if campaign.dirty:
+        changed = (
+            "The test was submitted with uncommitted changes; this command runs it without them."
+        )
+    elif not campaign.commit_id:
+        changed = "The test was read from a folder that may have changed since."
     form = _build_form(query, count, (*failures.rows, *unsupported.rows))
-    anchors = [Link("Provenance", "#ran"), Link("Jobs", "#jobs")]
+    anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]
     sections = (
-        quiet(*_describe_submission(campaign)),
-        quiet(_describe_cost(store, campaign)),
-        Links([*list_related_links(campaign), *anchors], "Results of the campaign"),
+        ui.quiet(
+            f"Test {campaign.test_name}{' at ' if campaign.commit_id else ''}",
+            ui.Code(campaign.commit_id[:12]) if campaign.commit_id else "",
+            f"{', with uncommitted changes' if campaign.dirty else ''} · submitted "
+            f"{format_time(campaign.created_us)}",
+        ),
+        ui.quiet(_describe_cost(store, campaign)),
+        ui.Links([*_list_related_links(campaign), *anchors], "Results of the campaign"),
         live,
-        if_filled(messages),
-        Titled("Limits of the test", limits, anchor="expected")
+        ui.if_filled(messages),
+        ui.Titled("Limits of the test", limits, anchor="expected")
         if limits.rows or limits.empty_text
         else None,
-        Titled("Provenance", Facts(facts), anchor="ran"),
-        Titled(
+        ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
+        ui.Titled(
             "Run again",
-            Paragraph(_explain_rerun(campaign)),
-            Command(command),
-            Paragraph("Show the submit descriptions without submitting them:"),
-            Command(render),
+            ui.Paragraph(changed),
+            ui.Command(command),
+            ui.Paragraph("Show the submit descriptions without submitting them:"),
+            ui.Command(render),
             anchor="again",
         ),
-        Titled(
+        ui.Titled(
             "Jobs",
             form,
-            quiet(pluralize(job_count, "job")),
+            ui.quiet(pluralize(job_count, "job")),
             jobs,
-            list_pages(query.page, pages, "#jobs"),
+            ui.list_pages(query.page, pages, "#jobs"),
             anchor="jobs",
         ),
     )
@@ -161,7 +179,7 @@ def campaign_page(request: PageRequest[CampaignQuery]) -> PageContent:
         sections,
         (jobs, sites, failures, unsupported, messages, limits),
         about,
-        [Link("Campaigns", link_to("campaigns"))],
+        [ui.Link("Campaigns", link_to("campaigns"))],
     )
 
 
@@ -179,50 +197,31 @@ def _describe_cost(store: Store, campaign: CampaignRow) -> str:
     return f"Cost: {used}{total}."
 
 
-def _describe_submission(campaign: CampaignRow) -> Iterator[Inline]:
-    yield f"Test {campaign.test_name}"
-    if campaign.commit_id:
-        yield " at "
-        yield Code(campaign.commit_id[:12])
-    dirty = ", with uncommitted changes" if campaign.dirty else ""
-    yield f"{dirty} · submitted {format_time(campaign.created_us)}"
-
-
-def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterator[Section]:
+def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterator[ui.Section]:
     planned = progress.planned or 1
-    yield Paragraph(progress.sentence, role="status")
-    yield Progress(progress.count.measured, planned, "measurements recorded")
+    yield ui.Paragraph(progress.sentence, role="status")
+    yield ui.Progress(progress.count.measured, planned, "measurements recorded")
     if progress.is_finished:
         return
     as_of = progress.as_of_us
-    yield quiet(
+    yield ui.quiet(
         "Measurements are counted as they arrive. Job states are as of the last query of the batch "
         f"systems{f'; their latest event is from {format_time(as_of)}' if as_of else ''}. ",
-        Code(f"treehammer status {campaign.id} --follow"),
+        ui.Code(f"treehammer status {campaign.id} --follow"),
         " updates them.",
     )
 
 
-def _explain_rerun(campaign: CampaignRow) -> str:
-    if campaign.dirty:
-        return "The test was submitted with uncommitted changes; this command runs it without them."
-    if not campaign.commit_id:
-        return "The test was read from a folder that may have changed since."
-    return ""
-
-
-def _build_form(query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]) -> Form:
-    """Build the filters of jobs.
-
-    Raises:
-        ConfigError: the campaign has no jobs at the site.
-    """
+def _build_form(
+    query: campaign_tables.CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]
+) -> ui.Form:
+    """Build the filters of jobs; a site without jobs is refused."""
     job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
     query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
     failures = {*(row["failure"] for row in bad_rows), query.failure} - {""}
     choices = {"": "any or none", **{name: name for name in sorted(failures)}}
     inputs = query.list_inputs(site=job_sites, state=(), failure=choices)
-    return Form(inputs, anchor="#jobs")
+    return ui.Form(inputs, anchor="#jobs")
 
 
 def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
@@ -235,7 +234,6 @@ def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
     return make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
 
 
-@dataclass(frozen=True)
 class CampaignProgress:
     """Progress of a campaign.
 
@@ -246,10 +244,14 @@ class CampaignProgress:
         as_of_us: latest start or end of a job known from its batch system, None before the first.
     """
 
-    count: MeasurementCount
-    planned: int
-    remaining_s: float | None
-    as_of_us: int | None
+    def __init__(self, store: Store, campaign: CampaignRow, count: CampaignCount) -> None:
+        self.count = count.total
+        self.planned = campaign.planned_measurements or count.total.planned
+        # One significant digit: the estimate is not better, and the page should not flicker.
+        seconds = count.remaining_s
+        self.remaining_s = None if seconds is None else float(f"{seconds:.1g}")
+        span = campaign_queries.fetch_time_span_us(store, campaign.id)
+        self.as_of_us = span[1] if span else None
 
     @property
     def is_finished(self) -> bool:
@@ -301,60 +303,46 @@ class CampaignProgress:
         }
 
 
-def make_progress(store: Store, campaign: CampaignRow, count: CampaignCount) -> CampaignProgress:
-    """Make the progress of a campaign from its count."""
-    span = campaign_queries.fetch_time_span_us(store, campaign.id)
-    remaining_s = count.remaining_s
-    if remaining_s is not None:
-        # One significant digit: the estimate is not better, and the page should not flicker.
-        remaining_s = float(f"{remaining_s:.1g}")
-    planned = campaign.planned_measurements or count.total.planned
-    return CampaignProgress(count.total, planned, remaining_s, span and span[1])
-
-
-def describe_provenance(store: Store, campaign: CampaignRow) -> list[tuple[str, str]]:
-    """Describe the origin of the test and the parameters of the plan."""
-    datasets = campaign_queries.list_datasets(store, campaign.id)
-    return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
-
-
-def list_related_links(campaign: CampaignRow) -> Iterator[Link]:
+def _list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     """Yield links to the campaign's results."""
     filters = {"campaign": campaign.id}
-    yield Link("CPU efficiency by site", link_to("s0", query=filters))
+    yield ui.Link("CPU efficiency by site", link_to("s0", query=filters))
     time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
-    yield Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
+    yield ui.Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
     latency = {"view": "latency", "by": "site", "color": "axis_root"}
-    yield Link("Read latency", link_to("explore", query={**latency, **filters}))
+    yield ui.Link("Read latency", link_to("explore", query={**latency, **filters}))
     definition = json.loads(campaign.plan).get("definition", {})
     if definition.get("load"):
-        yield Link("Load", link_to("campaign-load", campaign_id=campaign.id))
+        yield ui.Link("Load", link_to("campaign-load", campaign_id=campaign.id))
     releases = definition.get("axes", {}).get("root", [])
     if len(releases) > 1:
         sides = {"a": releases[0], "b": releases[-1]}
         title = f"{sides['b']} compared with {sides['a']}"
-        yield Link(title, link_to("compare", query={**sides, **filters}))
-    yield Link("ROOT file", link_to("rootfile", query=filters))
+        yield ui.Link(title, link_to("compare", query={**sides, **filters}))
+    yield ui.Link("ROOT file", link_to("rootfile", query=filters))
 
 
-def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
+def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str]]:
+    """Describe the origin of the test, and the parameters of the plan."""
     yield "campaign", campaign.id
     ref_text = f" at {campaign.ref}" if campaign.ref else ""
     yield "repository", f"{campaign.repository}{ref_text}"
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
-
-
-def _plan_facts(
-    plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """List the plan's parameters; datasets with their hashes once measurements report them."""
+    plan = json.loads(campaign.plan)
     definition = plan.get("definition", {})
+    # Measurements report the hashes of datasets.
+    datasets = campaign_queries.list_datasets(store, campaign.id)
     named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
     if dataset := named or definition.get("dataset"):
         yield "dataset", dataset
-    yield from _site_facts(plan)
+    for name in ("excluded", "included"):
+        for label, reason in plan.get(name, {}).items():
+            kind = "door" if split_door_label(label)[1] else "site"
+            yield f"{name} {kind} {label}", reason
+    for site, template in plan.get("templates", {}).items():
+        yield f"template at {site}", template
     for axis, values in definition.get("axes", {}).items():
         if axis != "dataset" or not datasets:
             yield axis, ", ".join(map(str, values))
@@ -362,13 +350,3 @@ def _plan_facts(
         value = definition.get(name)
         if value not in (None, "", []):
             yield name, ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _site_facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the sites and doors that the plan excludes or includes, and the templates of sites."""
-    for name in ("excluded", "included"):
-        for label, reason in plan.get(name, {}).items():
-            kind = "door" if split_door_label(label)[1] else "site"
-            yield f"{name} {kind} {label}", reason
-    for site, template in plan.get("templates", {}).items():
-        yield f"template at {site}", template

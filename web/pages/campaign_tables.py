@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,18 +11,17 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import (
     BAD_OUTCOME_LABELS,
-    FAILURE_CLASSES,
     UNSUPPORTED_LABELS,
     label_outcome,
 )
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount
-from treehammer.sql.read.campaign_queries import JobSummary
+from treehammer.sql.read.campaign_queries import FailureCount, JobSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import format_counts
-from treehammer.web.addresses import link_to
+from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.columns import column, columns, hidden, job_column
 from treehammer.web.display_formats import format_time
@@ -86,49 +84,6 @@ def build_site_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
     )
 
 
-@dataclass
-class _Failures:
-    """Failures of one class at a site: measurements, and attempts that ended early."""
-
-    failure: str
-    site: str
-    measurements: int = 0
-    missing: int = 0
-    transient: int = 0
-    attempts: int = 0
-    again: int = 0
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Sort key: by size; those that a retry can cure come later, those that it cured last."""
-        lasting = self.measurements - self.transient
-        is_transient = self.transient > 0 and lasting <= 0
-        is_cured = not (self.measurements or self.missing or self.attempts)
-        sizes = (-lasting, -self.measurements, -self.attempts)
-        return is_cured, is_transient, *sizes, self.failure, self.site
-
-
-def _count_failures(store: Store, campaign: CampaignRow, count: CampaignCount) -> list[_Failures]:
-    failures: dict[tuple[str, str], _Failures] = {}
-
-    def at(site: str, failure: str) -> _Failures:
-        return failures.setdefault((failure, site), _Failures(failure, site))
-
-    for site, of_site in count.sites.items():
-        for failure, number in of_site.failures.items():
-            at(site, failure).measurements = number
-        for failure, number in of_site.missing.items():
-            if failure in FAILURE_CLASSES:
-                at(site, failure).missing = number
-    for (site, failure), number in campaign_queries.count_transient(store, campaign.id).items():
-        if (failure, site) in failures:
-            failures[failure, site].transient = number
-    for counted in campaign_queries.count_failed_attempts(store, campaign.id):
-        failed = at(counted.site, counted.failure_class)
-        failed.attempts, failed.again = counted.attempts, counted.retried
-    return sorted(failures.values(), key=lambda failed: failed.order)
-
-
 def build_failure_table(
     store: Store, campaign: CampaignRow, count: CampaignCount, empty_text: str
 ) -> DataTable:
@@ -144,7 +99,7 @@ def build_failure_table(
             column("attempts", "failed attempts of jobs"),
             column("again", "retried", is_number=True),
         ),
-        _count_failures(store, campaign, count),
+        campaign_queries.count_failures(store, campaign.id, count),
         empty_text=empty_text,
     )
 
@@ -161,7 +116,7 @@ def _failure_column(title: str, campaign: CampaignRow) -> TableColumn:
 def build_unsupported_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
     """Build the table of features that a release or setup lacks, by site."""
     unsupported = [
-        _Failures(label, site, of_site.outcomes[label])
+        FailureCount(label, site, of_site.outcomes[label])
         for site, of_site in count.sites.items()
         for label in UNSUPPORTED_LABELS.values()
         if of_site.outcomes[label]
@@ -221,62 +176,53 @@ def build_job_table(store: Store, query: CampaignQuery) -> tuple[DataTable, int]
         natural_sort_key,
     )
     shown = (
-        column(
-            "label",
-            "job",
-            value=lambda line: line.job.label or line.job.kind,
-            link=lambda row: link_to("job", job_id=row["job_id"]),
-        ),
-        hidden("job_id", value=lambda line: line.job.id),
-        TableColumn("site", "site", value=lambda line: line.job.site),
-        column("door", value=lambda line: line.job.door),
-        column("repeat", value=lambda line: line.job.repeat),
-        TableColumn(
-            "state",
-            "state",
-            css_class=lambda row: f"state {row['state']}",
-            value=lambda line: line.job.state,
-        ),
+        column("label", "job", link=link_rows("job", job_id="job_id")),
+        hidden("job_id"),
+        TableColumn("site", "site"),
+        *columns("door", "repeat"),
+        TableColumn("state", "state", css_class=lambda row: f"state {row['state']}"),
         column("attempts"),
         column(
-            "started_us",
-            "last started",
-            format_value=lambda us: format_time(us) if us else "–",
-            value=lambda line: line.last_attempt.started_us if line.last_attempt else None,
+            "started_us", "last started", format_value=lambda us: format_time(us) if us else "–"
         ),
-        column("seconds", value=_measure_duration),
-        column("recorded", value="measurements"),
-        column("planned", value=lambda line: line.job.planned_measurements),
-        column(
-            "failure",
-            value=lambda line: line.last_attempt.failure_class if line.last_attempt else "",
-            format_row=lambda row: row["failure"] or format_counts(row["failed"]),
-        ),
-        hidden("failed", value="failures"),
-        column("message", value=_find_message),
+        *columns("seconds", "recorded", "planned"),
+        column("failure", format_row=lambda row: row["failure"] or format_counts(row["failed"])),
+        hidden("failed"),
+        column("message"),
     )
-    return build_table(
+    empty = past_last_page_text(query.page, count_pages(count, JOBS_PER_PAGE))
+    table = DataTable(
         "jobs",
         "Selected jobs",
         shown,
-        lines,
-        empty_text=past_last_page_text(query.page, count_pages(count, JOBS_PER_PAGE))
-        or "No job matches the filters.",
+        list(map(_flatten_job, lines)),
+        empty_text=empty or "No job matches the filters.",
         is_arrangeable=count <= JOBS_PER_PAGE,
-    ), count
-
-
-def _measure_duration(line: JobSummary) -> float | None:
-    last = line.last_attempt
-    if last and last.ended_us and last.started_us:
-        return (last.ended_us - last.started_us) / 1e6
-    return None
-
-
-def _find_message(line: JobSummary) -> str:
-    failure, message = (
-        (line.last_attempt.failure_class, line.last_attempt.message)
-        if line.last_attempt
-        else ("", "")
     )
-    return message if failure else line.message or message
+    return table, count
+
+
+def _flatten_job(line: JobSummary) -> dict[str, Any]:
+    """Return the values of a job's last attempt, or those of an attempt that did not start."""
+    last = line.last_attempt
+    failure = last.failure_class if last else ""
+    message = last.message if last else ""
+    seconds = None
+    if last and last.ended_us and last.started_us:
+        seconds = (last.ended_us - last.started_us) / 1e6
+    return {
+        "label": line.job.label or line.job.kind,
+        "job_id": line.job.id,
+        "site": line.job.site,
+        "door": line.job.door,
+        "repeat": line.job.repeat,
+        "state": line.job.state,
+        "attempts": line.attempts,
+        "started_us": last.started_us if last else None,
+        "seconds": seconds,
+        "recorded": line.measurements,
+        "planned": line.job.planned_measurements,
+        "failure": failure,
+        "failed": line.failures,
+        "message": message if failure else line.message or message,
+    }

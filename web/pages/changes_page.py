@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
-from datetime import UTC, date, datetime, timedelta
-from statistics import fmean
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
 from pydantic import Field
@@ -14,49 +12,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.analysis.changes import WINDOW_DAYS, change_points, weekly_digest
-from treehammer.analysis.changes.daily_series import (
-    ChangeState,
-)
+from treehammer.analysis.changes.daily_series import ChangeState
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ChangedSeries
-from treehammer.sql.core.watch_rows import ChangePointRow, WatchedSeriesRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import (
     fetch_change_points,
-    fetch_watched_days,
-    fetch_watched_series,
     find_change_point,
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import SECOND_US, format_share
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column, columns
 from treehammer.web.display_formats import day_from_number, day_number, today
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import (
-    build_change_point_table,
-    comparison_columns,
-    describe_comparison,
-    list_recent_changes,
-    load_campaign_names,
-)
-from treehammer.web.sections import (
-    Bullets,
-    Facts,
-    Figure,
-    Link,
-    Paragraph,
-    Section,
-    Titled,
-    headline,
-    quiet,
-)
+from treehammer.web.pages import common_tables
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
@@ -104,27 +81,26 @@ class DigestQuery(PageQuery):
 def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     """List the changes, of one site or release if the request names it."""
     query = request.query
-    changes = list_recent_changes(request.store, **query.model_dump())
-    feed = link_to("changes-feed")
+    changes = common_tables.list_recent_changes(request.store, **query.model_dump())
     of_site = f", at {query.site}" if query.site else ""
     of_release = f", of ROOT {query.release}" if query.release else ""
     sections = (
-        headline(f"{change_points.describe_change(changes[0])}." if changes else ""),
-        Paragraph(
+        ui.headline(f"{change_points.describe_change(changes[0])}." if changes else ""),
+        ui.Paragraph(
             f"Steps of the last 90 days, slower ones first{of_site}{of_release}. ",
-            Link("Digest of the week", link_to("digest")),
+            ui.Link("Digest of the week", link_to("digest")),
             " · ",
-            Link("Feed of regressions", feed),
+            ui.Link("Feed of regressions", link_to("changes-feed")),
         ),
-        build_change_point_table(changes),
-        quiet(
+        common_tables.build_change_point_table(changes),
+        ui.quiet(
             "Each release is related to a pinned control release in the same jobs; the control's own "
             "time shows what changes a site, a storage or everything. A change is provisional until "
             "five measured days on each side support it."
         ),
         _build_commit_table(request.store),
     )
-    return PageContent("Changes over time", sections, feed=feed)
+    return PageContent("Changes over time", sections, feed=link_to("changes-feed"))
 
 
 def _build_commit_table(store: Store) -> DataTable:
@@ -137,43 +113,31 @@ def _build_commit_table(store: Store) -> DataTable:
         )
         if not {"+"} & {*summary.first_verdict.a, *summary.first_verdict.b}
     ]
-    names = load_campaign_names(store, (summary.first_verdict for summary in comparisons))
     rows = [
         {
-            **describe_comparison(summary.first_verdict, names),
-            "compared": " against ".join(
-                reversed(verdict_text.side_names(summary.first_verdict, names))
-            ),
-            "test": summary.first_verdict.evidence.of_a.get("test_name"),
-            "measured": "by separate jobs"
-            if summary.first_verdict.evidence.unpaired
-            else "in turns",
-            "headline": describe_headline(count_headline(summary.counts)),
+            **described,
+            "compared": " against ".join(reversed(verdict_text.side_names(first_verdict, {}))),
+            "test": first_verdict.evidence.of_a.get("test_name"),
+            "measured": "by separate jobs" if first_verdict.evidence.unpaired else "in turns",
         }
-        for summary in comparisons
+        for described, summary in zip(
+            common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
+        )
+        for first_verdict in [summary.first_verdict]
     ]
     listed = (
         column("test"),
-        *comparison_columns(),
+        *common_tables.comparison_columns(),
         *columns("measured", "judged_us"),
         column("headline", "variants", is_long=True),
     )
-    return DataTable(
-        "commits",
-        "Commits of tests",
-        listed,
-        rows,
-        empty_text="No commits of a test were compared in this period.",
-    )
+    empty = "No commits of a test were compared in this period."
+    return DataTable("commits", "Commits of tests", listed, rows, empty_text=empty)
 
 
 @page("/changes/{change:text}", "change", ChangeQuery, position=41)
 def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
-    """Show the evidence of a change.
-
-    Raises:
-        NothingToDoError: it is unknown.
-    """
+    """Show the evidence of a change; an unknown one is refused."""
     change = find_change_point(request.store, request.query.change)
     if change is None:
         raise NothingToDoError(
@@ -191,17 +155,18 @@ def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
         *(("nodes recognized by", name) for name in change_points.list_node_identities(change)),
     ]
     by_day = [
-        Link(f"ROOT {release} by day", link_to("release", release=release)) for release in releases
+        ui.Link(f"ROOT {release} by day", link_to("release", release=release))
+        for release in releases
     ]
     sections = (
-        headline(f"{change_points.describe_change(change)}."),
-        Paragraph(*by_day) if len(by_day) == 1 else None,
+        ui.headline(f"{change_points.describe_change(change)}."),
+        ui.Paragraph(*by_day) if len(by_day) == 1 else None,
         _draw_change(request.store, change),
-        Facts(facts),
+        ui.Facts(facts),
         table,
     )
     title = change_points.name_subject(change)
-    return PageContent(title, sections, crumbs=[Link("Changes over time", link_to("changes"))])
+    return PageContent(title, sections, crumbs=[ui.Link("Changes over time", link_to("changes"))])
 
 
 def _build_place_table(change: ChangePointRow) -> DataTable:
@@ -217,15 +182,13 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
                 "change",
                 "its own change",
                 is_number=True,
-                value=lambda series: (
-                    "–" if series.effect is None else verdict_text.format_effect(series.effect)
-                ),
+                value=_write_optional("effect", verdict_text.format_effect),
             ),
             column(
                 "error",
                 "± standard error",
                 is_number=True,
-                value=lambda series: "–" if series.error is None else format_share(series.error, 1),
+                value=_write_optional("error", lambda error: format_share(error, 1)),
             ),
         ),
         sorted(change.evidence.series, key=lambda series: -abs(series.effect or 0.0)),
@@ -233,91 +196,71 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
     )
 
 
-def _draw_change(store: Store, change: ChangePointRow) -> Figure | None:
+def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     """Draw the mean of the changed series by day, each relative to its own mean before the change."""
     day = day_from_number(change.day)
     first, last = day - timedelta(days=DRAWN_DAYS), day + timedelta(days=DRAWN_DAYS)
-    selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
-    places = {_locate(series) for series in change.evidence.series}
-    changed_ids = {
-        series.id
-        for series in fetch_watched_series(store, **selection)
-        if {_locate(series, series.variant_label), _locate(series)} & places
-    }
-    values: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in fetch_watched_days(store, day_number(first), day_number(last), **selection):
-        if row.series_id in changed_ids:
-            values[row.series_id][row.day] = row.value
-    by_day: dict[int, list[float]] = defaultdict(list)
-    for series_days in values.values():
-        before = [value for number, value in series_days.items() if number < change.day]
-        for number, value in series_days.items() if before else ():
-            by_day[number].append(value - fmean(before))
-    if len(by_day) < 2:
+    steps = change_points.average_steps(store, change, day_number(first), day_number(last))
+    if len(steps) < 2:
         return None
     dots = [
-        ChartDot(day_from_number(number), 100 * math.expm1(fmean(steps)), text=text)
-        for number, steps in sorted(by_day.items())
-        for text in [f"{day_from_number(number)}: {verdict_text.format_effect(fmean(steps))}"]
+        ChartDot(day_from_number(number), 100 * math.expm1(step), text=text)
+        for number, step in steps.items()
+        for text in [f"{day_from_number(number)}: {verdict_text.format_effect(step)}"]
     ]
     title = f"{change_points.describe_quantity(change)} by day"
     mark = ChartMark(day, 1, change_points.format_day(change.day))
     line = ChartLine("series that changed", "own", dots)
     chart = LineChart(title, [line], DayAxis(dots[0].at, dots[-1].at), [mark])
     caption = f"{title}, against the mean before the change, in per cent"
-    return Figure("course", chart, caption, is_caption_first=True)
+    return ui.Figure("course", chart, caption, is_caption_first=True)
 
 
-def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str = "") -> tuple[str, ...]:
-    """Return the place, release and variant of a series; levels of nodes have no variant."""
-    variant = variant or getattr(series, "variant", "")
-    return series.site, series.storage_site, series.door, series.release, variant
+def _write_optional(name: str, form: Callable[[float], str]) -> Callable[[ChangedSeries], str]:
+    """Build a function that writes a value of a series, a dash for none."""
+
+    def write(series: ChangedSeries) -> str:
+        value = getattr(series, name)
+        return "–" if value is None else form(value)
+
+    return write
 
 
 @page("/digest", "digest", DigestQuery, position=43)
 def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
-    """Show the digest of a week.
-
-    Raises:
-        ConfigError: the request names no week.
-    """
+    """Show the digest of a week."""
     week = request.query.week
     try:
         first = weekly_digest.parse_week(week) if week else weekly_digest.default_week(today())
-        before, after = (_format_week(first + timedelta(days=days)) for days in (-7, 7))
+        before, after = (f"{first + timedelta(days=days):%G-W%V}" for days in (-7, 7))
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
     digest = weekly_digest.load_digest(request.store, first)
     root = request.raw.scope.get("root_path", "")
 
-    def cite(text: str, path: str) -> Paragraph:
-        return Paragraph(f"{text} – ", Link("evidence", f"{root}{path}", f"Evidence: {text}"))
+    def cite(text: str, path: str) -> ui.Paragraph:
+        return ui.Paragraph(f"{text} – ", ui.Link("evidence", f"{root}{path}", f"Evidence: {text}"))
 
-    sections: list[Section] = [
-        headline(digest.headline),
-        Paragraph(
-            Link("week before", link_to("digest", query={"week": before})),
+    sections: list[ui.Section] = [
+        ui.headline(digest.headline),
+        ui.Paragraph(
+            ui.Link("week before", link_to("digest", query={"week": before})),
             " · ",
-            Link("week after", link_to("digest", query={"week": after})),
+            ui.Link("week after", link_to("digest", query={"week": after})),
             " · ",
-            Link("all changes", link_to("changes")),
+            ui.Link("all changes", link_to("changes")),
         ),
         *(
-            Titled(
+            ui.Titled(
                 section.title,
-                Bullets([cite(line.text, line.path) for line in section.lines]),
-                Paragraph(f"{section.more} more." if section.lines and section.more else ""),
-                None if section.lines else Paragraph(section.empty),
+                ui.Bullets([cite(line.text, line.path) for line in section.lines]),
+                ui.Paragraph(f"{section.more} more." if section.lines and section.more else ""),
+                None if section.lines else ui.Paragraph(section.empty),
             )
             for section in digest.sections
         ),
     ]
     return PageContent(digest.title, sections)
-
-
-def _format_week(monday: date) -> str:
-    year, week, _ = monday.isocalendar()
-    return f"{year}-W{week:02}"
 
 
 @page("/changes.atom", "changes-feed", position=44)

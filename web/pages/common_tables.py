@@ -12,6 +12,7 @@ from typing import Any
 
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
 from treehammer.analysis.status.site_status import use_by_state
 from treehammer.collectors.job_spec import JobState
@@ -20,6 +21,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.overview_queries import CampaignState
+from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
@@ -92,17 +94,19 @@ def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
         column("previous", "from"),
         column("state", "to"),
         *columns("use", "cause"),
-        column("reason", detail=_describe_correction),
+        column(
+            "reason",
+            detail=lambda row: (
+                f"superseded {format_time(row['superseded_us'])} by late results"
+                if row["superseded_us"]
+                else ""
+            ),
+        ),
         *_DETAILS,
         *hidden_columns("superseded_us"),
     )
     rows = [describe_state(row) for row in newest]
     return DataTable("state_changes", "Changes of the state", listed, rows, max_rows=30)
-
-
-def _describe_correction(row: Row) -> str:
-    superseded_us = row["superseded_us"]
-    return f"superseded {format_time(superseded_us)} by late results" if superseded_us else ""
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
@@ -122,6 +126,20 @@ def split_by_scope(
     for scope in SERIES_SCOPES:
         series.update(counts.get(scope, {}))
     return dict(series.most_common()), dict(counts.get(SITES_SCOPE, {}))
+
+
+def describe_comparisons(
+    store: Store, summaries: Sequence[ComparisonSummary]
+) -> list[dict[str, Any]]:
+    """Describe stored comparisons as text and as data, each with its headline."""
+    names = load_campaign_names(store, (summary.first_verdict for summary in summaries))
+    return [
+        {
+            **describe_comparison(summary.first_verdict, names),
+            "headline": describe_headline(count_headline(summary.counts)),
+        }
+        for summary in summaries
+    ]
 
 
 def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:
@@ -153,7 +171,11 @@ def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
     listed = (
         column("since", link=link_rows("change", change="id")),
         *(column(name, is_long=True) for name in ("points_at", "quantity", "test")),
-        column("change", is_number=True, css_class=_color),
+        column(
+            "change",
+            is_number=True,
+            css_class=lambda row: "worse-2" if row["effect"] > 0 else "better-2",
+        ),
         column("interval", "95 % interval", is_number=True),
         TableColumn("state", "state"),
         column("cause", "changed on that day", is_long=True),
@@ -167,10 +189,6 @@ def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
         [change_points.make_change_record(change) for change in changes],
         empty_text="No changes found in this period.",
     )
-
-
-def _color(row: Row) -> str:
-    return "worse-2" if row["effect"] > 0 else "better-2"
 
 
 def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:

@@ -8,26 +8,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from starlette.responses import Response
 
-from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
+from treehammer.analysis.comparison.compared_sides import TooManyMeasurementsError, compare_now
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.core.schema import dimension_tables
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import (
-    ComparisonSummary,
     fetch_scope_verdicts,
     list_release_comparisons,
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.columns import column
@@ -36,34 +37,10 @@ from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
 from treehammer.web.page_query import ListQuery, OneOf, PathText
 from treehammer.web.page_service import error_sentence
-from treehammer.web.pages import compare_query
-from treehammer.web.pages.common_tables import (
-    comparison_columns,
-    describe_comparison,
-    load_campaign_names,
-    split_by_scope,
-)
-from treehammer.web.pages.compare_query import (
-    CompareQuery,
-    TooManyMeasurementsError,
-    VerdictFilter,
-    compare_now,
-)
+from treehammer.web.pages import common_tables
+from treehammer.web.pages.compare_query import CompareQuery, VerdictFilter, load_stored_verdicts
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
-from treehammer.web.sections import (
-    Command,
-    Figure,
-    Link,
-    Paragraph,
-    Progress,
-    Special,
-    TableSection,
-    Titled,
-    end_sentence,
-    list_pages,
-    quiet,
-)
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
@@ -72,17 +49,10 @@ if TYPE_CHECKING:
 MAX_FORESTS = 3
 #: Stored comparisons on one page of the list.
 COMPARISONS_PER_PAGE = 20
-#: Axes that every test has; others can be typed.
-COMPARABLE_AXES = (
-    "root",
-    *CONTEXT_AXES,
-    "branches",
-    "cache_mb",
-    "events",
-    "access",
-    "cache",
-    "format",
-    SELECTION_AXIS,
+#: Axes that every test has, those of the catalogue among them; others can be typed.
+_RECORDED_AXES = [name[5:] for name in METRICS_BY_NAME if name.startswith("axis_")]
+COMPARABLE_AXES = tuple(
+    dict.fromkeys(("root", *CONTEXT_AXES, *_RECORDED_AXES, "format", SELECTION_AXIS))
 )
 #: Seconds between two refreshes of the progress of a comparison in the background.
 REFRESH_INTERVAL_S = 2
@@ -90,6 +60,8 @@ REFRESH_INTERVAL_S = 2
 MAX_SUGGESTED = 200
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
+#: Maximum number of measurements read by a comparison computed on request.
+MAX_READ = 30_000
 #: Maximum number of measurements read by a comparison in the background: 1 GB of memory.
 MAX_BACKGROUND_READ = 200_000
 #: Comparisons that run or wait; one of them runs.
@@ -173,22 +145,22 @@ def _show_progress(
     request: PageRequest[CompareQuery], task: ComparisonTask
 ) -> PageContent | Response:
     """Show the progress of a comparison in the background; programs ask again."""
-    if request.is_html:
-        sections = (
-            Paragraph(task.sentence, role="status"),
-            Progress(task.read, task.count, "measurements read"),
-            quiet(
-                "This page refreshes itself until the comparison is complete. It stops if nobody looks "
-                "for a minute."
-            ),
-        )
-        crumbs = [Link("Compare", link_to("compare"))]
-        return PageContent(
-            "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
-        )
-    document = {"state": "running", "read": task.read, "count": task.count}
-    headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
-    return AsciiJSONResponse(document, 202, headers=headers)
+    if not request.is_html:
+        document = {"state": "running", "read": task.read, "count": task.count}
+        headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
+        return AsciiJSONResponse(document, 202, headers=headers)
+    sections = (
+        ui.Paragraph(task.sentence, role="status"),
+        ui.Progress(task.read, task.count, "measurements read"),
+        ui.quiet(
+            "This page refreshes itself until the comparison is complete. It stops if nobody looks for a "
+            "minute."
+        ),
+    )
+    crumbs = [ui.Link("Compare", link_to("compare"))]
+    return PageContent(
+        "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
+    )
 
 
 def _find_comparison(
@@ -196,13 +168,11 @@ def _find_comparison(
 ) -> DisplayedComparison | ComparisonTask:
     """Load the stored comparison, or compute it; a large one in the background."""
     store, raw = request.store, request.raw
-    if not raw.query_params.get("recompute") and (
-        rows := compare_query.load_stored_verdicts(store, query)
-    ):
+    if not raw.query_params.get("recompute") and (rows := load_stored_verdicts(store, query)):
         return DisplayedComparison(store, raw, rows)
     _require_measured_sides(store, query)
     try:
-        comparison = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
+        comparison = compare_now(store, query.sides, max_read=MAX_READ)
     except TooManyMeasurementsError as error:
         task = request.resources.share(BackgroundComparisons).request(query, error.count)
         if task.result is None:
@@ -248,11 +218,7 @@ def _are_equal_numbers(*texts: str) -> bool:
     ),
 )
 def stored_comparison_page(request: PageRequest[StoredComparisonQuery]) -> PageContent:
-    """Build the page of a stored comparison.
-
-    Raises:
-        NothingToDoError: no comparison has this id.
-    """
+    """Build the page of a stored comparison; an unknown one is refused."""
     identity = request.query.comparison
     is_valid = len(identity) <= 64 and identity.isprintable()
     rows = request.store.verdicts(identity) if is_valid else []
@@ -272,9 +238,18 @@ def _list_comparisons(
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
-    names = load_campaign_names(store, (row.first_verdict for row in comparisons))
+    rows = []
+    for described, summary in zip(
+        common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
+    ):
+        counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
+        for scopes in summary.verdict_counts.values():
+            for name, verdicts in zip(counts, common_tables.split_by_scope(scopes), strict=True):
+                counts[name].update(verdicts)
+        sums = {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
+        rows.append({**described, **sums, "verdicts": summary.verdict_counts})
     listed = (
-        *comparison_columns(),
+        *common_tables.comparison_columns(),
         column("judged_us"),
         column("headline", "variants", is_long=True),
         *hidden_columns("over_sites", "by_site", "verdicts"),
@@ -283,37 +258,35 @@ def _list_comparisons(
         "comparisons",
         "Stored comparisons, newest first",
         listed,
-        [_comparison_row(row, names) for row in comparisons],
+        rows,
         is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )
     pages = count_pages(count, COMPARISONS_PER_PAGE)
     matrices = load_release_matrices(store) if number == 1 else []
-    start = (
-        Paragraph(
-            "No stored comparisons yet. Compare two measured releases above, or in a terminal, which "
-            "stores the result:"
-        ),
-        Command("treehammer compare 6.38.00 6.40.00"),
+    start = ui.suggest(
+        "No stored comparisons yet. Compare two measured releases above, or in a terminal, which stores "
+        "the result:",
+        "treehammer compare 6.38.00 6.40.00",
     )
     sections = (
-        Paragraph("Is B faster or slower than A, where, and how certain is that?"),
+        ui.Paragraph("Is B faster or slower than A, where, and how certain is that?"),
         _build_form(store, query),
-        Paragraph(end_sentence(error), look="headline", role="alert") if error else None,
-        Titled(
+        ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
+        ui.Titled(
             "Releases",
-            quiet(
+            ui.quiet(
                 "CPU time per event of the release above, against the one on the left: the newest stored "
                 "comparison, over all sites where possible."
             ),
-            *(TableSection(matrix, is_static=True) for matrix in matrices),
+            *(ui.TableSection(matrix, is_static=True) for matrix in matrices),
             *_draw_releases(store),
             anchor="releases",
         )
         if matrices
         else None,
-        Titled(
+        ui.Titled(
             "Stored comparisons",
-            *((table, list_pages(number, pages, "#stored")) if count else start),
+            *((table, ui.list_pages(number, pages, "#stored")) if count else start),
             anchor="stored",
         ),
     )
@@ -321,7 +294,7 @@ def _list_comparisons(
     return PageContent("Compare", sections, (table,), about, status=status)
 
 
-def _draw_releases(store: Store) -> Iterator[Figure]:
+def _draw_releases(store: Store) -> Iterator[ui.Figure]:
     """Draw all releases against the base of most comparisons, one forest plot for each test."""
     by_base: dict[tuple[str, str], list[str]] = defaultdict(list)
     for comparison in list_release_comparisons(store, METRIC):
@@ -335,31 +308,18 @@ def _draw_releases(store: Store) -> Iterator[Figure]:
         plot = ForestPlot.of_comparisons([rows], DEFAULT_DELTA)
         if plot and len(ids) > 1:
             heading = f"{test or 'Several tests'}: releases against {base}"
-            yield Figure(f"releases-{test}", plot, plot.caption, heading)
+            yield ui.Figure(f"releases-{test}", plot, plot.caption, heading)
 
 
-def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
-    counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
-    for scopes in comparison.verdict_counts.values():
-        by_site, over_sites = split_by_scope(scopes)
-        counts["by_site"].update(by_site)
-        counts["over_sites"].update(over_sites)
-    return {
-        **describe_comparison(comparison.first_verdict, names),
-        **{name: dict(verdicts.most_common()) for name, verdicts in counts.items()},
-        "headline": describe_headline(count_headline(comparison.counts)),
-        "verdicts": comparison.verdict_counts,
-    }
-
-
-def _build_form(store: Store, query: CompareQuery) -> Special:
+def _build_form(store: Store, query: CompareQuery) -> ui.Special:
     axes = COMPARABLE_AXES if query.axis in COMPARABLE_AXES else (query.axis, *COMPARABLE_AXES)
-    campaigns = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, query.campaigns)
-    return Special(
+    return ui.Special(
         "compare_form.html.j2",
         query=query,
         axes=axes,
-        campaigns=campaigns,
+        campaigns=campaign_queries.list_campaign_choices(
+            store, MAX_CAMPAIGN_CHOICES, query.campaigns
+        ),
         values_by_axis=_list_axis_values(store, axes),
     )
 
@@ -415,22 +375,14 @@ class ComparisonTask:
         return f"Read {self.read:,} of up to {self.count:,} measurements."
 
     def report_progress(self, read: int) -> None:
-        """Note the number of measurements read.
-
-        Raises:
-            _AbandonedError: the comparison was not requested for a while.
-        """
+        """Note the number of measurements read; end a comparison that nobody asks for."""
         self.read = read
         if time.monotonic() - self.asked_s > ABANDONED_AFTER_S:
             raise _AbandonedError("no reader asked for progress for a while")
 
 
 class BackgroundComparisons:
-    """Comparisons that run one after the other while their readers ask for progress; thread-safe.
-
-    Args:
-        resources: their database is opened by each comparison.
-    """
+    """Comparisons that run in turn while their readers ask for progress; thread-safe."""
 
     def __init__(self, resources: PageResources) -> None:
         self._database = resources.database
@@ -439,11 +391,7 @@ class BackgroundComparisons:
         self._tasks: dict[CompareQuery, ComparisonTask] = {}
 
     def request(self, query: CompareQuery, count: int) -> ComparisonTask:
-        """Return the task of a comparison, started if it is new.
-
-        Args:
-            query: the comparison.
-            count: largest possible number of measurements.
+        """Return the task of a comparison of up to ``count`` measurements, started if it is new.
 
         Raises:
             ConfigError: it would read too many measurements.
@@ -469,12 +417,10 @@ class BackgroundComparisons:
         return task
 
     def _drop_old_tasks(self) -> None:
-        now = time.monotonic()
-        for query, task in list(self._tasks.items()):
-            if not task.is_running and now - task.asked_s > FORGOTTEN_AFTER_S:
-                del self._tasks[query]
+        oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
         complete = [query for query, task in self._tasks.items() if not task.is_running]
-        for query in complete[:-MAX_TASKS]:
+        fresh = [query for query in complete if self._tasks[query].asked_s >= oldest_s]
+        for query in {*complete} - {*fresh[-MAX_TASKS:]}:
             del self._tasks[query]
 
     def _start(self, query: CompareQuery, count: int) -> ComparisonTask:
@@ -490,7 +436,7 @@ class BackgroundComparisons:
             try:
                 with self._database.open_store() as store:
                     task.result = compare_now(
-                        store, task.query, max_read=None, on_progress=task.report_progress
+                        store, task.query.sides, max_read=None, on_progress=task.report_progress
                     )
             except _AbandonedError:
                 with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
@@ -18,16 +18,9 @@ from treehammer.analysis.comparison import (
     series_changes,
     verdict_text,
 )
-from treehammer.analysis.comparison.comparison_notes import summarize_attribution
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
 from treehammer.analysis.comparison.series_changes import CounterChange
-from treehammer.analysis.statistics.verdict import (
-    DEFAULT_DELTA,
-    ONE_SIDED_VERDICTS,
-    SERIES_SCOPES,
-    SITES_SCOPE,
-    Verdict,
-)
+from treehammer.analysis.statistics import verdict
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import figure_sql
@@ -35,54 +28,19 @@ from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_signed, format_significant, pluralize
+from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
 from treehammer.web.page import PageContent
-from treehammer.web.pages.common_tables import (
-    describe_comparison,
-    list_recent_changes,
-    load_campaign_names,
-)
+from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
 from treehammer.web.pages.effect_matrix import (
     MATRIX_LEGEND,
     matrix_of_counters,
     matrix_of_verdicts,
-)
-from treehammer.web.pages.effect_tables import (
-    counter_table,
-    instruction_table,
-    make_bar_column,
-    missing_table,
-    pair_table,
-    pooled_table,
-    side_conditions,
-    site_table,
-)
-from treehammer.web.sections import (
-    Badge,
-    Bullets,
-    Code,
-    Command,
-    Downloads,
-    Figure,
-    Folded,
-    Group,
-    Inline,
-    Legend,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Special,
-    TableSection,
-    Titled,
-    headline,
-    if_filled,
-    quiet,
 )
 
 #: Notes shown before the others are folded.
@@ -112,7 +70,7 @@ class DisplayedComparison:
     request: Request
     rows: Sequence[VerdictRow]
     live_pairs: Sequence[PairRow] | None = None
-    form: Special | None = None
+    form: ui.Special | None = None
     command: str = ""
 
     @property
@@ -130,7 +88,17 @@ class DisplayedComparison:
     @cached_property
     def names(self) -> dict[str, str]:
         """Names of its campaigns, by identity."""
-        return load_campaign_names(self.store, self.rows[:1])
+        return common_tables.load_campaign_names(self.store, self.rows[:1])
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """Its values as text and as data."""
+        return common_tables.describe_comparison(self.rows[0], self.names)
+
+    @property
+    def delta(self) -> float:
+        """Effects within it are ignored, in ln."""
+        return float(self.description["delta"] or verdict.DEFAULT_DELTA)
 
     @cached_property
     def counters(self) -> list[CounterChange]:
@@ -148,10 +116,28 @@ class DisplayedComparison:
         return VerdictFilter.parse(self.request)
 
     @cached_property
-    def split(self) -> _VerdictRows:
-        """Filtered verdicts by table."""
-        is_counter = self.shows_counter
-        return _VerdictRows.split(self.filter.select(self.rows, any_metric=is_counter))
+    def selected(self) -> list[VerdictRow]:
+        """Verdicts that pass the filters, most notable first."""
+        rows = self.filter.select(self.rows, any_metric=self.shows_counter)
+        return sorted(rows, key=effect_weight, reverse=True)
+
+    @property
+    def pooled(self) -> list[VerdictRow]:
+        """Selected verdicts over sites."""
+        return [row for row in self.selected if row.scope == verdict.SITES_SCOPE]
+
+    @property
+    def by_site(self) -> list[VerdictRow]:
+        """Selected verdicts on series with two sides."""
+        series = [row for row in self.selected if row.scope in verdict.SERIES_SCOPES]
+        return [row for row in series if row.verdict not in verdict.ONE_SIDED_VERDICTS]
+
+    @property
+    def missing(self) -> list[VerdictRow]:
+        """Selected verdicts on series with one side, in the order of the comparison."""
+        rows = self.filter.select(self.rows, any_metric=self.shows_counter)
+        series = [row for row in rows if row.scope in verdict.SERIES_SCOPES]
+        return [row for row in series if row.verdict in verdict.ONE_SIDED_VERDICTS]
 
     @property
     def titled(self) -> VerdictRow:
@@ -160,73 +146,56 @@ class DisplayedComparison:
         return replace(self.rows[0], a=a, b=b)
 
 
-@dataclass(frozen=True)
-class _VerdictRows:
-    """Verdicts of a comparison by the table that shows them, most notable first."""
-
-    pooled: Sequence[VerdictRow]
-    by_site: Sequence[VerdictRow]
-    missing: Sequence[VerdictRow]
-
-    @classmethod
-    def split(cls, rows: Sequence[VerdictRow]) -> _VerdictRows:
-        """Distribute rows over the tables."""
-        series = [row for row in rows if row.scope in SERIES_SCOPES]
-        return cls(
-            _sort_by_weight([row for row in rows if row.scope == SITES_SCOPE]),
-            _sort_by_weight([row for row in series if row.verdict not in ONE_SIDED_VERDICTS]),
-            [row for row in series if row.verdict in ONE_SIDED_VERDICTS],
-        )
-
-
 def build_comparison(comparison: DisplayedComparison) -> PageContent:
     """Build the page of a comparison."""
     is_page = requested_format(comparison.request) == HTML
-    description = describe_comparison(comparison.rows[0], comparison.names)
-    delta = description["delta"] or DEFAULT_DELTA
-    effects = _build_effect_tables(comparison, delta)
-    counts = instruction_changes.load_counted_work(comparison.store, comparison.rows)
-    instructions = instruction_table(counts, comparison.titled)
+    rows, names, titled = comparison.rows, comparison.names, comparison.titled
+    bars = effect_tables.make_bar_column(rows, comparison.delta)
+    pooled = effect_tables.pooled_table(comparison.pooled, titled, bars)
+    by_site = effect_tables.site_table(comparison.by_site, titled, bars)
+    missing = effect_tables.missing_table(comparison.missing, titled)
+    counts = instruction_changes.load_counted_work(comparison.store, rows)
+    instructions = effect_tables.instruction_table(counts, titled)
     counters = _build_counter_table(comparison, is_page=is_page)
-    pairs = [] if comparison.is_live or is_page else [pair_table(comparison.pairs)]
-    conclusion = describe_conclusion(comparison.rows, comparison.names)
-    attribution = summarize_attribution(comparison.rows, comparison.names)
+    needs_pairs = not comparison.is_live and not is_page
+    pairs = [effect_tables.pair_table(comparison.pairs)] if needs_pairs else []
+    conclusion = describe_conclusion(rows, names)
+    attribution = comparison_notes.summarize_attribution(rows, names)
     notes = [
-        *series_changes.describe_phases(series_changes.stored_phases(comparison.rows)),
-        *verdict_text.explain_not_pooled(comparison.split.pooled),
-        *comparison_notes.comparison_notes(comparison.rows),
+        *series_changes.describe_phases(series_changes.stored_phases(rows)),
+        *verdict_text.explain_not_pooled(comparison.pooled),
+        *comparison_notes.comparison_notes(rows),
     ]
-    choices = list_filter_choices(comparison.filter, comparison.rows, comparison.counters)
-    matrix = _build_matrix(comparison)
+    choices = list_filter_choices(comparison.filter, rows, comparison.counters)
     sections = (
-        headline(conclusion),
-        Bullets([*_list_findings(comparison), *attribution]),
+        ui.headline(conclusion),
+        ui.Bullets([*_list_findings(comparison), *attribution]),
         *(
-            Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
+            ui.Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
             for name in ("metric", "verdict")
         ),
-        Paragraph(*choices["remove"], look="chosen"),
-        _show_forest(comparison, delta),
-        *(_show_matrix(matrix) if matrix else ()),
+        ui.Paragraph(*choices["remove"], look="chosen"),
+        _show_forest(comparison),
+        *_show_matrix(comparison),
         _show_cell(comparison) if comparison.filter.is_one_cell else None,
-        _describe_origin(comparison, description, delta),
-        Folded("Compare something else", comparison.form),
-        _show_pooled(comparison, effects[0], has_filters=bool(choices["remove"])),
-        Titled(
+        _describe_origin(comparison),
+        ui.Folded("Compare something else", comparison.form),
+        _show_pooled(comparison, pooled, has_filters=bool(choices["remove"])),
+        ui.Titled(
             "By site",
-            quiet(
+            ui.quiet(
                 "Sorted by |effect| ÷ width of its interval. Effects within the shaded band are ignored; "
                 "arrows mark intervals that extend beyond the axis."
             ),
-            *_fold_same(comparison, effects[1], comparison.split.by_site),
+            *_fold_same(comparison, by_site, comparison.by_site),
             anchor="by-site",
         ),
         _show_counters(comparison, counters),
-        Titled(
+        ui.Titled(
             "Instructions",
-            quiet(
+            ui.quiet(
                 f"{instruction_changes.NOT_TIME} ",
-                Code("treehammer count"),
+                ui.Code("treehammer count"),
                 " lists libraries and functions.",
             ),
             instructions,
@@ -234,182 +203,69 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         )
         if instructions.rows
         else None,
-        Titled("On one side only", if_filled(effects[2]), anchor="missing"),
+        ui.Titled("On one side only", ui.if_filled(missing), anchor="missing"),
         _show_notes(comparison, notes),
     )
     about = {
         "conclusion": conclusion,
-        "selection": description,
+        "selection": comparison.description,
         "attribution": attribution,
         "notes": notes,
     }
     return PageContent(
-        description["compared"],
+        comparison.description["compared"],
         sections,
-        (*effects, counters, instructions, *pairs),
+        (pooled, by_site, missing, counters, instructions, *pairs),
         about,
-        [Link("Compare", link_to("compare"))],
+        [ui.Link("Compare", link_to("compare"))],
     )
 
 
-def _list_findings(comparison: DisplayedComparison) -> Iterator[Paragraph]:
-    """Describe the largest regression, and since when the release is slower, with the evidence."""
-    if largest := _describe_largest_regression(comparison.rows, comparison.names):
-        yield Paragraph(f"Largest: {largest}")
-    for text, address in _list_regressions(comparison):
-        yield Paragraph(f"{text} (", Link("evidence", address, f"Evidence: {text}"), ")")
+def _list_findings(comparison: DisplayedComparison) -> Iterator[ui.Paragraph]:
+    """Describe the headline's largest certain regression, and since when release B is slower."""
+    rows, names = comparison.rows, comparison.names
+    slower = [
+        row
+        for row in select_headline(rows)
+        if row.verdict == verdict.Verdict.SLOWER and row.effect is not None
+    ]
+    if slower:
+        largest = max(slower, key=lambda row: abs(row.effect or 0.0))
+        text = verdict_text.describe_verdict(largest, names)
+        yield ui.Paragraph(f"Largest: {verdict_text.describe_variant(largest.label)}: {text}")
+    if rows[0].axis != "root":
+        return
+    changes = common_tables.list_recent_changes(comparison.store, release=rows[0].b)
+    regressions = [change for change in changes if change_points.is_regression(change)]
+    for change in regressions[:MAX_REGRESSIONS]:
+        text = change_points.describe_change(change)
+        link = ui.Link("evidence", link_to("change", change=change.id), f"Evidence: {text}")
+        yield ui.Paragraph(f"{text} (", link, ")")
 
 
-def _show_forest(comparison: DisplayedComparison, delta: float) -> Figure | None:
-    split = comparison.split
-    plot = ForestPlot.of_comparisons([[*split.pooled, *split.by_site]], delta)
+def _show_forest(comparison: DisplayedComparison) -> ui.Figure | None:
+    rows = [*comparison.pooled, *comparison.by_site]
+    plot = ForestPlot.of_comparisons([rows], comparison.delta)
     # A single change is told in words.
-    return Figure("changes", plot, plot.caption) if plot and len(plot.lines) > 1 else None
+    return ui.Figure("changes", plot, plot.caption) if plot and len(plot.lines) > 1 else None
 
 
 def _fold_same(
     comparison: DisplayedComparison, table: DataTable, rows: Sequence[VerdictRow]
-) -> Iterator[Section]:
-    """Show a table of effects; those that are the same only as a line, unless they were asked for.
-
-    Args:
-        comparison: the comparison.
-        table: of all rows, which is exported.
-        rows: its verdicts, in the order of its rows.
-    """
-    different = [number for number, row in enumerate(rows) if row.verdict != Verdict.SAME]
+) -> Iterator[ui.Section]:
+    """Show a table of these effects; the same ones only as a line, unless they were asked for."""
+    different = [number for number, row in enumerate(rows) if row.verdict != verdict.Verdict.SAME]
     if comparison.filter.verdict or not different or len(different) == len(rows):
-        yield TableSection(table, "effects")
+        yield ui.TableSection(table, "effects")
         return
-    yield TableSection(
-        replace(table, rows=[table.rows[place] for place in different]), "effects", table
-    )
-    link = Link("show them", link_to_same_page(verdict=Verdict.SAME.value, page=None))
+    shown = replace(table, rows=[table.rows[place] for place in different])
+    yield ui.TableSection(shown, "effects", table)
+    link = ui.Link("show them", link_to_same_page(verdict=verdict.Verdict.SAME.value, page=None))
     count = pluralize(len(rows) - len(different), "further row")
-    yield quiet(f"{count}: the same (", link, ").")
+    yield ui.quiet(f"{count}: the same (", link, ").")
 
 
-def _show_matrix(matrix: DataTable) -> Iterator[Section]:
-    yield matrix
-    yield Legend([(Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()])
-    yield quiet("Darker: larger. Slowest sites first. A cell opens its jobs and its trend.")
-
-
-def _show_cell(comparison: DisplayedComparison) -> Titled | None:
-    figures = [
-        Figure(f"cell-{number}", chart, chart.title, is_caption_first=True)
-        for number, chart in enumerate(_draw_cell(comparison), 1)
-    ]
-    trend = quiet("Trend: ratio of the daily means of equal work in all campaigns.")
-    return (
-        Titled("Jobs and trend", trend, Group("charts", *figures), anchor="cell")
-        if figures
-        else None
-    )
-
-
-def _describe_origin(
-    comparison: DisplayedComparison, description: Mapping[str, Any], delta: float
-) -> Paragraph:
-    """Say when it was judged, from which measurements, and which effects are ignored."""
-    first = comparison.rows[0]
-    parts: list[Inline] = ["Computed now from the measurements and not stored."]
-    if not comparison.is_live:
-        address = link_to("comparison", comparison=first.comparison_id)
-        parts = [f"Judged {format_time(first.created_us)} · ", Link("Permanent link", address)]
-        if comparison.form:
-            address = link_to_same_page(recompute=1)
-            parts += [" · ", Link("Compare again with the latest measurements", address)]
-    campaigns = description["campaigns"]
-    selection = (
-        "The selected measurements were not recorded"
-        if campaigns is None
-        else f"Selection: {description['selection']}"
-    )
-    parts.append(f" {selection}. Effects within {verdict_text.format_delta(delta)} are ignored.")
-    for id_ in campaigns or ():
-        name = f"Campaign {comparison.names.get(id_, id_)}"
-        parts += [" · ", Link(name, link_to("campaign", campaign_id=id_))]
-    return quiet(*parts)
-
-
-def _show_pooled(
-    comparison: DisplayedComparison, table: DataTable, *, has_filters: bool
-) -> Titled | None:
-    if comparison.rows[0].axis == "site" or (has_filters and not table.rows):
-        return None
-    if any(row.effect is not None for row in comparison.split.pooled):
-        return Titled(
-            "Over all sites",
-            *_fold_same(comparison, table, comparison.split.pooled),
-            anchor="pooled",
-        )
-    text = "No effect over several sites; see the notes below. "
-    downloads = Downloads(table) if table.rows else ""
-    return Titled("Over all sites", Paragraph(text, downloads), anchor="pooled")
-
-
-def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> Titled | None:
-    summary = series_changes.summarize_counters(comparison.counters)
-    if not summary:
-        return None
-    equal = f"{summary} Equal reads give equal counts, so that one job decides. All counters: "
-    listed = Paragraph(equal, *_link_files("counters"))
-    return Titled("Exact counters", listed, if_filled(counters), anchor="counters")
-
-
-def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> Titled:
-    command = comparison.command
-    pairs = Paragraph("All pairs of jobs: ", *_link_files("pairs"))
-    store = Paragraph("To store this comparison, run:" if command else "")
-    return Titled(
-        "Notes",
-        Bullets(notes, limit=MAX_NOTES),
-        None if comparison.is_live else pairs,
-        store,
-        Command(command) if command else None,
-        anchor="notes",
-    )
-
-
-def _link_files(table: str) -> Iterator[Inline]:
-    """Link to a table that the page does not show, or not all of it."""
-    yield Link("CSV", link_to_same_page(format="csv", table=table))
-    yield " or "
-    yield Link("JSON", link_to_same_page(format="json", table=table))
-    yield "."
-
-
-def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
-    """Describe the headline's largest certain regression with its interval; '' for none."""
-    slower = [
-        row
-        for row in select_headline(rows)
-        if row.verdict == Verdict.SLOWER and row.effect is not None
-    ]
-    if not slower:
-        return ""
-    largest = max(slower, key=lambda row: abs(row.effect or 0.0))
-    variant = verdict_text.describe_variant(largest.label)
-    return f"{variant}: {verdict_text.describe_verdict(largest, names)}"
-
-
-def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
-    """List the newest confirmed steps to the slower of release B, with their pages."""
-    first = comparison.rows[0]
-    if first.axis != "root":
-        return []
-    return [
-        (
-            change_points.describe_change(change),
-            link_to("change", change=change.id),
-        )
-        for change in list_recent_changes(comparison.store, release=first.b)
-        if change_points.is_regression(change)
-    ][:MAX_REGRESSIONS]
-
-
-def _build_matrix(comparison: DisplayedComparison) -> DataTable | None:
+def _show_matrix(comparison: DisplayedComparison) -> Iterator[ui.Section]:
     # The start of the link is built once, as there may be thousands of cells.
     base = link_to_same_page(site=None, variant=None)
     start = base if base == "?" else f"{base}&"
@@ -420,44 +276,110 @@ def _build_matrix(comparison: DisplayedComparison) -> DataTable | None:
         return f"{start}{'&'.join(filter(None, both))}"
 
     if comparison.shows_counter:
-        return matrix_of_counters(comparison.filter.select(comparison.counters), link)
-    return matrix_of_verdicts(comparison.filter.select(comparison.rows), link)
+        matrix = matrix_of_counters(comparison.filter.select(comparison.counters), link)
+    else:
+        matrix = matrix_of_verdicts(comparison.filter.select(comparison.rows), link)
+    if matrix:
+        legend = [(ui.Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()]
+        yield matrix
+        yield ui.Legend(legend)
+        yield ui.quiet("Darker: larger. Slowest sites first. A cell opens its jobs and its trend.")
 
 
-def _draw_cell(comparison: DisplayedComparison) -> list[LineChart]:
+def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
     """Draw the jobs and the trend of each series of the chosen site and variant."""
-
-    def link(job: str) -> str:
-        return link_to("job", job_id=job)
-
-    pairs, charts = comparison.pairs, list[LineChart | None]()
-    series = comparison.split.by_site
-    for row in series:
-        if row.metric == series[0].metric:
-            charts += [
-                chart_jobs(row, pairs, link),
-                chart_trend(comparison.store, row),
-            ]
-    return [chart for chart in charts if chart]
-
-
-def _build_effect_tables(comparison: DisplayedComparison, delta: float) -> list[DataTable]:
-    """Build the tables over sites, by site, and of series that lack a side."""
-    bars = make_bar_column(comparison.rows, delta)
-    return [
-        pooled_table(comparison.split.pooled, comparison.titled, bars),
-        site_table(comparison.split.by_site, comparison.titled, bars),
-        missing_table(comparison.split.missing, comparison.titled),
+    pairs, series = comparison.pairs, comparison.by_site
+    drawn = [
+        chart
+        for row in series
+        if row.metric == series[0].metric
+        for chart in (_chart_jobs(row, pairs), _chart_trend(comparison.store, row))
+        if chart
     ]
+    figures = [
+        ui.Figure(f"cell-{number}", chart, chart.title, is_caption_first=True)
+        for number, chart in enumerate(drawn, 1)
+    ]
+    trend = ui.quiet("Trend: ratio of the daily means of equal work in all campaigns.")
+    charts = ui.Group("charts", *figures)
+    return ui.Titled("Jobs and trend", trend, charts, anchor="cell") if figures else None
+
+
+def _describe_origin(comparison: DisplayedComparison) -> ui.Paragraph:
+    """Say when it was judged, from which measurements, and which effects are ignored."""
+    first = comparison.rows[0]
+    parts: list[ui.Inline] = ["Computed now from the measurements and not stored."]
+    if not comparison.is_live:
+        address = link_to("comparison", comparison=first.comparison_id)
+        parts = [f"Judged {format_time(first.created_us)} · ", ui.Link("Permanent link", address)]
+        if comparison.form:
+            address = link_to_same_page(recompute=1)
+            parts += [" · ", ui.Link("Compare again with the latest measurements", address)]
+    campaigns = comparison.description["campaigns"]
+    selection = (
+        "The selected measurements were not recorded"
+        if campaigns is None
+        else f"Selection: {comparison.description['selection']}"
+    )
+    ignored = verdict_text.format_delta(comparison.delta)
+    parts.append(f" {selection}. Effects within {ignored} are ignored.")
+    for id_ in campaigns or ():
+        name = f"Campaign {comparison.names.get(id_, id_)}"
+        parts += [" · ", ui.Link(name, link_to("campaign", campaign_id=id_))]
+    return ui.quiet(*parts)
+
+
+def _show_pooled(
+    comparison: DisplayedComparison, table: DataTable, *, has_filters: bool
+) -> ui.Titled | None:
+    if comparison.rows[0].axis == "site" or (has_filters and not table.rows):
+        return None
+    pooled = comparison.pooled
+    if any(row.effect is not None for row in pooled):
+        shown = _fold_same(comparison, table, pooled)
+        return ui.Titled("Over all sites", *shown, anchor="pooled")
+    text = "No effect over several sites; see the notes below. "
+    downloads = ui.Downloads(table) if table.rows else ""
+    return ui.Titled("Over all sites", ui.Paragraph(text, downloads), anchor="pooled")
 
 
 def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> DataTable:
     """Build the table of exact counters; on a page, of those only that changed."""
-    is_counter = comparison.shows_counter
-    chosen = comparison.filter.select(comparison.counters, any_metric=not is_counter)
+    any_metric = not comparison.shows_counter
+    chosen = comparison.filter.select(comparison.counters, any_metric=any_metric)
     if is_page:
         chosen = [change for change in chosen if change.verdict != series_changes.SAME]
-    return counter_table(chosen, comparison.titled)
+    return effect_tables.counter_table(chosen, comparison.titled)
+
+
+def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.Titled | None:
+    summary = series_changes.summarize_counters(comparison.counters)
+    if not summary:
+        return None
+    equal = f"{summary} Equal reads give equal counts, so that one job decides. All counters: "
+    listed = ui.Paragraph(equal, *_link_files("counters"))
+    return ui.Titled("Exact counters", listed, ui.if_filled(counters), anchor="counters")
+
+
+def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> ui.Titled:
+    command = comparison.command
+    pairs = ui.Paragraph("All pairs of jobs: ", *_link_files("pairs"))
+    return ui.Titled(
+        "Notes",
+        ui.Bullets(notes, limit=MAX_NOTES),
+        None if comparison.is_live else pairs,
+        ui.Paragraph("To store this comparison, run:" if command else ""),
+        ui.Command(command) if command else None,
+        anchor="notes",
+    )
+
+
+def _link_files(table: str) -> Iterator[ui.Inline]:
+    """Link to a table that the page does not show, or not all of it."""
+    yield ui.Link("CSV", link_to_same_page(format="csv", table=table))
+    yield " or "
+    yield ui.Link("JSON", link_to_same_page(format="json", table=table))
+    yield "."
 
 
 def effect_weight(row: VerdictRow) -> float:
@@ -467,75 +389,42 @@ def effect_weight(row: VerdictRow) -> float:
     return abs(row.effect) / max(row.high - row.low, 1e-12)
 
 
-def _sort_by_weight(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
-    return sorted(rows, key=effect_weight, reverse=True)
-
-
-def chart_jobs(
-    row: VerdictRow, pairs: Sequence[PairRow], link: Callable[[str], str]
-) -> LineChart | None:
-    """Draw the values of both sides of each job; None without jobs that hold both.
-
-    Args:
-        row: verdict on the series.
-        pairs: of the comparison.
-        link: address of the page of a job, which shows both sides.
-    """
-    series_pairs = [
-        pair
-        for pair in pairs
-        if (pair.comparison_key, pair.site, pair.metric)
-        == (row.comparison_key, row.site, row.metric)
-    ]
-    if not series_pairs:
+def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
+    """Draw the values of both sides of each job of a series; None without jobs that hold both."""
+    series = row.comparison_key, row.site, row.metric
+    pairs = [pair for pair in pairs if (pair.comparison_key, pair.site, pair.metric) == series]
+    if not pairs:
         return None
     is_time = row.metric in verdict_text.METRIC_TITLES
     colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
     factor, unit = (1e3, "ms/event") if is_time else (1.0, "")
-    lines = [
-        ChartLine(
-            getattr(row, side),
-            css_class,
-            [
-                ChartDot(
-                    float(number),
-                    factor * getattr(pair, f"{side}_value"),
-                    text=f"{pair.job_id} on {pair.host}: {getattr(row, side)} "
-                    f"{format_significant(factor * getattr(pair, f'{side}_value'), 4)} {unit}, "
-                    f"change {verdict_text.format_effect(pair.log_ratio)}",
-                    link=link(pair.job_id),
-                )
-                for number, pair in enumerate(series_pairs, 1)
-            ],
-            round=is_round,
-            color=colors.get(getattr(row, side), ""),
-        )
-        for side, css_class, is_round in _SIDES
-    ]
+    lines = []
+    for side, css_class, is_round in _SIDES:
+        name, dots = getattr(row, side), []
+        for number, pair in enumerate(pairs, 1):
+            value = factor * getattr(pair, f"{side}_value")
+            text = (
+                f"{pair.job_id} on {pair.host}: {name} {format_significant(value, 4)} {unit}, change "
+                f"{verdict_text.format_effect(pair.log_ratio)}"
+            )
+            link = link_to("job", job_id=pair.job_id)
+            dots.append(ChartDot(float(number), value, text=text, link=link))
+        lines.append(ChartLine(name, css_class, dots, round=is_round, color=colors.get(name, "")))
     title = f"{verdict_text.title_metric(row.metric)} by job{f', {unit}' if unit else ''}"
-    return LineChart(title, lines, NumberAxis([1.0, float(len(series_pairs))], whole=True))
+    return LineChart(title, lines, NumberAxis([1.0, float(len(pairs))], whole=True))
 
 
-def chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
+def _chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
     """Draw B against A by day, from all campaigns; None if no day has both sides.
 
     Figures know daily means of the catalogue's metrics only, not of operations.
     """
     if row.metric not in METRICS_BY_NAME:
         return None
-    means = [_load_day_means(store, row, side) for side in "ab"]
-    shared = sorted(means[0].keys() & means[1].keys())
-    if not shared:
+    a, b = (_load_day_means(store, row, side) for side in "ab")
+    changes = {day: 100 * (b[day] / a[day] - 1) for day in sorted(a.keys() & b.keys()) if a[day]}
+    if not changes:
         return None
-    changes = {
-        day_from_number(number): 100 * (means[1][number] / means[0][number] - 1)
-        for number in shared
-        if means[0][number]
-    }
-    return _draw_trend(row, changes) if changes else None
-
-
-def _draw_trend(row: VerdictRow, changes: Mapping[date, float]) -> LineChart:
     first, last = min(changes), max(changes)
     title = f"{verdict_text.title_metric(row.metric)} of {row.b} against {row.a} by day, %"
     dots = [
@@ -550,9 +439,9 @@ def _draw_trend(row: VerdictRow, changes: Mapping[date, float]) -> LineChart:
     return LineChart(title, lines, DayAxis(first, last))
 
 
-def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[int, float]:
-    """Load the mean of each day (YYYYMMDD) of one side, over all campaigns."""
-    conditions = side_conditions(verdict_text.flatten_verdict(row), side)
+def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[date, float]:
+    """Load the mean of each day of one side, over all campaigns."""
+    conditions = effect_tables.side_conditions(verdict_text.flatten_verdict(row), side)
     if not conditions:
         return {}
     judged = datetime.fromtimestamp(row.created_us / 1e6, UTC).date()
@@ -562,7 +451,7 @@ def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[int, float
     with store.connection() as connection:
         groups = figure_sql.fetch_figure(connection, figure).groups
     return {
-        int(group.by[DAY] or 0): mean
+        day_from_number(int(group.by[DAY] or 0)): mean
         for group in groups
         if (mean := group.metrics[row.metric].mean) is not None
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
@@ -14,50 +14,19 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
-from treehammer.sql.read import overview_queries
+from treehammer.sql.read import overview_queries, query_model
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.query_model import (
-    Condition,
-    FigureGroup,
-    FigureQuery,
-    Scalar,
-    Selection,
-)
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
+from treehammer.web import columns, display_formats
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
-from treehammer.web.columns import (
-    column,
-    columns,
-    hidden,
-    job_column,
-    outcome_columns,
-    outcome_counts,
-    variant_column,
-)
-from treehammer.web.display_formats import (
-    day_number,
-    format_day,
-    format_mean_and_rms,
-    midnight_us,
-)
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import Day, PageQuery, TextOrBlank
 from treehammer.web.pages.common_tables import count_messages
-from treehammer.web.sections import (
-    Badge,
-    Folded,
-    Link,
-    Links,
-    Pager,
-    Paragraph,
-    Titled,
-    headline,
-    quiet,
-)
 
 _GROUP_COLUMNS = ("test_name", VARIANT_COLUMN, "axis_root", "door", "kind")
 #: Outcomes counted by name; all others are failure classes.
@@ -90,15 +59,13 @@ class DayQuery(PageQuery):
     ),
 )
 def day_page(request: PageRequest[DayQuery]) -> PageContent:
-    """Build the page.
-
-    Raises:
-        ConfigError: the day is invalid, or no site is named.
-        NothingToDoError: the site has never measured anything.
-    """
+    """Build the page; a site that has never measured anything is refused."""
     store, day, site = request.store, request.query.day, request.query.site
-    number = day_number(day)
-    outcomes = _load_outcomes(store, site, number)
+    number = display_formats.day_number(day)
+    site_days = overview_queries.list_site_days(store, number, number)
+    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
+    if not outcomes and site not in overview_queries.list_sites(store):
+        raise overview_queries.build_unknown_site_error(store, site)
     groups = _load_groups(store, site, number)
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
@@ -113,96 +80,96 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
     counted = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
-    explanation = explain_period(store, site, Period.of_day(midnight_us(day)))
+    explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
     messages = count_messages(
         {**row, "failure_message": row["message"], "implausible_reasons": ""}
         for row in failing.rows
     )
-    bad_measurements = Folded(pluralize(len(failing.rows), "measurement"), failing)
+    bad_measurements = ui.Folded(pluralize(len(failing.rows), "measurement"), failing)
     shown_failures = (messages, bad_measurements) if failing.rows else (failing,)
     sections = (
-        headline(f"{explanation or ''}"),
-        Paragraph(Badge(judged.status), f" {judged}{counted}"),
-        quiet(describe_daily_rule()),
-        Pager(list(_neighbor_links(day, site)), "Other days"),
-        Links(list(_related_links(site, day)) if judged.total else []),
-        Titled("Measurements", measured),
-        *((Titled("Failures", *shown_failures), Titled("Jobs", jobs)) if judged.total else ()),
+        ui.headline(f"{explanation or ''}"),
+        ui.Paragraph(ui.Badge(judged.status), f" {judged}{counted}"),
+        ui.quiet(describe_daily_rule()),
+        _link_neighbors(day, site),
+        _link_to_explore(site, day) if judged.total else None,
+        ui.Titled("Measurements", measured),
+        *(
+            (ui.Titled("Failures", *shown_failures), ui.Titled("Jobs", jobs))
+            if judged.total
+            else ()
+        ),
     )
-    crumbs = [Link("Sites by day", f"{link_to('overview')}#days")]
-    crumbs += [Link(site, link_to("site", site=site))] if site else []
-    about = {"status": judged.status.value, "counts": outcome_counts(judged), "classes": classes}
-    return PageContent(f"{site or 'No site'} on {format_day(day)}", sections, tables, about, crumbs)
+    crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
+    crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
+    about = {
+        "status": judged.status.value,
+        "counts": columns.outcome_counts(judged),
+        "classes": classes,
+    }
+    return PageContent(
+        f"{site or 'No site'} on {display_formats.format_day(day)}", sections, tables, about, crumbs
+    )
 
 
-def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
-    """Load the number of measurements by outcome; empty for a known site without any.
-
-    Raises:
-        NothingToDoError: the site has never measured anything.
-    """
-    site_days = overview_queries.list_site_days(store, day, day)
-    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
-    if not outcomes and site not in overview_queries.list_sites(store):
-        raise overview_queries.build_unknown_site_error(store, site)
-    return outcomes
-
-
-def _neighbor_links(day: date, site: str) -> Iterator[Link]:
+def _link_neighbors(day: date, site: str) -> ui.Pager:
+    links: list[ui.Link | str] = []
     for step, word in ((-1, "day before"), (1, "day after")):
         with suppress(OverflowError):
             other = day + timedelta(days=step)
-            yield Link(word, link_to("day", day=other, query={"site": site}))
+            links.append(ui.Link(word, link_to("day", day=other, query={"site": site})))
+    return ui.Pager(links, "Other days")
 
 
-def _related_links(site: str, day: date) -> Iterator[Link]:
+def _link_to_explore(site: str, day: date) -> ui.Links:
     """Link to Explore for the same site and day."""
     selection = {"color": "axis_root", "site": site, "from": day, "to": day}
-    for title, parameters in (
-        ("CPU efficiency by variant", {"metric": "eff_job", "by": VARIANT_COLUMN}),
-        ("CPU time per event by host", {"metric": "cpu_per_event_s", "by": "host"}),
-        ("Read latency by door", {"view": "latency", "by": "door"}),
-    ):
-        yield Link(title, link_to("explore", query={**parameters, **selection}))
+    views = {
+        "CPU efficiency by variant": {"metric": "eff_job", "by": VARIANT_COLUMN},
+        "CPU time per event by host": {"metric": "cpu_per_event_s", "by": "host"},
+        "Read latency by door": {"view": "latency", "by": "door"},
+    }
+    return ui.Links(
+        [
+            ui.Link(title, link_to("explore", query={**view, **selection}))
+            for title, view in views.items()
+        ]
+    )
 
 
 def _load_groups(
     store: Store, site: str, day: int, metrics: tuple[str, ...] = _METRICS, *more_columns: str
-) -> Sequence[FigureGroup]:
+) -> Sequence[query_model.FigureGroup]:
     """Build the table of outcomes and means by test, variant, release, door and kind."""
-    selection = Selection(conditions=(Condition("site", "=", site or None),))
-    figure = FigureQuery(
+    selection = query_model.Selection(
+        conditions=(query_model.Condition("site", "=", site or None),)
+    )
+    figure = query_model.FigureQuery(
         metrics, (*_GROUP_COLUMNS, *more_columns), selection, first_day=day, last_day=day, kind=None
     )
     return store.fetch_figure(figure).groups
 
 
-def _load_labels(store: Store, site: str, day: int) -> Mapping[tuple[Scalar, ...], str]:
-    """Return the common label of the measurements of each group, '' if they differ."""
-    labels_by_group: dict[tuple[Scalar, ...], set[str]] = defaultdict(set)
-    for group in _load_groups(store, site, day, (), "variant_label"):
-        labels_by_group[_group_key(group)].add(str(group.by["variant_label"] or ""))
-    return {key: common_label(labels) for key, labels in labels_by_group.items()}
-
-
-def _group_key(group: FigureGroup) -> tuple[Scalar, ...]:
+def _group_key(group: query_model.FigureGroup) -> tuple[query_model.Scalar, ...]:
     return tuple(group.by[name] for name in _GROUP_COLUMNS)
-
-
-def _group_sort_key(group: FigureGroup, variants: VariantLabels) -> tuple[Any, ...]:
-    """Sort by test, values of the variant, release, door and kind."""
-    test, variant, *remaining = (str(value or "") for value in _group_key(group))
-    return test, variants.place(variant), *map(natural_sort_key, remaining)
 
 
 def _build_measured_table(
     store: Store,
-    groups: Sequence[FigureGroup],
+    groups: Sequence[query_model.FigureGroup],
     variants: VariantLabels,
     site: str,
     day: date,
 ) -> DataTable:
-    labels = _load_labels(store, site, day_number(day))
+    # The common label of the measurements of each group, '' if they differ.
+    texts: dict[tuple[query_model.Scalar, ...], set[str]] = defaultdict(set)
+    for group in _load_groups(store, site, display_formats.day_number(day), (), "variant_label"):
+        texts[_group_key(group)].add(str(group.by["variant_label"] or ""))
+    labels = {key: common_label(group_texts) for key, group_texts in texts.items()}
+
+    def sort_key(group: query_model.FigureGroup) -> tuple[Any, ...]:
+        test, variant, *remaining = (str(value or "") for value in _group_key(group))
+        return test, variants.place(variant), *map(natural_sort_key, remaining)
 
     def link_to_hosts(row: Row) -> str:
         """Link to Explore with the same measurements by host."""
@@ -214,30 +181,24 @@ def _build_measured_table(
         {
             **group.by,
             "variant_label": labels.get(_group_key(group), ""),
-            **outcome_counts(DayOutcomes.from_outcomes(group.outcomes)),
+            **columns.outcome_counts(DayOutcomes.from_outcomes(group.outcomes)),
             **{f"{name}_mean": group.metrics[name].mean for name in _METRICS},
             **{f"{name}_rms": group.metrics[name].rms for name in _METRICS},
         }
-        for group in sorted(groups, key=lambda group: _group_sort_key(group, variants))
+        for group in sorted(groups, key=sort_key)
     ]
     listed = (
-        column("test_name"),
-        variant_column(variants, link=link_to_hosts),
-        hidden("variant_label"),
-        *columns("axis_root", "door", "kind"),
-        *outcome_columns(),
+        columns.column("test_name"),
+        columns.variant_column(variants, link=link_to_hosts),
+        columns.hidden("variant_label"),
+        *columns.columns("axis_root", "door", "kind"),
+        *columns.outcome_columns(),
         *_metric_columns("eff_job", "eff_job", 1.0),
         *_metric_columns("cpu_per_event_s", "CPU, ms/event", 1e3),
         *_metric_columns("wall_per_event_s", "wall, ms/event", 1e3),
     )
-    return DataTable(
-        "measured",
-        "Means ± RMS of good measurements",
-        listed,
-        rows,
-        empty_text="No measurements.",
-        note=variants.note,
-    )
+    caption, empty = "Means ± RMS of good measurements", "No measurements."
+    return DataTable("measured", caption, listed, rows, empty, variants.note)
 
 
 def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, TableColumn]:
@@ -247,9 +208,9 @@ def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, T
     def write(row: Row) -> str:
         if row[mean] is None or row[rms] is None:
             return "–"
-        return format_mean_and_rms(scale * row[mean], scale * row[rms])
+        return display_formats.format_mean_and_rms(scale * row[mean], scale * row[rms])
 
-    return TableColumn(mean, title, format_row=write, is_number=True), hidden(rms)
+    return TableColumn(mean, title, format_row=write, is_number=True), columns.hidden(rms)
 
 
 def _build_failure_table(store: Store, site: str, day: int, variants: VariantLabels) -> DataTable:
@@ -258,18 +219,20 @@ def _build_failure_table(store: Store, site: str, day: int, variants: VariantLab
         "failing",
         "Measurements that are not good",
         (
-            column(
+            columns.column(
                 "failure_class",
                 value=lambda item: item.failure_class or Outcome.IMPLAUSIBLE.value,
             ),
-            *columns("failure_kind", "failure_phase"),
-            column("message", value=lambda item: item.failure_message or item.implausible_reasons),
-            column("test_name"),
-            variant_column(variants),
-            hidden("variant_label"),
-            *columns("axis_root", "host"),
-            job_column(failure.job_id for failure in failures),
-            hidden("campaign_id"),
+            *columns.columns("failure_kind", "failure_phase"),
+            columns.column(
+                "message", value=lambda item: item.failure_message or item.implausible_reasons
+            ),
+            columns.column("test_name"),
+            columns.variant_column(variants),
+            columns.hidden("variant_label"),
+            *columns.columns("axis_root", "host"),
+            columns.job_column(failure.job_id for failure in failures),
+            columns.hidden("campaign_id"),
         ),
         failures,
         empty_text="All measurements are good.",
@@ -283,16 +246,16 @@ def _build_job_table(store: Store, site: str, day: int) -> DataTable:
         "jobs",
         "Jobs with measurements",
         (
-            job_column(job.job_id for job in jobs),
-            column(
+            columns.job_column(job.job_id for job in jobs),
+            columns.column(
                 "campaign_id",
                 "campaign",
                 format_row=lambda row: row["campaign_name"] or row["campaign_id"],
                 link=link_rows("campaign", campaign_id="campaign_id"),
                 is_long=True,
             ),
-            hidden("campaign_name"),
-            *columns("measurements", "good"),
+            columns.hidden("campaign_name"),
+            *columns.columns("measurements", "good"),
         ),
         jobs,
         note=_describe_limit(jobs, overview_queries.MAX_MEASURED_JOBS),

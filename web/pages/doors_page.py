@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -14,18 +13,17 @@ from treehammer.analysis.comparison.verdict_text import describe_change, format_
 from treehammer.analysis.descriptive.door_comparison import (
     DoorComparison,
     DoorContrast,
-    DoorMean,
     compare_doors,
+    list_door_means,
 )
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.query_model import DAY, FigureGroup, FigureQuery
+from treehammer.sql.read.query_model import DAY, FigureQuery
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
-from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, TableColumn
+from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
+from treehammer.web.columns import column
 from treehammer.web.display_formats import format_per_cent
 from treehammer.web.figures.explore_query import (
     ExploreQuery,
@@ -50,8 +48,6 @@ from treehammer.web.sections import Figure, Form, Link, Links, Section, headline
 DOORS = {"door": "doors", "door_protocol": "protocols"}
 #: Reads by the branches that they request.
 READS = {"few": "few branches", "all": "all branches"}
-#: Share of the branches up to which reads count as sparse.
-MAX_SPARSE_SHARE = 0.25
 _METRICS = ("wall_per_event_s", "cpu_per_event_s", "event_rate_hz", "eff_job")
 
 
@@ -76,55 +72,15 @@ class DoorsQuery(ExploreQuery):
         return title_column(self.by)
 
 
-def is_kind_of_read(variant: str, reads: str) -> bool:
-    """Return whether a variant requests a few branches, or all of them.
-
-    A list or pattern of names is a selection, as of an analysis.
-    """
-    try:
-        branches = json.loads(variant).get("branches")
-    except (ValueError, AttributeError):
-        return False
-    if isinstance(branches, str):
-        return reads == "few"
-    if not isinstance(branches, int | float):
-        return False
-    return branches <= MAX_SPARSE_SHARE if reads == "few" else branches >= 1
-
-
-def _load_means(store: Store, query: DoorsQuery) -> list[DoorMean]:
-    """Load the means of the selected reads by door, site, day and work."""
-    figure = query.figure
-    with store.connection() as connection:
-        groups = DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups
-    return list(_read_groups(groups, query))
-
-
-def _read_groups(groups: Iterable[FigureGroup], query: DoorsQuery) -> Iterator[DoorMean]:
-    for group in groups:
-        texts = {name: str(value or "") for name, value in group.by.items()}
-        mean = group.metrics[query.metric].mean
-        day = group.by[DAY]
-        if not (texts[query.by] and isinstance(day, int) and mean and mean > 0):
-            continue
-        if is_kind_of_read(texts["variant"], query.reads):
-            work = (
-                texts["test_name"],
-                drop_release_axis(texts["variant"]),
-                texts["dataset_hash"],
-                texts["axis_root"],
-            )
-            yield DoorMean(texts[query.by], texts["site"], day, work, mean)
-
-
 @page("/figures/doors", "doors", DoorsQuery, position=23)
 def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
     """Answer which door or protocol is best for sparse reads."""
     query = request.query.resolve(request.store)
-    comparison = compare_doors(
-        _load_means(request.store, query),
-        is_lower_better=METRICS_BY_NAME[query.metric].better == "lower",
-    )
+    with request.store.connection() as connection:
+        groups = DatabaseSnapshot(connection).fetch_figure(query.figure, MAX_READ).groups
+    means = list_door_means(groups, query.by, query.metric, is_sparse=query.reads == "few")
+    is_lower_better = METRICS_BY_NAME[query.metric].better == "lower"
+    comparison = compare_doors(means, is_lower_better=is_lower_better)
     table = _build_table(comparison, query)
     title = f"{query.noun.capitalize()} for reads of {READS[query.reads]}"
     layout = _lay_out(comparison, query, title)
@@ -132,41 +88,8 @@ def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
     if not request.is_html:
         return PageContent(title, (), (table,), about)
     conditions = [str(condition) for condition in query.conditions]
-    sections: list[Section] = [
-        headline(about["answer"]),
-        Form(
-            query.list_inputs(
-                by=DOORS,
-                reads=READS,
-                metric={name: title_column(name) for name in _METRICS},
-                first=None,
-                last=None,
-            ),
-            kept={"where": conditions[0]} if len(conditions) == 1 else {},
-        ),
-        *([Figure("doors", FigureChart(layout), _CAPTION, title=title)] if layout else []),
-        quiet("Selection: ", "; ".join([about["selection"], *conditions]), "."),
-        *([table] if table.rows else []),
-        Links(
-            [
-                Link(
-                    f"{title_column(query.metric)} by {query.noun}, by the same work",
-                    link_to("explore", query=_explore_parameters(query)),
-                )
-            ]
-        ),
-    ]
-    return PageContent(title, sections, (table,), about)
-
-
-_CAPTION = (
-    "Differences from the best one: the same test, variant, dataset and release read at the same site on "
-    "the same day. Each site and day counts once, and lines are intervals that hold together with 95 %."
-)
-
-
-def _explore_parameters(query: DoorsQuery) -> dict[str, Any]:
-    return {
+    metrics = {name: title_column(name) for name in _METRICS}
+    parameters = {
         "metric": query.metric,
         "by": query.by,
         "color": "site",
@@ -175,6 +98,25 @@ def _explore_parameters(query: DoorsQuery) -> dict[str, Any]:
         "to": query.last,
         "where": query.where,
     }
+    explore = link_to("explore", query=parameters)
+    sections: list[Section] = [
+        headline(about["answer"]),
+        Form(
+            query.list_inputs(by=DOORS, reads=READS, metric=metrics, first=None, last=None),
+            kept={"where": conditions[0]} if len(conditions) == 1 else {},
+        ),
+        *([Figure("doors", FigureChart(layout), _CAPTION, title=title)] if layout else []),
+        quiet("Selection: ", "; ".join([about["selection"], *conditions]), "."),
+        *([table] if table.rows else []),
+        Links([Link(f"{metrics[query.metric]} by {query.noun}, by the same work", explore)]),
+    ]
+    return PageContent(title, sections, (table,), about)
+
+
+_CAPTION = (
+    "Differences from the best one: the same test, variant, dataset and release read at the same site on "
+    "the same day. Each site and day counts once, and lines are intervals that hold together with 95 %."
+)
 
 
 def answer(comparison: DoorComparison, query: DoorsQuery) -> str:
@@ -229,39 +171,32 @@ def _describe(contrast: DoorContrast, comparison: DoorComparison, query: DoorsQu
     return f"{contrast.door} is {change} in {title} (95 % interval {interval} %; {amount})"
 
 
-def _to_share(logarithm: float) -> float:
-    return math.expm1(logarithm)
-
-
 def _build_table(comparison: DoorComparison, query: DoorsQuery) -> DataTable:
     """Build the table of differences from the best door."""
-    rows = []
-    for contrast in comparison.contrasts:
-        estimate = contrast.estimate
-        ends = estimate.interval(comparison.level) if estimate else (None, None)
-        low, high = (None if end is None else _to_share(end) for end in ends)
-        rows.append(
-            {
-                "door": contrast.door,
-                "difference": _to_share(estimate.mean) if estimate else None,
-                "low": low,
-                "high": high,
-                "days": contrast.days,
-                "sites": len(contrast.by_site),
-                "certain": "yes" if _is_certain(contrast, comparison) else "no",
-            }
-        )
-    columns = (
-        TableColumn("door", query.noun),
-        TableColumn("difference", "difference", format_per_cent, is_number=True),
-        TableColumn("low", "from", format_per_cent, is_number=True),
-        TableColumn("high", "to", format_per_cent, is_number=True),
-        TableColumn("days", "days with both", is_number=True),
-        TableColumn("sites", "sites", is_number=True),
-        TableColumn("certain", "certain"),
+
+    def find_end(place: int) -> Callable[[DoorContrast], float | None]:
+        def get(contrast: DoorContrast) -> float | None:
+            estimate = contrast.estimate
+            return math.expm1(estimate.interval(comparison.level)[place]) if estimate else None
+
+        return get
+
+    listed = (
+        column("door", query.noun),
+        column(
+            "difference",
+            value=lambda contrast: contrast.estimate and math.expm1(contrast.estimate.mean),
+        ),
+        column("low", "from", format_value=format_per_cent, is_number=True, value=find_end(0)),
+        column("high", "to", format_value=format_per_cent, is_number=True, value=find_end(1)),
+        column("days", "days with both", is_number=True),
+        column("sites", "sites", value=lambda contrast: len(contrast.by_site)),
+        column(
+            "certain", value=lambda contrast: "yes" if _is_certain(contrast, comparison) else "no"
+        ),
     )
     subject = f"{title_column(query.metric)} against {comparison.best or 'none'}"
-    return DataTable("doors", subject[:1].upper() + subject[1:], columns, rows)
+    return build_table("doors", subject[:1].upper() + subject[1:], listed, comparison.contrasts)
 
 
 def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> FigureLayout | None:
@@ -271,8 +206,8 @@ def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> Figur
     for place, contrast in enumerate(drawn):
         if contrast.estimate:
             ends = contrast.estimate.interval(comparison.level)
-            low, high = (100 * _to_share(end) for end in ends)
-            mean = 100 * _to_share(contrast.estimate.mean)
+            low, high = (100 * math.expm1(end) for end in ends)
+            mean = 100 * math.expm1(contrast.estimate.mean)
             marks.append(FigureMark(0, place, mean, low, high, count=contrast.days))
     if not marks:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -53,18 +53,13 @@ MATRIX_LEGEND: Mapping[str, str] = {
 }
 #: Returns the address of the page with filters; '' for those to remove.
 LinkFilter = Callable[[str, str], str]
+_NOT_COMPARED = HeatCell("", "not compared", "absent")
 #: Metric whose verdicts are shown.
 METRIC = HEADLINE_METRICS[0]
 
 
 def draw_column(key: str, title: str, address: str = "") -> TableColumn:
-    """Make a column of cells whose colors are effects.
-
-    Args:
-        key: of the cells in each row.
-        title: column heading.
-        address: of the page of the column alone, '' for none.
-    """
+    """Make a column of cells whose colors are effects; the address is that of its own page."""
     return TableColumn(
         key,
         title,
@@ -113,12 +108,7 @@ class _CellEffect(NamedTuple):
 
 
 def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> DataTable | None:
-    """Build the matrix of the first metric of some verdicts; None for a single cell.
-
-    Args:
-        rows: verdicts on series and over sites, of one comparison.
-        link: address of the page with a site and a variant.
-    """
+    """Build the matrix of the first metric of some verdicts; None for a single cell."""
     metric = next(iter(verdict_text.list_metrics(rows)), "")
     effects = [
         _CellEffect(row.label, row.site, _find_tone(row), row.effect, _describe_row(row))
@@ -180,12 +170,22 @@ def _describe_row(row: VerdictRow) -> str:
 def _build_matrix(
     metric: str, effects: Sequence[_CellEffect], link: LinkFilter
 ) -> DataTable | None:
-    cells: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
+    series: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
+    certain: dict[str, list[float]] = defaultdict(list)
+    by_site: dict[str, list[float]] = defaultdict(list)
     for effect in effects:
-        cells[effect.label, effect.site].append(effect)
-    if len(cells) < 2:
+        series[effect.label, effect.site].append(effect)
+        is_certain = effect.tone in _CERTAIN_TONES
+        certain[effect.label] += [effect.effect or 0.0] if is_certain else []
+        by_site[effect.site].append(effect.effect or 0.0)
+    if len(series) < 2:
         return None
-    sites = _worst_first(effects)
+    # The column over all sites leads, then the slowest site; variants by their mean certain effect.
+    sites = sorted(by_site, key=lambda site: (bool(site), -fmean(by_site[site]), site))
+    labels = sorted(
+        certain,
+        key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label)),
+    )
     keys = {site: f"site:{site or ALL_SITES}" for site in sites}
     listed = (
         TableColumn(
@@ -200,44 +200,31 @@ def _build_matrix(
             for site, key in keys.items()
         ),
     )
+    cells = {
+        (label, keys[site]): _build_cell(label, site, series.get((label, site), ()), link)
+        for label in labels
+        for site in sites
+    }
+    caption = f"Change of {metric} by variant and site, per cent"
+    return _fill_matrix("matrix", caption, listed, labels, cells, "effects-by-site")
+
+
+def _fill_matrix(
+    name: str,
+    caption: str,
+    listed: tuple[TableColumn, ...],
+    heads: Sequence[str],
+    cells: Mapping[tuple[str, str], HeatCell],
+    look: str,
+) -> DataTable:
+    """Build the table of cells by the head of their row and the key of their column."""
+    head, *others = (column.key for column in listed)
     rows = [
-        {"variant": label}
-        | {
-            key: _build_cell(label, site, cells.get((label, site), ()), link)
-            for site, key in keys.items()
-        }
-        for label in _largest_first(effects)
+        {head: text, **{key: cells.get((text, key), _NOT_COMPARED) for key in others}}
+        for text in heads
     ]
     return DataTable(
-        "matrix",
-        f"Change of {metric} by variant and site, per cent",
-        listed,
-        rows,
-        is_arrangeable=False,
-        is_exported=False,
-        look="matrix effects-by-site",
-    )
-
-
-def _largest_first(effects: Sequence[_CellEffect]) -> list[str]:
-    """Sort variants by their mean certain effect, then in natural order."""
-    certain: dict[str, list[float]] = {effect.label: [] for effect in effects}
-    for effect in effects:
-        if effect.tone in _CERTAIN_TONES:
-            certain[effect.label].append(effect.effect or 0.0)
-    return sorted(
-        certain,
-        key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label)),
-    )
-
-
-def _worst_first(effects: Iterable[_CellEffect]) -> list[str]:
-    """Sort sites by their mean effect, the slowest first; the column over all sites leads."""
-    effects_by_site: dict[str, list[float]] = defaultdict(list)
-    for effect in effects:
-        effects_by_site[effect.site].append(effect.effect or 0.0)
-    return sorted(
-        effects_by_site, key=lambda site: (bool(site), -fmean(effects_by_site[site]), site)
+        name, caption, listed, rows, is_arrangeable=False, is_exported=False, look=f"matrix {look}"
     )
 
 
@@ -252,9 +239,6 @@ def _build_cell(label: str, site: str, series: Sequence[_CellEffect], link: Link
         largest.css_class,
         f"{link(site, label)}#cell" if site else "",
     )
-
-
-_NOT_COMPARED = HeatCell("", "not compared", "absent")
 
 
 def load_release_matrices(store: Store) -> list[DataTable]:
@@ -272,56 +256,39 @@ def load_release_matrices(store: Store) -> list[DataTable]:
     ]
 
 
-def _build_release_matrix(test: str, comparisons: Iterable[ReleaseComparison]) -> DataTable:
+def _build_release_matrix(test: str, comparisons: Sequence[ReleaseComparison]) -> DataTable:
     cells = {
-        (comparison.a, comparison.b): _build_release_cell(
-            comparison, link_to("comparison", comparison=comparison.comparison_id)
-        )
+        (comparison.a, f"root:{comparison.b}"): _build_release_cell(comparison)
         for comparison in comparisons
     }
-    bases, releases = (
-        sorted({pair[side] for pair in cells}, key=natural_sort_key) for side in (0, 1)
-    )
-    columns = (
+    bases = sorted({comparison.a for comparison in comparisons}, key=natural_sort_key)
+    releases = sorted({comparison.b for comparison in comparisons}, key=natural_sort_key)
+    listed = (
         TableColumn("base", "compared with"),
-        *(draw_column(f"root:{other}", other) for other in releases),
+        *(draw_column(f"root:{release}", release) for release in releases),
     )
-    rows = [
-        {
-            "base": base,
-            **{f"root:{other}": cells.get((base, other), _NOT_COMPARED) for other in releases},
-        }
-        for base in bases
-    ]
     name = test or "several tests"
-    return DataTable(
-        f"releases:{name}",
-        name,
-        columns,
-        rows,
-        is_arrangeable=False,
-        is_exported=False,
-        look="matrix releases",
-    )
+    return _fill_matrix(f"releases:{name}", name, listed, bases, cells, "releases")
 
 
-def _build_release_cell(comparison: ReleaseComparison, address: str) -> HeatCell:
+def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
     effects = select_headline(comparison.effects)
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
-    text = ", ".join(parts) or _describe_uncertain(counts)
+    # Without a certain verdict, the only one, or that there are several.
+    text = ", ".join(parts) or (next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value)
     # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
     frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent if counts[verdict])
     words += "".join(
         f" {text}" for scope, text in SCOPE_WORDS.items() if scope in {e.scope for e in effects}
     )
-    return HeatCell(
-        text,
-        f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}",
-        _find_class(counts),
-        address,
-    )
+    css_class = "equal" if set(counts) == {Verdict.SAME} else "open"
+    for verdict, tone in ((Verdict.FASTER, "better-2"), (Verdict.SLOWER, "worse-2")):
+        css_class = tone if counts[verdict] else css_class
+    description = f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}"
+    address = link_to("comparison", comparison=comparison.comparison_id)
+    return HeatCell(text, description, css_class, address)
 
 
 def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
@@ -334,16 +301,3 @@ def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
     size = f"{verdict_text.format_effect(median(sizes))} " if sizes else ""
     count = sum(effect.verdict == verdict for effect in effects)
     return f"{size}in {count} of {len(effects)}"
-
-
-def _describe_uncertain(counts: Mapping[str, int]) -> str:
-    """Name the only verdict, or that there are several without a certain one."""
-    return next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value
-
-
-def _find_class(counts: Mapping[str, int]) -> str:
-    if counts.get(Verdict.SLOWER.value):
-        return "worse-2"
-    if counts.get(Verdict.FASTER.value):
-        return "better-2"
-    return "equal" if set(counts) == {Verdict.SAME.value} else "open"

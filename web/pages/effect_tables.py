@@ -32,14 +32,10 @@ _VARIANT = TableColumn("label", "variant", verdict_text.describe_variant, is_lon
 
 
 def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
-    """Build the conditions on the measurements of a side, in any campaign.
+    """Build the conditions on the measurements of a flattened verdict's side, in any campaign.
 
     Empty if the side has no measurements, or if they were not recorded or use columns unknown to
     this version.
-
-    Args:
-        row: a verdict as :func:`treehammer.analysis.comparison.verdict_text.flatten_verdict` returns it.
-        side: ``a`` or ``b``.
     """
     values: Mapping[str, Any] = row[f"of_{side}"]
     if not values:
@@ -71,12 +67,7 @@ def _find_quantile(numbers: Sequence[float], share: float) -> float:
 
 
 def make_bar_column(rows: Sequence[VerdictRow], delta: float) -> TableColumn:
-    """Make the column that draws effects on a common axis, whose ends are its heading.
-
-    Args:
-        rows: all rows of the comparison.
-        delta: effects within it are ignored, in ln.
-    """
+    """Make the column that draws effects on a common axis, whose ends are its heading."""
     reach = find_axis_reach(rows)
     ends = " … ".join(verdict_text.format_effect(end) for end in (-reach, reach))
     return TableColumn(
@@ -117,9 +108,8 @@ def site_table(rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn)
         *_effect_columns(bars),
         *(_side_column(first, side, _find_unit(rows)) for side in "ab"),
     )
-    return _effect_table(
-        "by_site", "By site", columns, rows, "No series was measured on both sides."
-    )
+    empty = "No series was measured on both sides."
+    return _effect_table("by_site", "By site", columns, rows, empty)
 
 
 def missing_table(rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
@@ -146,7 +136,11 @@ def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTabl
         TableColumn("relative", "change", format_change, is_number=True),
         TableColumn("most_changed", "most changed library", is_long=True),
     )
-    rows = [_flatten_counts(pair) for pair in pairs]
+    rows = []
+    for pair in pairs:
+        largest = max(pair.libraries(), key=lambda change: abs(change.difference))
+        text = f"{largest.library} {format_count(largest.difference, signed=True)}"
+        rows.append({**asdict(pair.total), "most_changed": text})
     return DataTable("instructions", "Instructions per event", columns, rows)
 
 
@@ -165,15 +159,8 @@ def counter_table(changes: Sequence[CounterChange], first: VerdictRow) -> DataTa
         {**asdict(change), "change": format_counter_verdict(change), "axis": first.axis}
         for change in changes
     ]
-    return DataTable(
-        "counters", "Exact counters that changed", columns, rows, max_rows=MAX_SHOWN_ROWS
-    )
-
-
-def _flatten_counts(pair: CountPair) -> dict[str, Any]:
-    largest = max(pair.libraries(), key=lambda change: abs(change.difference))
-    words = f"{largest.library} {format_count(largest.difference, signed=True)}"
-    return {**asdict(pair.total), "most_changed": words}
+    caption = "Exact counters that changed"
+    return DataTable("counters", caption, columns, rows, max_rows=MAX_SHOWN_ROWS)
 
 
 def pair_table(pairs: Sequence[PairRow]) -> DataTable:
@@ -220,10 +207,7 @@ def _effect_columns(bars: TableColumn) -> tuple[TableColumn, ...]:
             css_class=lambda row: f"{str(row['verdict']).replace(' ', '-')} folded",
             detail=lambda row: row["why"] or "",
         ),
-        TableColumn(
-            "holds_for",
-            "holds",
-        ),
+        TableColumn("holds_for", "holds"),
     )
 
 
@@ -242,11 +226,8 @@ def _side_column(
 ) -> TableColumn:
     """Build the column of a side's time, linked to its measurements.
 
-    Args:
-        first: a row of the comparison.
-        side: ``a`` or ``b``.
-        unit: unit in the heading; '' if rows have units of their own.
-        missing_text: shown if the side has measurements, but no time.
+    The unit in the heading is '' if rows have units of their own; the missing text is shown if the side
+    has measurements, but no time.
     """
     value = side.upper() if first.axis == SELECTION_AXIS else getattr(first, side)
 
@@ -291,12 +272,9 @@ def _link_to_measurements(side: str) -> Callable[[Row], str]:
         conditions = side_conditions(row, side)
         if not conditions:
             return ""
-        address = start(row["metric"], bool(row["site"]), _side_campaigns(row, side))
+        is_compared = row["axis"] == "campaign"
+        campaigns = (row[side],) if is_compared else tuple(row["campaigns"])
+        address = start(row["metric"], bool(row["site"]), campaigns)
         return "&".join([address, *map(encode_condition, conditions)])
 
     return link
-
-
-def _side_campaigns(row: Row, side: str) -> tuple[str, ...]:
-    """Return the campaigns of a side; the compared one if campaigns are compared."""
-    return (row[side],) if row["axis"] == "campaign" else tuple(row["campaigns"])

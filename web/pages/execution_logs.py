@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from starlette.responses import FileResponse
@@ -14,20 +14,10 @@ from treehammer.sql.core.rows import JobRow
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import Row
 from treehammer.text_formatting import format_size
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to_same_page
-from treehammer.web.labels import (
-    VARIANT_COLUMN,
-    VariantLabels,
-)
-from treehammer.web.page import (
-    PageResources,
-)
-from treehammer.web.sections import (
-    Folded,
-    Link,
-    Log,
-    quiet,
-)
+from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
+from treehammer.web.page import PageResources
 
 #: Parameter with the attempt and name of a whole log.
 LOG = "log"
@@ -38,25 +28,22 @@ _LOG_NAME = re.compile(r"\d{1,9}-\d{1,9}\.(out|err)")
 _ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
 
 
-def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> Folded:
+def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> ui.Folded:
     """Show the end of an execution's output, with links to whole logs on this machine."""
-    whole = [part for link in _link_to_logs(measurement, folder) for part in (", ", link)]
+    whole: list[ui.Inline] = []
+    for name, size in list_logs(folder, measurement["round"], measurement["position"]):
+        address = link_to_same_page(**{LOG: f"{measurement['attempt']}/{name}"})
+        whole += [", ", ui.Link(f"{name} ({format_size(size)})", address)]
     missing = (
         "The whole output is not on this machine; the submit node has it until the campaign is "
         "purged."
     )
-    return Folded(
+    return ui.Folded(
         f"End of the output, {_measurement_title(measurement, variants)}",
-        Log(measurement["log_excerpt"]),
-        quiet("Whole output: ", *whole[1:]) if whole else quiet(missing),
+        ui.Log(measurement["log_excerpt"]),
+        ui.quiet("Whole output: ", *whole[1:]) if whole else ui.quiet(missing),
         is_open=bool(measurement["failure_class"]),
     )
-
-
-def _link_to_logs(row: Row, folder: Path | None) -> Iterator[Link]:
-    for name, size in list_logs(folder, row["round"], row["position"]):
-        address = link_to_same_page(**{LOG: f"{row['attempt']}/{name}"})
-        yield Link(f"{name} ({format_size(size)})", address)
 
 
 def _measurement_title(row: Row, variants: VariantLabels) -> str:
@@ -95,15 +82,7 @@ def list_logs(folder: Path | None, round_: int, position: int) -> list[tuple[str
 
 
 def send_log(folders: Mapping[int, Path], address: str) -> FileResponse:
-    """Send a whole log as plain text.
-
-    Args:
-        folders: output folders of the job by attempt.
-        address: attempt and name, e.g. ``1/2-1.out``.
-
-    Raises:
-        NothingToDoError: there is no such log on this machine.
-    """
+    """Send a whole log as plain text; the address is its attempt and name, e.g. ``1/2-1.out``."""
     match = _ADDRESS.fullmatch(address)
     folder = folders.get(int(match[1])) if match else None
     path = _find_log(folder, match[2]) if match and folder else None

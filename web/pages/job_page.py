@@ -18,6 +18,7 @@ from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.evidence import FailureExplanation
+from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.read.failure_counts import Period
@@ -26,36 +27,16 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.text_formatting import format_cell, format_duration, format_size
+from treehammer.web import display_formats
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
-from treehammer.web.columns import column, columns, hidden, variant_column
-from treehammer.web.display_formats import (
-    EfficiencyExplanation,
-    day_from_number,
-    explain_efficiency,
-    format_day,
-    format_seconds,
-    format_time,
-)
+from treehammer.web.columns import OUTCOME_COLUMNS, column, columns, hidden, variant_column
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText
 from treehammer.web.pages.common_tables import count_messages, efficiency_section
 from treehammer.web.pages.execution_logs import LOG, find_output_folders, send_log, show_log
 from treehammer.web.pages.latency_figure import build_bin_table, draw_reads, sum_reads
-from treehammer.web.sections import (
-    Code,
-    Command,
-    Facts,
-    Group,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Styled,
-    Titled,
-    headline,
-    quiet,
-)
 
 _PROVENANCE = (
     "repository",
@@ -71,22 +52,9 @@ _PROVENANCE = (
     "treehammer_version",
     "instrument_version",
 )
-_NODE_COLUMNS = (
-    "host",
-    "machine",
-    "slot",
-    "cpu_model",
-    "architecture",
-    "cores_online",
-    "cores_allowed",
-    "cgroup_cpu_limit",
-    "cgroup_memory_limit_bytes",
-    "mem_total_bytes",
-    "os_name",
-    "kernel",
-    "container",
-    "worker_python",
-)
+_BY_DIMENSION = {dimension.name: dimension.columns for dimension in DIMENSIONS}
+_NODE_COLUMNS = (*_BY_DIMENSION["node"], "slot")
+_STORAGE_COLUMNS = ("door_protocol", *_BY_DIMENSION["storage"], "door_rtt_s", "origin_rtt_s")
 _CIRCUMSTANCE_COLUMNS = (
     "load1_start",
     "load1_end",
@@ -100,57 +68,38 @@ _CIRCUMSTANCE_COLUMNS = (
     "calibration_after_s",
     "concurrent_door_jobs",
 )
-_STORAGE_COLUMNS = (
-    "door_protocol",
-    "file_url",
-    "data_server",
-    "address_family",
-    "server_version",
-    "door_rtt_s",
-    "origin_version",
-    "origin_rtt_s",
-    "distance_method",
-)
-_MEASUREMENT_COLUMNS = (
-    "measurement_id",
-    "attempt",
-    "round",
-    "position",
-    "kind",
-    "variant",
-    "variant_label",
-    "root_version",
-    "root_provider",
-    "started_us",
+#: Results shown in the table of measurements.
+_RESULT_COLUMNS = (
     "cpu_per_event_s",
     "wall_per_event_s",
-    "eff_job",
     "loop_wall_s",
+    "eff_job",
     "bytes_read",
     "read_calls",
     "read_latency_p50_s",
     "read_latency_p99_s",
-    "plausible",
-    "implausible_reasons",
-    "failure_class",
-    "failure_kind",
-    "failure_phase",
-    "failure_message",
+    "started_us",
 )
 _COLUMNS = (
-    *_MEASUREMENT_COLUMNS,
+    *("measurement_id", "attempt", "round", "position", "kind", "variant", "variant_label"),
+    *("root_version", "day", "door", "axis_root", "read_latency_hist", "log_excerpt"),
+    *_RESULT_COLUMNS,
+    *OUTCOME_COLUMNS,
     *_PROVENANCE,
     *_NODE_COLUMNS,
     *_CIRCUMSTANCE_COLUMNS,
     *_STORAGE_COLUMNS,
-    "series",
-    "day",
-    "site",
-    "door",
-    "axis_root",
-    "read_latency_hist",
-    "log_excerpt",
 )
+_ATTEMPT_NAMES = (
+    "number",
+    "state",
+    "started_us",
+    "ended_us",
+    "exit_code",
+    "failure_class",
+    "message",
+)
+_ATTEMPT_COLUMNS = tuple(TableColumn(name, name) for name in _ATTEMPT_NAMES)
 
 
 class JobQuery(PageQuery):
@@ -177,11 +126,7 @@ class JobQuery(PageQuery):
     ),
 )
 def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
-    """Build the page, or send a whole log.
-
-    Raises:
-        NothingToDoError: the job or the log does not exist.
-    """
+    """Build the page, or send a whole log; an unknown job or log is refused."""
     store = request.store
     job = campaign_queries.find_job(store, request.query.job_id)
     folders = request.resources.share(find_output_folders)(job)
@@ -200,21 +145,28 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         )
         for number in sorted({*recorded, *measured})
     }
-    explanation = _explain_job(store, job)
+    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
+    with store.snapshot() as snapshot:
+        diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
+    explanation = display_formats.explain_efficiency("The job", diagnosed)
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
     command = campaign_outcome.rerun_command(campaign)
     bad_rows = [row for row in rows if _failure_reason(row)]
     sections = (
-        headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
-        quiet(
+        ui.headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
+        ui.quiet(
             f"{job.kind} job, repeat {job.repeat}, door {job.door or '–'} · ",
-            Styled(job.state, f"state {job.state}"),
+            ui.Styled(job.state, f"state {job.state}"),
         ),
-        Links(list(_related_links(store, job, rows))),
+        ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
-        _describe_limit(rows),
+        ui.Paragraph(
+            "Not all measurements are shown; ", ui.Code("treehammer export"), " writes them all."
+        )
+        if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS
+        else None,
         count_messages(bad_rows) if len(bad_rows) > 1 else None,
         *(
             _describe_attempt(
@@ -224,17 +176,17 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ),
         efficiency_section(explanation) if explanation.sentences else None,
         draw_reads(reads, bins),
-        Titled("Provenance", Facts(facts), anchor="ran"),
-        Titled(
+        ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
+        ui.Titled(
             "Run again",
-            Paragraph(
+            ui.Paragraph(
                 "This runs the whole campaign again; narrow ",
-                Code("--sites"),
+                ui.Code("--sites"),
                 " and ",
-                Code("-P"),
+                ui.Code("-P"),
                 " as needed.",
             ),
-            Command(command),
+            ui.Command(command),
             anchor="again",
         ),
     )
@@ -242,7 +194,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     requested = request.raw.query_params.get("table")
     tables = (
         build_measurement_table("measurements", "All measurements of the job", rows, variants),
-        _attempt_table(recorded.values()),
+        build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded.values()),
         explanation.table,
         bins,
         *(table for table in attempts.values() if table.name == requested),
@@ -253,36 +205,28 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         tables,
         {"facts": dict(facts), "command_line": command, "explanation": explanation.sentences},
         [
-            Link("Campaigns", link_to("campaigns")),
-            Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
+            ui.Link("Campaigns", link_to("campaigns")),
+            ui.Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
         ],
     )
 
 
 def _describe_progress(
     job: JobRow, campaign: CampaignRow, *, has_started: bool
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     """Say how current the state of an unfinished job is."""
     command = f"treehammer status {campaign.id} --follow"
     if not job.state:
-        yield quiet("Only measurements of this job were received, not its state.")
+        yield ui.quiet("Only measurements of this job were received, not its state.")
     elif not has_started:
-        yield Paragraph(
-            "The job has not started yet. Its state is as of the last query of the batch system. "
-            "Query again:"
+        yield from ui.suggest(
+            "The job has not started yet. Its state is as of the last query of the batch system. Query "
+            "again:",
+            command,
         )
-        yield Command(command)
     elif not JobState(job.state).is_final:
-        yield quiet(
-            "The state is as of the last query of the batch system; ", Code(command), " updates it."
-        )
-
-
-def _describe_limit(rows: Sequence[Row]) -> Paragraph | None:
-    if len(rows) < campaign_queries.MAX_JOB_MEASUREMENTS:
-        return None
-    export = Code("treehammer export")
-    return Paragraph("Not all measurements are shown; ", export, " writes them all.")
+        text = "The state is as of the last query of the batch system; "
+        yield ui.quiet(text, ui.Code(command), " updates it.")
 
 
 def _describe_attempt(
@@ -292,23 +236,23 @@ def _describe_attempt(
     measured: Sequence[Row],
     folder: Path | None,
     variants: VariantLabels,
-) -> Titled:
+) -> ui.Titled:
     """Show an attempt: its end, measurements, node, storage and logs."""
     titles = {"Node": _NODE_COLUMNS, "Load on the node": _CIRCUMSTANCE_COLUMNS}
     facts = {
-        title: Facts(list(_shared_values(measured, names)))
+        title: ui.Facts(list(_shared_values(measured, names)))
         for title, names in {**titles, "Storage": _STORAGE_COLUMNS}.items()
     }
     shown = [
-        Group("", Titled(title, values, level=3))
+        ui.Group("", ui.Titled(title, values, level=3))
         for title, values in facts.items()
         if values or title in titles
     ]
-    return Titled(
+    return ui.Titled(
         f"Attempt {number}",
         *_describe_end(row),
         table,
-        Group("columns", *shown) if facts["Node"] else None,
+        ui.Group("columns", *shown) if facts["Node"] else None,
         *(
             show_log(measurement, folder, variants)
             for measurement in measured
@@ -318,19 +262,19 @@ def _describe_attempt(
     )
 
 
-def _describe_end(row: AttemptRow | None) -> Iterator[Section]:
+def _describe_end(row: AttemptRow | None) -> Iterator[ui.Section]:
     if row is None:
-        yield quiet("No report from the batch system yet.")
+        yield ui.quiet("No report from the batch system yet.")
         return
-    parts = [f", started {format_time(row.started_us)}"] if row.started_us else []
+    parts = [f", started {display_formats.format_time(row.started_us)}"] if row.started_us else []
     if row.started_us and row.ended_us:
         parts.append(f", took {format_duration((row.ended_us - row.started_us) / 1e6)}")
     if row.exit_code is not None:
         parts.append(f", exit code {row.exit_code}")
-    yield Paragraph(Styled(row.state, f"state {row.state}"), *parts)
+    yield ui.Paragraph(ui.Styled(row.state, f"state {row.state}"), *parts)
     if row.failure_class:
         message = f": {row.message}" if row.message else ""
-        yield Paragraph(Styled(row.failure_class, "slower"), message)
+        yield ui.Paragraph(ui.Styled(row.failure_class, "slower"), message)
 
 
 def _explain_trouble(
@@ -354,21 +298,13 @@ def _explain_trouble(
     return explain_slowness(store, job.site, day)
 
 
-def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
-    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
-    with store.snapshot() as snapshot:
-        return explain_efficiency(
-            "The job", list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
-        )
-
-
-def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[Link]:
+def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[ui.Link]:
     """Link to the job's site, days and comparable measurements."""
-    yield Link(job.site, link_to("site", site=job.site))
+    yield ui.Link(job.site, link_to("site", site=job.site))
     for number in sorted({row["day"] for row in rows}):
-        day = day_from_number(number)
-        title = f"{job.site} on {format_day(day)}"
-        yield Link(title, link_to("day", day=day, query={"site": job.site}))
+        day = display_formats.day_from_number(number)
+        title = f"{job.site} on {display_formats.format_day(day)}"
+        yield ui.Link(title, link_to("day", day=day, query={"site": job.site}))
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
         return
@@ -376,22 +312,18 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[L
         sorted({row[name] for row in timed if row[name]})
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
-    common = {"metric": "cpu_per_event_s", "color": "axis_root", "test_name": tests}
+    at_all = {"by": "site", "campaign": job.campaign_id}
+    at_site = {"by": "day", "site": job.site, "door": doors}
     for title, site, parameters in (
-        (
-            "The same work at all sites of the campaign",
-            None,
-            {"by": "site", "campaign": job.campaign_id},
-        ),
-        (
-            "The same work at this site by day",
-            job.site,
-            {"by": "day", "site": job.site, "door": doors},
-        ),
+        ("The same work at all sites of the campaign", None, at_all),
+        ("The same work at this site by day", job.site, at_site),
     ):
-        recorded_variants = site_history.list_recorded_variants(store, variants, site)
-        query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
-        yield Link(title, link_to("explore", query=query))
+        work = {
+            "test_name": tests,
+            VARIANT_COLUMN: site_history.list_recorded_variants(store, variants, site),
+        }
+        query = {"metric": "cpu_per_event_s", "color": "axis_root", **work, **parameters}
+        yield ui.Link(title, link_to("explore", query=query))
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -402,18 +334,15 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
             continue
         title = title_column(name)
         distinct = list(dict.fromkeys(values))
+        separator = ", "
         if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
-            yield (
-                title,
-                f"{_format_value(name, min(distinct))} … {_format_value(name, max(distinct))}",
-            )
-        else:
-            yield title, ", ".join(_format_value(name, value) for value in distinct)
+            distinct, separator = [min(distinct), max(distinct)], " … "
+        yield title, separator.join(_format_value(name, value) for value in distinct)
 
 
 def _format_value(name: str, value: Any) -> str:
     if isinstance(value, float) and METRICS_BY_NAME[name].unit == "s":
-        return format_seconds(value)
+        return display_formats.format_seconds(value)
     return format_size(value) if name.endswith("_bytes") else format_cell(value)
 
 
@@ -421,15 +350,25 @@ def build_measurement_table(
     name: str, caption: str, rows: Sequence[Row], variants: VariantLabels
 ) -> DataTable:
     """Build the table of a job's measurements, each with its outcome and the one to compare with."""
-    counterparts = _find_others(rows, variants)
+    # For each measurement that of the same work and round with the first release.
+    first: dict[tuple[Any, ...], Row] = {}
+    counterparts: dict[str, Row | None] = {}
+    for row in sorted(rows, key=lambda row: natural_sort_key(row["axis_root"] or "")):
+        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
+        other = first.setdefault(work, row)
+        is_other = other["axis_root"] != row["axis_root"]
+        counterparts[row["measurement_id"]] = other if is_other else None
+    has_reason = any(map(_failure_reason, rows))
+    # ROOT may report another version than the requested release.
+    differs = any(row["root_version"] not in (None, "", row["axis_root"]) for row in rows)
     listed = (
         variant_column(variants),
         *hidden_columns("variant_label", "measurement_id", "attempt"),
         column("axis_root"),
-        column("root_version", "ROOT version", hidden=not any(map(_release_differs, rows))),
+        column("root_version", "ROOT version", hidden=not differs),
         *columns("kind", "round", "position"),
         column("outcome", css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower"),
-        column("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
+        column("why", "reason", is_long=True, hidden=not has_reason),
         column("all", "details", link=lambda row: _link_to_values(row["measurement_id"])),
         column(
             "differences",
@@ -439,8 +378,7 @@ def build_measurement_table(
             hidden=not any(counterparts.values()),
         ),
         hidden("other_id"),
-        *columns("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "eff_job", "bytes_read"),
-        *columns("read_calls", "read_latency_p50_s", "read_latency_p99_s", "started_us"),
+        *columns(*_RESULT_COLUMNS),
     )
     filled = [
         {
@@ -456,26 +394,6 @@ def build_measurement_table(
     ]
     empty_text = "This attempt left no measurements."
     return DataTable(name, caption, listed, filled, empty_text=empty_text, note=variants.note)
-
-
-def _release_differs(row: Row) -> bool:
-    """Return whether ROOT reported another version than the requested release."""
-    return row["root_version"] not in (None, "", row["axis_root"])
-
-
-def _find_others(rows: Sequence[Row], variants: VariantLabels) -> dict[str, Row | None]:
-    """Find for each measurement that of the same work and round with the first release."""
-    first: dict[tuple[Any, ...], Row] = {}
-    counterparts: dict[str, Row | None] = {}
-    for row in sorted(
-        rows, key=lambda measurement: natural_sort_key(measurement["axis_root"] or "")
-    ):
-        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
-        other = first.setdefault(work, row)
-        counterparts[row["measurement_id"]] = (
-            other if other["axis_root"] != row["axis_root"] else None
-        )
-    return counterparts
 
 
 def _link_to_values(id_: str, other: str = "") -> str:
@@ -505,9 +423,3 @@ def _provenance_facts(
         yield "commit", campaign.commit_id
         yield "test", campaign.test_path
     yield from _shared_values(rows, _PROVENANCE)
-
-
-def _attempt_table(attempts: Iterable[AttemptRow]) -> DataTable:
-    names = ("number", "state", "started_us", "ended_us", "exit_code", "failure_class", "message")
-    listed = tuple(TableColumn(name, name) for name in names)
-    return build_table("attempts", "Attempts", listed, attempts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,7 +21,9 @@ from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_size
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
+from treehammer.web.columns import OUTCOME_COLUMNS
 from treehammer.web.display_formats import (
     DisplayUnit,
     fit_unit,
@@ -45,19 +48,6 @@ from treehammer.web.labels import head_column
 from treehammer.web.page import PageContent, PageRequest, page
 from treehammer.web.page_query import FormInput, PageQuery, PathText, Text
 from treehammer.web.pages.latency_figure import chart_histograms
-from treehammer.web.sections import (
-    Code,
-    Figure,
-    Folded,
-    Form,
-    Group,
-    Link,
-    Log,
-    Paragraph,
-    Section,
-    Titled,
-    quiet,
-)
 
 #: Groups in which a difference is a change of the environment.
 _ENVIRONMENT = ("Software", "Node", "Storage")
@@ -70,31 +60,15 @@ _GROUP_OF_DIMENSION = {
     "node": "Node",
     "storage": "Storage",
 }
-_OUTCOME = (
-    "plausible",
-    "implausible_reasons",
-    "failure_class",
-    "failure_kind",
-    "failure_phase",
-    "failure_message",
-)
 #: What distinguishes the executions of a job.
 _EXECUTION = (
-    "measurement_id",
-    "variant_label",
-    "kind",
-    "axis_root",
-    "attempt",
-    "round",
-    "position",
-    *_OUTCOME,
+    *("measurement_id", "variant_label", "kind", "axis_root", "attempt", "round", "position"),
+    *OUTCOME_COLUMNS,
 )
 #: Shown elsewhere, or too long for a table.
 _LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
 #: Numbers whose ratio says nothing.
 _IDENTITIES = ("day", "started_us", "ended_us", "seed")
-#: Units that are converted before the fitting one is chosen.
-_SIZES = {"ns": 1e-9}
 
 _WIDTH, _BAR_HEIGHT = 700, 34
 
@@ -115,40 +89,52 @@ class MeasurementPageQuery(MeasurementQuery):
 
 @page("/measurements/{measurement_id:some}", "measurement-page", MeasurementPageQuery, position=53)
 def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
-    """Show the values of a measurement, beside those of another one if asked for.
-
-    Raises:
-        NothingToDoError: a measurement does not exist.
-    """
+    """Show the values of a measurement, beside those of another one if asked for."""
     identity, other = request.query.measurement_id, request.query.other
     a = _fetch_values(request.store, identity)
     b = _fetch_values(request.store, other) if other else None
-    differences, *tables = _build_tables(list(_list_values(a, b)), is_pair=b is not None)
+    rows = list(_list_values(a, b))
+    # Empty unless there is a pair.
+    differing = [row for row in rows if b and row["group"] in _ENVIRONMENT and not row["equal"]]
+    differences = _build_table("Differences of the environment", differing, is_pair=True)
+    tables = [
+        _build_table(group, [row for row in rows if row["group"] == group], is_pair=b is not None)
+        for group in _GROUPS
+    ]
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
     others = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
     choice = FormInput("with", "Compare with", other, {"": "–", **others})
     sections = (
-        quiet(
+        ui.quiet(
             "Measurement ",
-            Code(identity),
+            ui.Code(identity),
             f", {a['kind']}, round {a['round']}, position {a['position']}, attempt {a['attempt']}: "
             f"{classify_outcome(a)} · ",
-            Link("Record as JSON", link_to("measurement", measurement_id=identity)),
+            ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
-        Form([choice], "Compare") if others else None,
-        *(_name_other(b) if b else ()),
-        Titled("What differs", differences, anchor="differences") if b else None,
-        Folded("End of the output", Log(a["log_excerpt"]), is_open=True)
+        ui.Form([choice], "Compare") if others else None,
+        ui.Paragraph(
+            "A is this measurement, B is ",
+            ui.Link(
+                _title_measurement(b),
+                link_to("measurement-page", measurement_id=b["measurement_id"]),
+            ),
+            ".",
+        )
+        if b
+        else None,
+        ui.Titled("What differs", differences, anchor="differences") if b else None,
+        ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
         if a["log_excerpt"]
         else None,
-        Group("charts", *figures),
-        *(Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
+        ui.Group("charts", *figures),
+        *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
     )
     return PageContent(
         _title_measurement(a),
         sections,
         (differences, *tables),
-        crumbs=[Link("Job", link_to("job", job_id=a["job_id"]))],
+        crumbs=[ui.Link("Job", link_to("job", job_id=a["job_id"]))],
     )
 
 
@@ -181,13 +167,7 @@ def _title_measurement(row: Mapping[str, Any]) -> str:
     return f"{row['variant_label'] or row['kind']} at {row['site']}"
 
 
-def _name_other(other: Mapping[str, Any]) -> Iterator[Section]:
-    address = link_to("measurement-page", measurement_id=other["measurement_id"])
-    link = Link(_title_measurement(other), address)
-    yield Paragraph("A is this measurement, B is ", link, ".")
-
-
-def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
+def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[ui.Figure]:
     """Draw phases and read latencies, if they were recorded."""
     phases = chart_phases({name and _title_side(name, row): row for name, row in sides.items()})
     latencies = chart_histograms(
@@ -196,10 +176,10 @@ def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
     if phases:
         caption = "Time by phase: medians over the counted passes, and what precedes them once"
         title = "Time by phase"
-        yield Figure("phases", phases, caption, title=title, is_caption_first=True)
+        yield ui.Figure("phases", phases, caption, title=title, is_caption_first=True)
     if latencies:
         title = "Reads by latency"
-        yield Figure("latencies", latencies, title, title=title, is_caption_first=True)
+        yield ui.Figure("latencies", latencies, title, title=title, is_caption_first=True)
 
 
 def _title_side(name: str, row: Mapping[str, Any]) -> str:
@@ -247,7 +227,7 @@ def _value_row(name: str, group: str, metric: Metric | None, pair: tuple[Any, An
 
 
 def _find_group(metric: Metric) -> str:
-    if metric.name in _OUTCOME:
+    if metric.name in OUTCOME_COLUMNS:
         return "Outcome"
     dimension = DIMENSION_OF.get(metric.name)
     if metric.owner == "plan" or dimension is SUBJECT:
@@ -257,23 +237,11 @@ def _find_group(metric: Metric) -> str:
     return "Times" if metric.unit == "s" else "Counts and ratios"
 
 
-def _build_tables(rows: Sequence[Row], *, is_pair: bool) -> list[DataTable]:
-    """Build the table of differences, which is empty unless there is a pair, and one per group."""
-    groups = {group: [row for row in rows if row["group"] == group] for group in _GROUPS}
-    differing = [row for row in rows if row["group"] in _ENVIRONMENT and not row["equal"]]
-    return [
-        _build_table("Differences of the environment", differing if is_pair else [], is_pair=True),
-        *(_build_table(group, group_rows, is_pair=is_pair) for group, group_rows in groups.items()),
-    ]
-
-
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
     listed = (
         TableColumn("name", "value", head_column),
-        TableColumn(
-            "a", "A" if is_pair else "measured", format_row=_make_format("a"), is_long=True
-        ),
-        TableColumn("b", "B", format_row=_make_format("b"), is_long=True, hidden=not is_pair),
+        replace(_SIDES["a"], title="A" if is_pair else "measured"),
+        replace(_SIDES["b"], title="B", hidden=not is_pair),
         TableColumn(
             "change",
             "B against A",
@@ -288,25 +256,28 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
     return DataTable(name, caption, listed, rows, "No differences are known.")
 
 
-def _make_format(side: str) -> Any:
-    return lambda row: _format_value(row["name"], row[side], row["unit"])
-
-
-def _format_value(name: str, value: Any, unit: str) -> str:
+def _format_value(side: str, row: Row) -> str:
+    value, unit = row[side], row["unit"]
     if value in (None, "", []):
         return "–"
-    if name.endswith("_us"):
+    if row["name"].endswith("_us"):
         return format_time(value)
     if unit == "B":
         return format_size(value)
     values = value if isinstance(value, list) else [value]
     if not isinstance(values[0], int | float) or isinstance(values[0], bool):
         return ", ".join(map(format_cell, values))
-    fitting = fit_unit(
-        {"ns": "s"}.get(unit, unit), [_SIZES.get(unit, 1.0) * number for number in values]
-    )
-    texts = [format_cell(fitting.convert(_SIZES.get(unit, 1.0) * number)) for number in values]
+    if unit == "ns":
+        unit, values = "s", [1e-9 * number for number in values]
+    fitting = fit_unit(unit, values)
+    texts = [format_cell(fitting.convert(number)) for number in values]
     return f"{', '.join(texts)} {fitting.name}".strip()
+
+
+_SIDES = {
+    side: TableColumn(side, format_row=partial(_format_value, side), is_long=True)
+    for side in ("a", "b")
+}
 
 
 class Phase(NamedTuple):
@@ -334,15 +305,12 @@ _PHASES = (
 
 
 def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | None:
-    """Chart wall and CPU time by phase; None if no phase was recorded.
-
-    Args:
-        executions: title of each execution, '' for a single one -> its values by column.
-    """
+    """Chart wall and CPU time by phase of titled executions; None if no phase was recorded."""
     # By kind of time, so that the bars to compare lie beside each other.
     bars = {
         f"{kind}, {title}" if title else kind: {
-            phase.name: _add_seconds(row, getattr(phase, columns)) for phase in _PHASES
+            phase.name: sum(row[column] or 0.0 for column in getattr(phase, columns))
+            for phase in _PHASES
         }
         for kind, columns in (("wall time", "wall"), ("CPU time", "cpu"))
         for title, row in executions.items()
@@ -353,19 +321,9 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
     return PhaseChart("Time by phase", phases, bars) if phases else None
 
 
-def _add_seconds(row: Mapping[str, Any], columns: Sequence[str]) -> float:
-    return sum(row[column] or 0.0 for column in columns)
-
-
 @dataclass(frozen=True)
 class PhaseChart:
-    """Seconds of each phase by bar.
-
-    Attributes:
-        title: of the chart.
-        phases: phases in their order.
-        bars: title of each bar -> seconds by phase; phases without seconds are left out.
-    """
+    """Seconds of each phase by bar, from its title; phases without seconds are left out."""
 
     title: str
     phases: Sequence[Phase]

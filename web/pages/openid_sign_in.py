@@ -59,11 +59,7 @@ _TARGET = "next"
 
 
 def parse_roles(text: str) -> dict[str, str]:
-    """Parse ``GROUP=ROLE,GROUP=ROLE``.
-
-    Raises:
-        ConfigError: it is not that, or a role is unknown.
-    """
+    """Parse ``GROUP=ROLE,GROUP=ROLE``."""
     roles = {}
     for part in text.split(","):
         group, separator, role = (word.strip() for word in part.rpartition("="))
@@ -84,15 +80,7 @@ def find_role(roles: Mapping[str, str], groups: Collection[str]) -> str:
 
 
 class OpenIdProvider:
-    """A provider, discovered at the first sign-in.
-
-    Args:
-        settings: of the provider and of this client.
-
-    Raises:
-        ConfigError: a setting is missing or wrong.
-        MissingExtraError: a package is missing.
-    """
+    """A provider, discovered at the first sign-in; incomplete settings are refused."""
 
     def __init__(self, settings: Settings) -> None:
         for name in ("serve_url", "serve_oidc_client_id", "serve_oidc_roles"):
@@ -108,11 +96,7 @@ class OpenIdProvider:
         self._client: Any = None
 
     async def redirect(self, request: Request) -> Response:
-        """Redirect a browser to the provider; its session cookie keeps state, nonce and verifier.
-
-        Raises:
-            RequestRefusedError: the provider does not answer, or cannot be used.
-        """
+        """Redirect a browser to the provider; its session cookie keeps state, nonce and verifier."""
         client = await self._load_client()
         # Never built from the Host header.
         callback = self._settings.serve_url + CALLBACK_PATH
@@ -121,12 +105,7 @@ class OpenIdProvider:
         return response
 
     async def identify(self, request: Request) -> SessionHolder:
-        """Exchange the code of a callback for an ID token, and verify it.
-
-        Raises:
-            RequestRefusedError: the sign-in was not begun by this browser, the provider refused it, its
-                answer is invalid, or the person may not read.
-        """
+        """Exchange the code of a callback for an ID token, and verify it and the person's role."""
         from authlib.common.errors import AuthlibBaseError
         from httpx2 import HTTPError
         from joserfc.errors import JoseError

@@ -1,11 +1,12 @@
-"""Overview: sites by day, changes since yesterday, latest verdicts, running campaigns."""
+"""Overview: key numbers, sites by day, changes, latest verdicts, running campaigns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -14,26 +15,25 @@ from pydantic import Field
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import (
     count_headline,
+    count_slower,
     describe_headline,
     select_headline,
 )
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.load_tests import StorageDay
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.status_rules import load_operations_rule
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
-from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.query_model import FigureQuery
-from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.text_formatting import format_significant, join_names
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.display_formats import (
@@ -46,58 +46,7 @@ from treehammer.web.display_formats import (
 )
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf, WindowQuery
-from treehammer.web.pages.common_tables import (
-    DEFAULT_METRIC,
-    build_states_table,
-    campaign_table,
-    comparison_columns,
-    describe_comparison,
-    index_by_site,
-    load_campaign_names,
-    split_by_scope,
-)
-from treehammer.web.pages.overview_changes import (
-    LOOKBACK_DAYS,
-    MAX_CHANGES,
-    ChangeSentence,
-    changes_since_yesterday,
-)
-from treehammer.web.pages.overview_tiles import (
-    EFFICIENCY_DAYS,
-    SiteRow,
-    build_tiles,
-    choose_letter,
-    load_site_days,
-    load_storage_days,
-    make_day_table,
-    make_efficiency_column,
-    make_good_column,
-    make_state_column,
-    select_days,
-    sort_by_state,
-    sort_worst_first,
-    tile_of_slowest,
-)
-from treehammer.web.sections import (
-    Badge,
-    Bullets,
-    Code,
-    Command,
-    Form,
-    Group,
-    Legend,
-    Link,
-    Links,
-    Live,
-    Paragraph,
-    Section,
-    TableSection,
-    Tile,
-    Tiles,
-    Titled,
-    headline,
-    quiet,
-)
+from treehammer.web.pages import common_tables, overview_days
 
 #: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
@@ -147,366 +96,386 @@ class OverviewQuery(WindowQuery):
 )
 def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
     """Show what is wrong, what changed, and what runs."""
-    store, query = request.store, request.query
-    days, by = query.window, query.by
-    lines, recent = _load_days(store, days, by)
-    storages = load_storage_days(store, days)
-    states = list_standing_states(store)
-    current = index_by_site(states, by)
-    active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
-    running = campaign_table("running", "Campaigns with active jobs", active)
-    latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
-    verdicts = _verdict_table(store, latest)
-    # The name of a storage need not be that of a site with jobs.
-    is_storage = storages or by == STORAGE_SITE
-    linked = {*overview_queries.list_sites(store)} if is_storage else None
-    named = MAX_NAMED_SITES if request.is_html else None
-    of_jobs = index_by_site(states, JOB_SITE)
-    changes = changes_since_yesterday(store, recent, of_jobs, today(), named)
+    overview = Overview(request.store, request.query, is_html=request.is_html)
+    about = {"changes": [change.text for change in overview.changes]}
     tables = (
-        _site_day_table(() if request.is_html else lines),
-        running,
-        verdicts,
-        _storage_day_table(storages),
-        build_states_table(sort_by_state(states)),
-    )
-    efficiencies = _compare_efficiencies(store) if request.is_html and by == JOB_SITE else {}
-    inefficient = list(peer_comparison.find_inefficient_sites(efficiencies))
-    worst_first = sort_worst_first(lines, current, inefficient)
-    matrix = _make_matrix(worst_first, days, by, current, linked, efficiencies)
-    central = [row for row in states if row.subject_kind == CENTRAL]
-    board = Group(
-        f"board{' stacked-board' if len(days) > 14 else ''}",
-        Titled(
-            "Sites by day",
-            Form(query.list_inputs(to=None, days=(), by=SITE_KINDS)),
-            *map(_describe_central, central),
-            *_show_matrix(store, query, matrix, lines, tables[0], has_states=bool(current)),
-            anchor="days",
+        _build_site_day_table(() if request.is_html else overview.lines),
+        overview.running,
+        overview.verdicts,
+        _build_storage_day_table(overview.storages),
+        common_tables.build_states_table(
+            sorted(
+                overview.states, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site)
+            )
         ),
-        Group("", *_show_news(changes, _fold_verdicts(verdicts, latest), running)),
     )
-    storage_table = make_day_table(
-        "storages",
-        "Status of each storage by day, from load tests",
-        storages,
-        days,
-        _make_explore_linker("campaign_id"),
-        site_address=_make_site_linker(linked),
+    if not request.is_html:
+        return PageContent("Overview", (), tables, about)
+    board = ui.Group(
+        f"board{' stacked-board' if len(request.query.window) > 14 else ''}",
+        ui.Titled("Sites by day", *_show_matrix(overview, tables[0]), anchor="days"),
+        ui.Group("", *_show_news(overview)),
     )
+    trend = {"by": "day", "color": "site", "view": "relative"}
+    latency = {"by": "site", "view": "latency"}
     sections = (
-        Live(
-            Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
-            Tiles(
-                build_tiles(
-                    lines,
-                    current,
-                    inefficient,
-                    active,
-                    _tile_of_slowest(verdicts, latest),
-                    _sum_hours(store),
-                )
-            ),
+        ui.Live(
+            ui.Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
+            ui.Tiles(list(_list_tiles(overview))),
             address=link_to_same_page(),
             every_s=REFRESH_INTERVAL_S,
-        )
-        if request.is_html
-        else None,
-        _link_figures(),
+        ),
+        ui.Links(
+            [
+                ui.Link("CPU efficiency by site (study S0)", link_to("s0")),
+                ui.Link("Trend by day", link_to("explore", query=trend)),
+                ui.Link("Read latency by site", link_to("explore", query=latency)),
+            ],
+            "Figures",
+        ),
         board,
-        Titled(
-            "Storages under load",
-            TableSection(storage_table, "newest", tables[3]),
-            quiet(load_operations_rule().describe()),
-            anchor="storages",
-        )
-        if storages
-        else None,
+        _show_storages(overview, tables[3]) if overview.storages else None,
     )
-    about = {"changes": [change.text for change in changes]}
     return PageContent("Overview", sections, tables, about)
 
 
-def _compare_efficiencies(store: Store) -> Mapping[str, PeerComparison]:
-    """Compare the CPU efficiency of each site with similar sites over the last days."""
-    metric = DEFAULT_METRIC
-    return peer_comparison.compare_sites_since(store, [metric], _first_recent_day())[metric]
+class Overview:
+    """Data of the overview; what only the page shows is loaded for it."""
 
+    def __init__(self, store: Store, query: OverviewQuery, *, is_html: bool) -> None:
+        self.store, self.query = store, query
+        self.storages = overview_days.load_storage_days(store, query.window)
+        self.states = list_standing_states(store)
+        #: Current states by site.
+        self.current = common_tables.index_by_site(self.states, query.by)
+        self.active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
+        self.running = common_tables.campaign_table(
+            "running", "Campaigns with active jobs", self.active
+        )
+        self.latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
+        self.described = common_tables.describe_comparisons(store, self.latest)
+        self.lines, recent = self._load_days()
+        of_jobs = common_tables.index_by_site(self.states, JOB_SITE)
+        named = MAX_NAMED_SITES if is_html else None
+        self.changes = list(
+            overview_days.changes_since_yesterday(store, recent, of_jobs, today(), named)
+        )
 
-def _sum_hours(store: Store) -> float:
-    """Add up the wall time of the good executions of the last days, in hours."""
-    metrics = ("setup_wall_s", "stagein_wall_s", "payload_wall_s")
-    query = FigureQuery(metrics, (), first_day=_first_recent_day(), kind=None)
-    groups = store.fetch_figure(query).groups
-    return sum(moments.total for group in groups for moments in group.metrics.values()) / 3600
+    def _load_days(
+        self,
+    ) -> tuple[
+        list[overview_days.SiteDays[DayOutcomes]], list[overview_days.SiteDays[DayOutcomes]]
+    ]:
+        """Load the shown days, and those of the sites of jobs in which changes are searched."""
+        days, recent = self.query.window, days_until(today(), overview_days.LOOKBACK_DAYS)
+        if self.query.by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
+            # Days of both windows are read once.
+            both = overview_days.load_site_days(self.store, sorted({*days, *recent}))
+            return overview_days.select_days(both, days), overview_days.select_days(both, recent)
+        lines = overview_days.load_site_days(self.store, days, self.query.by)
+        return lines, overview_days.load_site_days(self.store, recent)
+
+    @cached_property
+    def efficiencies(self) -> dict[str, peer_comparison.PeerComparison]:
+        """CPU efficiency of each site, compared with similar sites over the last days."""
+        if self.query.by != JOB_SITE:
+            return {}
+        first = _first_recent_day()
+        comparisons = peer_comparison.compare_sites_since(
+            self.store, [common_tables.DEFAULT_METRIC], first
+        )
+        return dict(comparisons[common_tables.DEFAULT_METRIC])
+
+    @cached_property
+    def inefficient(self) -> list[str]:
+        """Sites with a lower CPU efficiency than similar ones, the lowest first."""
+        return list(peer_comparison.find_inefficient_sites(self.efficiencies))
+
+    @cached_property
+    def verdicts(self) -> DataTable:
+        """Latest comparisons: one row per metric, with the largest certain effect."""
+        certain = {
+            summary.first_verdict.comparison_id: [
+                count
+                for count in select_headline(summary.counts)
+                if count.verdict in CERTAIN_VERDICTS
+            ]
+            for summary in self.latest
+        }
+        largest = stored_comparisons.find_largest_effects(self.store, certain)
+        rows = []
+        for described, summary in zip(self.described, self.latest, strict=True):
+            headline = count_headline(summary.counts)
+            for metric, scopes in summary.verdict_counts.items():
+                by_site, over_sites = common_tables.split_by_scope(scopes)
+                effect = largest.get((described["comparison_id"], metric))
+                text = (
+                    f"{effect.label}: {verdict_text.describe_verdict(effect)}" if effect else "none"
+                )
+                values = {
+                    "metric": metric,
+                    "headline": describe_headline({metric: headline[metric]}),
+                    "over_sites": over_sites,
+                    "by_site": by_site,
+                    "largest": text,
+                }
+                rows.append({**described, **values})
+        listed = (
+            *common_tables.comparison_columns(),
+            TableColumn("metric", "time", verdict_text.title_metric),
+            *hidden_columns("headline", "over_sites", "by_site", "largest"),
+            column("judged_us"),
+        )
+        return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", listed, rows)
+
+    @property
+    def folded_verdicts(self) -> DataTable:
+        """Latest comparisons, one row each."""
+        first_rows: dict[str, Row] = {}
+        for row in self.verdicts.rows:
+            first_rows.setdefault(row["comparison_id"], row)
+        rows = [
+            {**first_rows[row["comparison_id"]], "headline": row["headline"]}
+            for row in self.described
+        ]
+        compared, *hidden = common_tables.comparison_columns()
+        listed = (
+            replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
+            *hidden,
+            TableColumn("headline", "variants", is_long=True, detail=lambda row: row["largest"]),
+        )
+        return replace(self.verdicts, columns=listed, rows=rows, is_arrangeable=False)
+
+    @cached_property
+    def site_address(self) -> Callable[[str], str]:
+        """Link a site to its page; the name of a storage need not be that of a site with jobs."""
+        is_storage = self.storages or self.query.by == STORAGE_SITE
+        linked = {*overview_queries.list_sites(self.store)} if is_storage else None
+
+        def link(site: str) -> str:
+            has_page = site and (linked is None or site in linked)
+            return link_to("site", site=site) if has_page else ""
+
+        return link
 
 
 def _first_recent_day() -> int:
-    return day_number(days_until(today(), EFFICIENCY_DAYS)[0])
+    return day_number(days_until(today(), overview_days.EFFICIENCY_DAYS)[0])
 
 
-def _link_figures() -> Links:
-    trend = {"by": "day", "color": "site", "view": "relative"}
-    return Links(
-        [
-            Link("CPU efficiency by site (study S0)", link_to("s0")),
-            Link("Trend by day", link_to("explore", query=trend)),
-            Link(
-                "Read latency by site",
-                link_to("explore", query={"by": "site", "view": "latency"}),
-            ),
-        ],
-        "Figures",
+def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
+    """Count bad and inefficient sites, failures, slower variants, running work and its cost."""
+    if overview.current:
+        states, period = [SiteState(row.state) for row in overview.current.values()], ""
+    else:
+        states = [line.latest.status for line in overview.lines]
+        period = " on their latest day"
+    words = {SiteState.CRITICAL: "critical", SiteState.WARNING: "with warnings"}
+    for state, word in words.items() if states else ():
+        count = states.count(state)
+        css_class = state.value if count else ""
+        text = f"sites {word}{period}"
+        yield ui.Tile(f"{count:,} of {len(states):,}", text, "#days", css_class)
+    if states:
+        yield from _count_failures(overview.lines)
+    if down := states.count(SiteState.DOWNTIME):
+        yield ui.Tile(f"{down:,} of {len(states):,}", "sites in a downtime", "#days")
+    if names := overview.inefficient:
+        text = f"less CPU efficiency than similar sites: {join_names(names)}"
+        yield ui.Tile(str(len(names)), text, link_to("site", site=names[0]), "warning")
+    if overview.latest:
+        yield _count_slower_variants(overview)
+    yield _count_running(overview)
+
+
+def _count_failures(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> Iterator[ui.Tile]:
+    """Count the failures of the latest day with measurements."""
+    for day in reversed(list(lines[0].days) if lines else []):
+        total = overview_days.sum_outcomes(line.days[day] for line in lines)
+        if total.total:
+            yield ui.Tile(
+                f"{total.failed + total.implausible:,} of {total.total:,}",
+                f"measurements failed or implausible on {format_day(day)}",
+                "#days",
+                "" if total.status is SiteState.OK else total.status.value,
+            )
+            return
+
+
+def _count_slower_variants(overview: Overview) -> ui.Tile:
+    """Count the slower variants of the comparison with most of them, the newest of several."""
+    counts = [count_slower(count_headline(summary.counts)) for summary in overview.latest]
+    (slower, total, scope), row = max(
+        zip(counts, overview.described, strict=True), key=lambda pair: pair[0][0]
+    )
+    return ui.Tile(
+        f"{slower:,} of {total:,}",
+        f"variants slower {scope}: {row['compared']}",
+        link_to("comparison", comparison=row["comparison_id"]),
+        "critical" if slower else "",
     )
 
 
-def _describe_central(event: StatusChangeRow) -> Paragraph:
-    return headline(
-        Badge("warning"),
-        f" Central since {format_time(event.since_us)}: {event.reason}. No site is excluded for it (",
-        Link("evidence", link_to("state-change", change=event.id)),
-        ").",
-    )
+def _count_running(overview: Overview) -> ui.Tile:
+    """Count running campaigns, their measurements, and the cost of the last days."""
+    metrics = ("setup_wall_s", "stagein_wall_s", "payload_wall_s")
+    query = FigureQuery(metrics, (), first_day=_first_recent_day(), kind=None)
+    groups = overview.store.fetch_figure(query).groups
+    hours = sum(moments.total for group in groups for moments in group.metrics.values()) / 3600
+    period = f"{overview_days.EFFICIENCY_DAYS} days"
+    cost = f"; {format_significant(hours, 2)} hours of executions in {period}"
+    active = overview.active
+    text = f"campaign{'s' * (len(active) != 1)} running"
+    planned = sum(state.campaign.planned_measurements for state in active)
+    if not planned:
+        return ui.Tile(str(len(active)), text + cost, "#running")
+    recorded = sum(min(state.recorded, state.campaign.planned_measurements) for state in active)
+    text += f": {recorded:,} of {planned:,} measurements{cost}"
+    return ui.Tile(str(len(active)), text, "#running", share_done=recorded / planned)
 
 
-def _show_matrix(
-    store: Store,
-    query: OverviewQuery,
-    matrix: DataTable,
-    lines: Sequence[SiteRow[DayOutcomes]],
-    exported: DataTable,
-    *,
-    has_states: bool,
-) -> Iterator[Section]:
+def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section]:
     """Show the table of sites by day with its legend and rule, or when the last measurements were."""
+    store, query = overview.store, overview.query
+    yield ui.Form(query.list_inputs(to=None, days=(), by=SITE_KINDS))
+    for event in overview.states:
+        if event.subject_kind == CENTRAL:
+            since = format_time(event.since_us)
+            yield ui.headline(
+                ui.Badge("warning"),
+                f" Central since {since}: {event.reason}. No site is excluded for it (",
+                ui.Link("evidence", link_to("state-change", change=event.id)),
+                ").",
+            )
+    matrix = _make_matrix(overview)
     if not matrix.rows:
         newest = overview_queries.find_last_day(store)
         if not newest:
-            yield Paragraph("No measurements yet.")
+            yield ui.Paragraph("No measurements yet.")
             return
         day = day_from_number(newest)
-        link = Link(format_day(day), link_to_same_page(to=day))
-        yield Paragraph("No measurements in this period. The last ones are from ", link, ".")
+        link = ui.Link(format_day(day), link_to_same_page(to=day))
+        yield ui.Paragraph("No measurements in this period. The last ones are from ", link, ".")
         return
-    yield TableSection(matrix, "newest", exported)
-    yield Legend(
-        [(Badge(choose_letter(state), state.value), state.value) for state in _SHOWN_STATES]
+    yield ui.TableSection(matrix, "newest", exported)
+    yield ui.Legend(
+        [
+            (ui.Badge(overview_days.choose_letter(state), state.value), state.value)
+            for state in _SHOWN_STATES
+        ]
     )
-    evaluated = (" The state is that of the ", Link("last evaluation", link_to("sites")), ".")
-    yield quiet(
+    evaluated = (" The state is that of the ", ui.Link("last evaluation", link_to("sites")), ".")
+    yield ui.quiet(
         f"{describe_daily_rule()} Jobs without any measurement are not counted.",
-        *(evaluated if has_states else ()),
+        *(evaluated if overview.current else ()),
     )
-    silent = sorted({*overview_queries.list_sites(store, query.by)} - {line.site for line in lines})
+    sites = {*overview_queries.list_sites(store, query.by)}
+    silent = sorted(sites - {line.site for line in overview.lines})
     if silent:
-        yield quiet(f"Sites without measurements in this period: {_name_sites(silent)}.")
+        unnamed = len(silent) - MAX_NAMED_SITES
+        remainder = f" and {unnamed} more" if unnamed > 0 else ""
+        names = ", ".join(silent[:MAX_NAMED_SITES])
+        yield ui.quiet(f"Sites without measurements in this period: {names}{remainder}.")
 
 
-def _show_news(
-    changes: Sequence[ChangeSentence], verdicts: DataTable, running: DataTable
-) -> Iterator[Section]:
-    """Show what changed, the latest comparisons and what runs, each with how to start."""
-    yield Titled(
-        "Since yesterday",
-        Bullets([change.paragraph for change in changes], limit=MAX_CHANGES)
-        or Paragraph("No measurements or submissions since yesterday."),
-        Paragraph(Link("Digest of the week", link_to("digest"))),
-        anchor="changes",
-    )
-    compare = (
-        Paragraph("No comparisons yet. Compare two measured releases:"),
-        Command("treehammer compare 6.38.00 6.40.00"),
-    )
-    yield Titled("Latest verdicts", *([verdicts] if verdicts.rows else compare), anchor="verdicts")
-    counted = quiet(
-        "Measurements are counted as they arrive. Job states are as of the last ",
-        Code("treehammer status"),
-        " or ",
-        Code("collect"),
-        ".",
-    )
-    submit = (
-        Paragraph("Nothing is running. Start a campaign:"),
-        Command("treehammer submit ttree-read --wait"),
-    )
-    yield Titled(
-        "Running campaigns", *((running, counted) if running.rows else submit), anchor="running"
-    )
-
-
-def _make_matrix(
-    lines: Sequence[SiteRow[DayOutcomes]],
-    days: Sequence[date],
-    by: str,
-    states: Mapping[str, StatusChangeRow],
-    linked: Collection[str] | None,
-    efficiencies: Mapping[str, PeerComparison],
-) -> DataTable:
+def _make_matrix(overview: Overview) -> DataTable:
     """Make the table of sites by day; the column of states only after an evaluation."""
-    listed = [make_state_column(states)] if states else []
-    if efficiencies:
-        outliers = peer_comparison.find_inefficient_sites(efficiencies)
-        listed.append(make_efficiency_column(efficiencies, outliers))
-    return make_day_table(
+    listed = [overview_days.make_state_column(overview.current)] if overview.current else []
+    if overview.efficiencies:
+        listed.append(
+            overview_days.make_efficiency_column(overview.efficiencies, overview.inefficient)
+        )
+    addresses = {day: link_to("day", day=day) for day in overview.query.window}
+
+    def link_to_day(line: overview_days.SiteDays[Any], day: date) -> str:
+        return f"{addresses[day]}?{urlencode({'site': line.site})}"
+
+    return overview_days.make_day_table(
         "days",
         "Status of each site by day",
-        lines,
-        days,
-        _make_cell_linker(days, by),
-        [*listed, make_good_column()],
-        _make_site_linker(linked),
+        overview_days.sort_worst_first(overview.lines, overview.current, overview.inefficient),
+        link_to_day if overview.query.by == JOB_SITE else _make_explore_linker(JOB_SITE),
+        [*listed, overview_days.GOOD_COLUMN],
+        overview.site_address,
     )
 
 
-def _make_site_linker(linked: Collection[str] | None) -> Callable[[str], str]:
-    """Link a site to its page, if it is one of those given; None links all that have a name."""
-
-    def link(site: str) -> str:
-        has_page = site and (linked is None or site in linked)
-        return link_to("site", site=site) if has_page else ""
-
-    return link
-
-
-def _make_cell_linker(days: Sequence[date], by: str) -> Callable[[SiteRow[DayOutcomes], date], str]:
-    """Link a site's day: to its page, or of a storage site to the sites that read it."""
-    if by == STORAGE_SITE:
-        return _make_explore_linker(JOB_SITE)
-    addresses = {day: link_to("day", day=day) for day in days}
-    return lambda line, day: f"{addresses[day]}?{line.query_string}"
-
-
-def _make_explore_linker(by: str) -> Callable[[SiteRow[Any], date], str]:
+def _make_explore_linker(by: str) -> Callable[[overview_days.SiteDays[Any], date], str]:
     """Link a storage's day to its measurements in Explore, grouped by a column."""
     explore = link_to("explore")
 
-    def link_to_measurements(line: SiteRow[Any], day: date) -> str:
-        query = {"metric": DEFAULT_METRIC, "by": by, "from": day, "to": day}
+    def link_to_measurements(line: overview_days.SiteDays[Any], day: date) -> str:
+        query = {"metric": common_tables.DEFAULT_METRIC, "by": by, "from": day, "to": day}
         return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
 
     return link_to_measurements
 
 
-def _load_days(
-    store: Store, days: Sequence[date], by: str
-) -> tuple[list[SiteRow[DayOutcomes]], list[SiteRow[DayOutcomes]]]:
-    """Load the shown days, and those of the sites of jobs in which changes are searched."""
-    recent = days_until(today(), LOOKBACK_DAYS)
-    if by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
-        # Days of both windows are read once.
-        all_days = sorted({*days, *recent})
-        both = load_site_days(store, all_days, by)
-        return select_days(both, days), select_days(both, recent)
-    return load_site_days(store, days, by), load_site_days(store, recent)
+def _show_storages(overview: Overview, exported: DataTable) -> ui.Titled:
+    table = overview_days.make_day_table(
+        "storages",
+        "Status of each storage by day, from load tests",
+        overview.storages,
+        _make_explore_linker("campaign_id"),
+        site_address=overview.site_address,
+    )
+    return ui.Titled(
+        "Storages under load",
+        ui.TableSection(table, "newest", exported),
+        ui.quiet(load_operations_rule().describe()),
+        anchor="storages",
+    )
 
 
-def _site_day_table(lines: Sequence[SiteRow[DayOutcomes]]) -> DataTable:
+def _show_news(overview: Overview) -> Iterator[ui.Section]:
+    """Show what changed, the latest comparisons and what runs, each with how to start."""
+    changes = [change.paragraph for change in overview.changes]
+    yield ui.Titled(
+        "Since yesterday",
+        ui.Bullets(changes, limit=overview_days.MAX_CHANGES)
+        or ui.Paragraph("No measurements or submissions since yesterday."),
+        ui.Paragraph(ui.Link("Digest of the week", link_to("digest"))),
+        anchor="changes",
+    )
+    first = "No comparisons yet. Compare two measured releases:"
+    compare = ui.suggest(first, "treehammer compare 6.38.00 6.40.00")
+    verdicts = [overview.folded_verdicts] if overview.latest else compare
+    yield ui.Titled("Latest verdicts", *verdicts, anchor="verdicts")
+    counted = ui.quiet(
+        "Measurements are counted as they arrive. Job states are as of the last ",
+        ui.Code("treehammer status"),
+        " or ",
+        ui.Code("collect"),
+        ".",
+    )
+    start = "Nothing is running. Start a campaign:"
+    submit = ui.suggest(start, "treehammer submit ttree-read --wait")
+    running = (overview.running, counted) if overview.active else submit
+    yield ui.Titled("Running campaigns", *running, anchor="running")
+
+
+def _build_site_day_table(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> DataTable:
     rows = [
         {
             "site": line.site,
-            "day": cell.day.isoformat(),
-            "status": cell.judged.status.value,
-            **outcome_counts(cell.judged),
+            "day": day.isoformat(),
+            "status": judged.status.value,
+            **outcome_counts(judged),
         }
         for line in lines
-        for cell in line.cells
+        for day, judged in line.days.items()
     ]
     listed = (*columns("site", "day", "status"), *outcome_columns())
     return DataTable("site_days", "Sites by day", listed, rows)
 
 
-def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
+def _build_storage_day_table(lines: Sequence[overview_days.SiteDays[StorageDay]]) -> DataTable:
     rows = [
-        {"storage_site": line.site, "day": cell.day.isoformat(), **cell.judged.as_dict()}
+        {"storage_site": line.site, "day": day.isoformat(), **judged.as_dict()}
         for line in lines
-        for cell in line.cells
-        if cell.judged.total
+        for day, judged in line.days.items()
+        if judged.total
     ]
-    keys = (
-        "storage_site",
-        "day",
-        *StorageDay.from_operations((), load_operations_rule()).as_dict(),
-    )
-    listed = tuple(TableColumn(key, key) for key in keys)
+    names = StorageDay.from_operations((), load_operations_rule()).as_dict()
+    listed = tuple(TableColumn(key, key) for key in ("storage_site", "day", *names))
     return DataTable("storage_days", "Storages under load by day", listed, rows)
-
-
-def _tile_of_slowest(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> Tile | None:
-    titles = {row["comparison_id"]: row["compared"] for row in verdicts.rows}
-    return tile_of_slowest(latest, lambda summary: titles[summary.first_verdict.comparison_id])
-
-
-def _verdict_table(store: Store, latest: Sequence[ComparisonSummary]) -> DataTable:
-    """Build the table of comparisons: one row per metric, with the largest certain effect."""
-    names = load_campaign_names(store, (comparison.first_verdict for comparison in latest))
-    certain = {
-        comparison.first_verdict.comparison_id: [
-            count
-            for count in select_headline(comparison.counts)
-            if count.verdict in CERTAIN_VERDICTS
-        ]
-        for comparison in latest
-    }
-    largest = stored_comparisons.find_largest_effects(store, certain)
-    rows = [
-        _verdict_row(comparison, metric, names, largest)
-        for comparison in latest
-        for metric in comparison.verdict_counts
-    ]
-    listed = (
-        *comparison_columns(),
-        TableColumn("metric", "time", verdict_text.title_metric),
-        *hidden_columns("headline", "over_sites", "by_site", "largest"),
-        column("judged_us"),
-    )
-    return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", listed, rows)
-
-
-def _fold_verdicts(verdicts: DataTable, latest: Sequence[ComparisonSummary]) -> DataTable:
-    """Fold the rows of a comparison, of one metric each, into one for readers."""
-    folded: dict[str, list[Row]] = {}
-    for row in verdicts.rows:
-        folded.setdefault(row["comparison_id"], []).append(row)
-    rows = [
-        {
-            **folded[comparison.first_verdict.comparison_id][0],
-            "headline": describe_headline(count_headline(comparison.counts)),
-        }
-        for comparison in latest
-    ]
-    compared, *hidden = comparison_columns()
-    listed = (
-        replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
-        *hidden,
-        TableColumn("headline", "variants", is_long=True, detail=lambda row: row["largest"]),
-    )
-    return replace(verdicts, columns=listed, rows=rows, is_arrangeable=False)
-
-
-def _verdict_row(
-    comparison: ComparisonSummary,
-    metric: str,
-    names: Mapping[str, str],
-    largest: Mapping[tuple[str, str], VerdictRow],
-) -> dict[str, Any]:
-    first = comparison.first_verdict
-    by_site, over_sites = split_by_scope(comparison.verdict_counts[metric])
-    return {
-        **describe_comparison(first, names),
-        "metric": metric,
-        "headline": describe_headline({metric: count_headline(comparison.counts)[metric]}),
-        "over_sites": over_sites,
-        "by_site": by_site,
-        "largest": _format_verdict(largest.get((first.comparison_id, metric))),
-    }
-
-
-def _format_verdict(row: VerdictRow | None) -> str:
-    if row is None:
-        return "none"
-    return f"{row.label}: {verdict_text.describe_verdict(row)}"
-
-
-def _name_sites(sites: Sequence[str]) -> str:
-    remainder = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
-    return ", ".join(sites[:MAX_NAMED_SITES]) + remainder

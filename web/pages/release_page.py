@@ -2,71 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
-from statistics import fmean
+from datetime import timedelta
 
-import numpy as np
 from pydantic import Field
 
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.changes.daily_series import (
     DailySeries,
     SeriesKind,
-    pool_series,
+    average_days,
+    measure_the_same,
 )
 from treehammer.analysis.changes.job_points import build_families
-from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core.evidence import ChangedSeries
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.overview_queries import list_subject_values
-from treehammer.sql.watch.alarms import (
-    fetch_watched_days,
-    fetch_watched_series,
-)
+from treehammer.sql.watch.alarms import fetch_watched_days, fetch_watched_series
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable
+from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import format_signed
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
-from treehammer.web.display_formats import (
-    day_from_number,
-    day_number,
-    format_day,
-    today,
-)
+from treehammer.web.display_formats import day_from_number, day_number, format_day, today
 from treehammer.web.figures.explore_query import View
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
 from treehammer.web.page import PageContent, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import (
-    build_change_point_table,
-    list_recent_changes,
-)
-from treehammer.web.sections import (
-    Bullets,
-    Command,
-    Figure,
-    Form,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Titled,
-    table_of_values,
-)
+from treehammer.web.pages.common_tables import build_change_point_table, list_recent_changes
 
 #: Releases in a chart: as many as there are colors.
 MAX_RELEASES = 8
-#: Series that an interval needs: that of two is thirty times as wide as their spread.
-MIN_SERIES = 4
 
 
 class ReleaseQuery(PageQuery):
@@ -88,11 +60,7 @@ class ReleaseQuery(PageQuery):
 
 @page("/releases/{release:text}", "release", ReleaseQuery, position=42)
 def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
-    """Show the changes of a release and of the control, and all releases by day.
-
-    Raises:
-        NothingToDoError: it was never measured.
-    """
+    """Show the changes of a release and of the control, and all releases by day."""
     store, query = request.store, request.query
     changes = list_recent_changes(store, release=query.release)
     choices = list_ratio_choices(store, query.release)
@@ -108,42 +76,44 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     form = query.list_inputs(metric=metrics, site=choices["site"], variant=choices["variant"])
     has_form = bool(choices["metric"])
     sections = (
-        Links(list(_list_links(query.release))),
+        ui.Links(list(_list_links(query.release))),
         table if is_related else None,
         *([] if is_related else _explain_unrelated()),
-        Form(form) if has_form else None,
-        Paragraph("No ratios of these series in the last 90 days.")
+        ui.Form(form) if has_form else None,
+        ui.Paragraph("No ratios of these series in the last 90 days.")
         if has_form and not charts
         else None,
         *(_show_ratios(query, chart, number) for number, chart in enumerate(charts, 1)),
-        table_of_values(ratios) if ratios.rows else None,
+        ui.table_of_values(ratios) if ratios.rows else None,
     )
-    crumbs = [Link("Changes over time", link_to("changes"))]
+    crumbs = [ui.Link("Changes over time", link_to("changes"))]
     return PageContent(f"ROOT {query.release}", sections, (table, ratios), crumbs=crumbs)
 
 
-def _list_links(release: str) -> Iterator[Link]:
+def _list_links(release: str) -> Iterator[ui.Link]:
     """Link to the results of a release."""
     by_day = {"by": "day", "view": View.RELATIVE, "axis_root": release}
-    yield Link("Trend by day", link_to("explore", query=by_day))
+    yield ui.Link("Trend by day", link_to("explore", query=by_day))
     by_site = {
         "by": "site",
         "view": View.MEANS,
         "metric": HEADLINE_METRICS[0],
         "axis_root": release,
     }
-    yield Link("CPU time per event by site", link_to("explore", query=by_site))
-    yield Link("Comparisons", link_to("compare"))
+    yield ui.Link("CPU time per event by site", link_to("explore", query=by_site))
+    yield ui.Link("Comparisons", link_to("compare"))
 
 
-def _explain_unrelated() -> Iterator[Section]:
-    yield Paragraph("It is not related to a control release yet, which needs jobs that they share:")
-    yield Command("treehammer changes --update")
+def _explain_unrelated() -> Iterator[ui.Section]:
+    text = "It is not related to a control release yet, which needs jobs that they share:"
+    yield ui.Paragraph(text)
+    yield ui.Command("treehammer changes --update")
 
 
-def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> Titled:
+def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> ui.Titled:
     """Show the chart of a test, with the changes that its marks number."""
     series = "the chosen series" if query.site or query.variant else "all sites and variants"
+    joined = all(line.joined for line in chart.drawing.lines)
     gaps = (
         " Points are not joined, because days measured different variants: choose one for its line."
     )
@@ -151,31 +121,25 @@ def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> Titled:
         f"{head_column(query.metric)} relative to ROOT {chart.control} in the same jobs, in per cent: "
         f"mean of {series} by day (UTC), with 95 % intervals over series. A change is the step of its "
         "series against the days before it, not their distance from the control; its series have a line "
-        f"of their own.{'' if chart.joined else gaps} Numbered lines are changes."
+        f"of their own.{'' if joined else gaps} Numbered lines are changes."
     )
-    marks = [text for _, text in chart.marks]
-    first = chart.marks[0][0] if chart.marks else 1
-    return Titled(
+    marks = chart.marks
+    return ui.Titled(
         chart.test,
-        Figure(f"test-{number}", chart.drawing, caption),
-        Bullets(marks, first=first),
+        ui.Figure(f"test-{number}", chart.drawing, caption),
+        ui.Bullets([mark.text for mark in marks], first=marks[0].number if marks else 1),
         anchor=f"test{number}",
     )
 
 
 @dataclass(frozen=True)
 class RatioChart:
-    """Chart of one test, and the changes that its marks number."""
+    """Chart of one test relative to its control, whose marks number the changes."""
 
     test: str
     control: str
     drawing: LineChart
-    marks: Sequence[tuple[int, str]]
-
-    @property
-    def joined(self) -> bool:
-        """Whether the points of each release are joined."""
-        return all(line.joined for line in self.drawing.lines)
+    marks: Sequence[ChartMark]
 
 
 def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
@@ -205,115 +169,89 @@ def build_ratio_charts(
         series = query.select(members)
         if all(member.place.release != release for member in series):
             continue
-        family_changes = sorted(
-            (
-                change
-                for change in changes
-                if (change.test_name, change.metric) == (family.test_name, query.metric)
-            ),
-            key=lambda change: change.day,
-        )
+        subject = family.test_name, query.metric
+        family_changes = [
+            change for change in changes if (change.test_name, change.metric) == subject
+        ]
+        family_changes.sort(key=lambda change: change.day)
         marks = [
-            ChartMark(
-                day_from_number(change.day),
-                number,
-                change_points.describe_change(change),
-            )
+            ChartMark(day, number, change_points.describe_change(change))
             for number, change in enumerate(family_changes, 1)
-            if first <= day_from_number(change.day) <= last
+            if first <= (day := day_from_number(change.day)) <= last
         ]
         drawing = LineChart(
             f"{head_column(query.metric)} of {family.test_name} relative to {family.control}, in "
             "per cent",
-            _build_lines(
-                series,
-                release,
-                dict(enumerate(family_changes, 1)),
-                lambda day: link_to("day", day=day, query={"site": query.site}),
-            ),
+            _build_lines(series, query, family_changes),
             DayAxis(first, last),
             marks,
         )
-        texts = [(mark.number, mark.text) for mark in marks]
-        charts.append(RatioChart(family.test_name, family.control, drawing, texts))
+        charts.append(RatioChart(family.test_name, family.control, drawing, marks))
     return charts
 
 
 def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
     """Build the table of all drawn values."""
-    rows = [
-        {
-            "test": chart.test,
-            "release": line.name.partition(", ")[0],
-            "series": line.name.partition(", ")[2],
-            "day": dot.at.isoformat(),
-            "ratio": dot.value,
-            "error": dot.error,
-        }
-        for chart in charts
-        for line in chart.drawing.lines
-        for dot in line.dots
+    items = [
+        (chart, line, dot) for chart in charts for line in chart.drawing.lines for dot in line.dots
     ]
     listed = (
-        column("test", is_long=True),
-        column("release", "ROOT"),
-        column("series", is_long=True),
-        column("day"),
-        column("ratio", "relative to the control, %", is_number=True),
-        column("error", "half of the 95 % interval", is_number=True),
+        column("test", is_long=True, value=lambda item: item[0].test),
+        column("release", "ROOT", value=lambda item: item[1].name.partition(", ")[0]),
+        column("series", is_long=True, value=lambda item: item[1].name.partition(", ")[2]),
+        column("day", value=lambda item: item[2].at.isoformat()),
+        column(
+            "ratio",
+            "relative to the control, %",
+            is_number=True,
+            value=lambda item: item[2].value,
+        ),
+        column(
+            "error", "half of the 95 % interval", is_number=True, value=lambda item: item[2].error
+        ),
     )
-    return DataTable("ratios", "Releases relative to the control by day", listed, rows)
+    return build_table("ratios", "Releases relative to the control by day", listed, items)
 
 
 def _build_lines(
-    series: Sequence[DailySeries],
-    release: str,
-    changes: Mapping[int, ChangePointRow],
-    link: Callable[[date], str],
+    series: Sequence[DailySeries], query: ReleaseQuery, changes: Sequence[ChangePointRow]
 ) -> list[ChartLine]:
     """Build a line for each release, the chosen one first.
 
     Series that changed are apart from those that did not, so that the step of a line is the change
     that the page states; a mean over both would show a fraction of it.
-
-    Args:
-        series: of all releases.
-        release: the chosen one.
-        changes: the numbered changes of the test and metric.
-        link: page of a day.
     """
     places = {
         number: change.evidence.series
-        for number, change in changes.items()
+        for number, change in enumerate(changes, 1)
         if change.kind == SeriesKind.RATIO
     }
     members: dict[str, dict[tuple[int, ...], list[DailySeries]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for member in series:
-        numbers = [number for number, rows in places.items() if _is_among(member, rows)]
+        place = vars(member.place).items()
+        numbers = [
+            number
+            for number, rows in places.items()
+            if any(place <= vars(row).items() for row in rows)
+        ]
         members[member.place.release][tuple(numbers)].append(member)
     names = sorted(members, key=natural_sort_key)
-    names.sort(key=lambda name: name != release)
+    names.sort(key=lambda name: name != query.release)
     colors = choose_release_colors(members)
     return [
         ChartLine(
             _name_line(name, numbers, alone=len(members[name]) == 1),
             "own",
-            _build_dots(name, group, link),
+            _build_dots(name, group, query.site),
             round=bool(numbers) or len(members[name]) == 1,
-            joined=_measure_the_same(group),
+            joined=measure_the_same(group),
             color=colors[name],
         )
         for name in names[:MAX_RELEASES]
         for numbers, group in sorted(members[name].items(), reverse=True)
     ]
-
-
-def _is_among(series: DailySeries, changed: Iterable[ChangedSeries]) -> bool:
-    """Return whether a series is one of those that changed."""
-    place = vars(series.place).items()
-    return any(place <= vars(row).items() for row in changed)
 
 
 def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
@@ -326,33 +264,14 @@ def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
     return f"{release}, series of {noun} {' and '.join(map(str, numbers))}"
 
 
-def _measure_the_same(members: Sequence[DailySeries]) -> bool:
-    """Return whether all days measured the same variants: a mean over another mix would look like a change."""
-    variants: dict[int, set[str]] = defaultdict(set)
-    for member in members:
-        for day in member.days:
-            variants[int(day)].add(member.place.variant)
-    return len({frozenset(day_variants) for day_variants in variants.values()}) < 2
-
-
-def _build_dots(
-    release: str, members: Sequence[DailySeries], link: Callable[[date], str]
-) -> list[ChartDot]:
+def _build_dots(release: str, members: Sequence[DailySeries], site: str) -> list[ChartDot]:
     """Average the series of a release by day, with 95 % intervals over series."""
-    days, values = pool_series(members)
-    level = fmean(float(member.values.mean()) for member in members)
-    level -= float(np.mean(values))
-    residuals: dict[int, list[float]] = defaultdict(list)
-    for member in members:
-        for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
-            residuals[int(day)].append(float(value))
     dots = []
-    for day, value in zip(map(int, days), values, strict=True):
-        enough = len(residuals[day]) >= MIN_SERIES
-        estimate = estimate_mean(residuals[day]) if enough else None
-        error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
-        size = 100 * math.expm1(level + float(value))
-        calendar_day = date.fromordinal(day)
-        text = f"{format_day(calendar_day)}: {release} {format_signed(size)} %, {len(residuals[day])} series"
-        dots.append(ChartDot(calendar_day, size, error, text, link=link(calendar_day)))
+    for pooled in average_days(members):
+        size, error = 100 * pooled.change, pooled.error and 100 * pooled.error
+        text = (
+            f"{format_day(pooled.day)}: {release} {format_signed(size)} %, {pooled.series} series"
+        )
+        link = link_to("day", day=pooled.day, query={"site": site})
+        dots.append(ChartDot(pooled.day, size, error, text, link=link))
     return dots

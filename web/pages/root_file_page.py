@@ -22,12 +22,11 @@ from starlette.responses import FileResponse, Response
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError, StoreError
 from treehammer.sql.read import campaign_queries, reader
-from treehammer.sql.read.campaign_queries import CampaignTitle
 from treehammer.sql.read.query_model import Selection, parse_alternatives
 from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, build_table
+from treehammer.tables import build_table
 from treehammer.version import __version__
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.columns import column
@@ -36,7 +35,16 @@ from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageRequest, PageResources, QueryPool, page
 from treehammer.web.page_query import ConditionText, FormInput, PageQuery, Text
 from treehammer.web.page_service import error_sentence
-from treehammer.web.sections import Code, Command, Form, Paragraph, Section, Special, end_sentence
+from treehammer.web.sections import (
+    Code,
+    Command,
+    Form,
+    Paragraph,
+    Section,
+    Special,
+    end_sentence,
+    suggest,
+)
 
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 200
@@ -56,11 +64,7 @@ class RootFileQuery(PageQuery):
     where: tuple[ConditionText, ...] = Field((), description="Conditions, as COLUMN=VALUE.")
 
     def select(self, store: Store) -> Selection:
-        """Return the selection.
-
-        Raises:
-            ConfigError: no campaign is named, or it does not exist, or a condition is invalid.
-        """
+        """Return the selection; one without a campaign is refused."""
         if not self.campaign:
             raise ConfigError(
                 "campaign is missing", hint="A file holds the measurements of one campaign."
@@ -68,12 +72,15 @@ class RootFileQuery(PageQuery):
         return Selection((store.campaign(self.campaign).id,), parse_alternatives(self.where))
 
 
-def _parse_key(request: Request) -> str:
-    """Read the key of a file from the URL.
+_CAMPAIGN_COLUMNS = (
+    column("campaign", value="id"),
+    column("name"),
+    column("submitted_us", value="created_us"),
+)
 
-    Raises:
-        RequestRefusedError: it is not a valid key.
-    """
+
+def _parse_key(request: Request) -> str:
+    """Read the key of a file from the URL; an invalid one is refused."""
     key = str(request.path_params["key"])
     if len(key) != 32 or not set(key) <= set("0123456789abcdef"):
         raise RequestRefusedError(404, "this file does not exist")
@@ -115,7 +122,7 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
     return PageContent(
         "ROOT file",
         sections,
-        (_campaign_table(campaigns),),
+        (build_table("campaigns", "Campaigns that can be browsed", _CAMPAIGN_COLUMNS, campaigns),),
         inline_styles=True,
         status=400 if error else 200,
     )
@@ -125,10 +132,10 @@ def _choose_campaign(
     query: RootFileQuery, choices: Mapping[str, str], chosen: str, *, can_write: bool
 ) -> Iterator[Section]:
     if not can_write:
-        yield Paragraph(
-            "No ROOT release on this machine can write the file. An export installs one:"
+        yield from suggest(
+            "No ROOT release on this machine can write the file. An export installs one:",
+            "treehammer export results.root --campaign last",
         )
-        yield Command("treehammer export results.root --campaign last")
     elif choices:
         conditions = [
             FormInput("where", "Condition", text, is_text=True, example="site=SITE_A")
@@ -136,8 +143,7 @@ def _choose_campaign(
         ]
         yield Form([FormInput("campaign", "Campaign", chosen, choices), *conditions], "Browse")
     else:
-        yield Paragraph("No campaigns yet. Start one:")
-        yield Command("treehammer submit ttree-read --wait")
+        yield from suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
 
 
 def _explain_count(
@@ -193,27 +199,9 @@ def _count_selected(store: Store, query: RootFileQuery, exports: RootExports) ->
     return content.rows, link_to("rootfile-data", query=parameters, key=key)
 
 
-def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
-    return build_table(
-        "campaigns",
-        "Campaigns that can be browsed",
-        (
-            column("campaign", value="id"),
-            column("name"),
-            column("submitted_us", value="created_us"),
-        ),
-        campaigns,
-    )
-
-
 @dataclass(frozen=True)
 class RootExports:
-    """Cache of exported ROOT files.
-
-    Args:
-        folder: of the files; created on demand.
-        software_dir: the cached ROOT environments, one of which writes the files.
-    """
+    """Cache of exported ROOT files in a folder; one of the cached ROOT environments writes them."""
 
     folder: Path
     software_dir: Path
@@ -237,10 +225,7 @@ class RootExports:
 
     def has(self, key: str) -> bool:
         """Return whether the file of a key is cached."""
-        return _is_fresh(self._path_of(key))
-
-    def _path_of(self, key: str) -> Path:
-        return self.folder / f"{key}.root"
+        return _is_fresh(self.folder / f"{key}.root")
 
     def content_key(self, store: Store, selection: Selection, content: SelectionFingerprint) -> str:
         """Hash a file's content to hexadecimal digits, which change when its measurements change."""
@@ -252,10 +237,9 @@ class RootExports:
 
         Raises:
             NothingToDoError: nothing is selected.
-            RequestRefusedError: too many measurements are selected, they no longer match the key, or
-                the export fails.
+            RequestRefusedError: too many measurements, they no longer match the key, or no export.
         """
-        file = self._path_of(key)
+        file = self.folder / f"{key}.root"
         if _is_fresh(file):
             return file
         content = fingerprint_selection(store, selection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
@@ -17,19 +18,12 @@ from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
 from treehammer.sql.write.keyring import SessionHolder
 from treehammer.text_formatting import SECOND_US
 from treehammer.web.addresses import requested_address
+from treehammer.web.core import responses
 from treehammer.web.core.auth import (
     refuse_cross_site,
     require_read_grant,
     session_cookie,
     session_token,
-)
-from treehammer.web.core.responses import (
-    AUDITED,
-    KEY_ID,
-    RequestRefusedError,
-    note_refusal,
-    redirect_locally,
-    service_unavailable,
 )
 from treehammer.web.page import PageContent
 from treehammer.web.page_service import PageContext
@@ -54,18 +48,18 @@ def routes(context: PageContext) -> list[BaseRoute]:
             holder, expires_us = await holder_of_key(
                 context, form.get("token", "").strip(), KEY_SESSION_DAYS
             )
-        except RequestRefusedError as refusal:
+        except responses.RequestRefusedError as refusal:
             if refusal.status == 503:
                 raise
-            note_refusal(request, refusal)
+            responses.note_refusal(request, refusal)
             return sign_in_view(context, request, str(refusal), refusal.headers, target)
-        response = redirect_locally(target)
+        response = responses.redirect_locally(target)
         await open_session(context, request, response, holder, expires_us)
         return response
 
     async def sign_out(request: Request) -> Response:
         refuse_cross_site(request)
-        response = redirect_locally("/")
+        response = responses.redirect_locally("/")
         await end_session(context, request, response)
         return response
 
@@ -82,15 +76,7 @@ def sign_in_view(
     headers: Mapping[str, str],
     target: str = "",
 ) -> Response:
-    """Ask for a key.
-
-    Args:
-        context: renders the page.
-        request: refused, since it lacks the permission to read.
-        sentence: the reason.
-        headers: of the response.
-        target: address to show afterwards, by default that of the request.
-    """
+    """Ask for a key; the target is shown afterwards, by default the refused request itself."""
     form = Special(
         "sign_in.html.j2",
         sentence=sentence,
@@ -109,29 +95,21 @@ def sign_in_view(
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """Read a small URL-encoded form.
-
-    Raises:
-        RequestRefusedError: the form is too long or malformed.
-    """
+    """Read a small URL-encoded form; a long or malformed one is refused."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > _MAX_FORM_BYTES:
-            raise RequestRefusedError(413, "the form is too long")
+            raise responses.RequestRefusedError(413, "the form is too long")
     try:
         fields = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=10)
     except ValueError:
-        raise RequestRefusedError(400, "the form cannot be read") from None
+        raise responses.RequestRefusedError(400, "the form cannot be read") from None
     return {name: values[0] for name, values in fields.items()}
 
 
 async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
-    """Verify a key for reading, and return its holder and the end of a session of at most ``days``.
-
-    Raises:
-        RequestRefusedError: the key may not read, or keys cannot be checked now.
-    """
+    """Verify a key for reading; return its holder and the end of a session of that many days."""
     grant = require_read_grant(await context.access_control.grant_for_token(key))
     expires_us = context.access_control.now_us() + days * _DAY_US
     if grant.expires_us is not None:
@@ -146,23 +124,23 @@ async def open_session(
     holder: SessionHolder,
     expires_us: int,
 ) -> None:
-    """Open a session, and give its token to the browser.
-
-    Raises:
-        RequestRefusedError: the database cannot be written now.
-    """
+    """Open a session, and give its token to the browser."""
     now_us = context.access_control.now_us()
     address = request.client.host[:MAX_WORD] if request.client else "-"
 
-    def open_() -> str:
-        return context.resources.database.open_session(
-            holder, address=address, now_us=now_us, expires_us=expires_us
-        )
-
+    open_now = partial(
+        context.resources.database.open_session,
+        holder,
+        address=address,
+        now_us=now_us,
+        expires_us=expires_us,
+    )
     try:
-        token = await anyio.to_thread.run_sync(open_)
+        token = await anyio.to_thread.run_sync(open_now)
     except StoreError as error:
-        raise service_unavailable(f"signing in is not possible now: {error.message}") from error
+        raise responses.service_unavailable(
+            f"signing in is not possible now: {error.message}"
+        ) from error
     response.set_cookie(
         session_cookie(request),
         token,
@@ -184,23 +162,19 @@ async def end_session(context: PageContext, request: Request, response: Response
         try:
             await anyio.to_thread.run_sync(context.resources.database.end_session, token)
         except StoreError as error:
-            raise service_unavailable(
+            raise responses.service_unavailable(
                 f"the session could not be ended: {error.message}. Sign out again"
             ) from error
         with suppress(StoreError):
             # Other processes on this database notice within seconds.
             await context.access_control.refresh()
-        _delete_cookie(request, response, session_cookie(request))
+        is_secure = request.scope["scheme"] == "https"
+        cookie = session_cookie(request)
+        response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_secure)
         _note_event(request, SIGN_OUT, "browser")
 
 
 def _note_event(request: Request, action: str, subject: str, key_id: str = "") -> None:
     """Keep an event for the audit trail in the state of its request."""
     state = request.scope.setdefault("state", {})
-    state[AUDITED], state[KEY_ID] = (action, subject), key_id
-
-
-def _delete_cookie(request: Request, response: Response, name: str) -> None:
-    response.delete_cookie(
-        name, httponly=True, samesite="lax", secure=request.scope["scheme"] == "https"
-    )
+    state[responses.AUDITED], state[responses.KEY_ID] = (action, subject), key_id

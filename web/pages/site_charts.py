@@ -8,29 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
+from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door_days
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.sql.read import site_history
-from treehammer.sql.read.query_model import (
-    DAY,
-    WEEK,
-    Condition,
-    FigureGroup,
-    FigureQuery,
-    Selection,
-)
+from treehammer.sql.read import query_model
 from treehammer.sql.read.site_history import (
     SERVER_VERSION,
     WORKLOAD_COLUMNS,
-    ContextAspect,
     ContextHistory,
-    group_workload_key,
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
@@ -39,7 +29,6 @@ from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
-from treehammer.web.labels import VARIANT_COLUMN
 from treehammer.web.pages.common_tables import WINDOW_CHOICES
 from treehammer.web.pages.site_standing import SiteQuery
 
@@ -56,61 +45,49 @@ def build_site_chart(
 ) -> LineChart | None:
     """Draw the site's difference from the median of the same work; None without common work.
 
-    Differences are drawn instead of means, which change with the mix of variants of a day.
+    Means would change with the mix of variants of a day.
     """
-    dots = [
-        ChartDot(
-            _point_day(point, query),
-            100 * point.difference,
-            100 * point.rms / abs(point.peer_median),
-            _describe_point(point, query),
-            link=_link_to_measurements(point, query),
-        )
-        for point in points
-        if point.difference is not None and point.peer_median
-    ]
+    compared = [point for point in points if point.difference is not None and point.peer_median]
+    dots = [_draw_point(point, query) for point in compared]
     if not dots:
         return None
-    ends = [ChartDot(day, 0.0) for day in (query.first, query.last)]
+    ends = [ChartDot(day, 0.0) for day in (query.first, query.to)]
     lines = [
         ChartLine(query.site or "this site", "own", dots),
         ChartLine("median of similar sites", "median", ends, plain=True),
     ]
     return LineChart(
         f"{query.metric} at {query.site} by {query.time_column}, difference from the median of the same work in "
-        f"%, from {format_day(query.first)} to {format_day(query.last)}",
+        f"%, from {format_day(query.first)} to {format_day(query.to)}",
         lines,
-        DayAxis(query.first, query.last),
+        DayAxis(query.first, query.to),
         build_change_marks(changes),
     )
 
 
-def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
-    day_text = format_day(day_from_number(point.time))
-    return (
-        f"{'week of ' if query.time_column == WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
-        f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
-        f"{pluralize(point.peer_count, 'site')}, {point.compared_count:,} of {point.count:,} timed measurements"
+def _draw_point(point: PeerComparison, query: SiteQuery) -> ChartDot:
+    """Draw a day, or a week in the middle of its shown days, linked to its measurements."""
+    day = shown_day = day_from_number(point.time)
+    link, period = link_to("day", day=day, query={"site": query.site}), ""
+    if query.is_weekly:
+        last = min(day + timedelta(days=6), query.to)
+        parameters = {
+            "metric": query.metric,
+            "days": WINDOW_CHOICES[0],
+            "to": last,
+            **query.filters,
+        }
+        link, period = link_to("site", site=query.site, query=parameters), "week of "
+        first = max(day, query.first)
+        shown_day = first + (last - first) / 2
+    difference, median = point.difference or 0.0, point.peer_median or 1.0
+    text = (
+        f"{period}{format_day(day)}: {format_per_cent(difference)}, {query.site} "
+        f"{format_cell(point.own_mean)}, median {format_cell(median)} of "
+        f"{pluralize(point.peer_count, 'site')}, {point.compared_count:,} of {point.count:,} timed "
+        "measurements"
     )
-
-
-def _link_to_measurements(point: PeerComparison, query: SiteQuery) -> str:
-    """Link to the day of a point, or to the days around its week."""
-    day = day_from_number(point.time)
-    if query.time_column != WEEK:
-        return link_to("day", day=day, query={"site": query.site})
-    last = min(day + timedelta(days=6), query.last)
-    parameters = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
-    return link_to("site", site=query.site, query=parameters)
-
-
-def _point_day(point: PeerComparison, query: SiteQuery) -> date:
-    """Return the day at which a point is drawn: for a week the middle of its shown days."""
-    day = day_from_number(point.time)
-    if query.time_column != WEEK:
-        return day
-    first, last = max(day, query.first), min(day + timedelta(days=6), query.last)
-    return first + (last - first) / 2
+    return ChartDot(shown_day, 100 * difference, 100 * point.rms / abs(median), text, link=link)
 
 
 def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
@@ -125,65 +102,19 @@ def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
     ]
 
 
-class DoorDay(NamedTuple):
-    """A door's measurements of one day: mean of ln(time / mean time of the same work)."""
-
-    door: str
-    day: int
-    metric: str
-    log_ratio: float
-    measurements: int
-
-
 def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
     """Fetch the times of a site's doors by day, relative to all doors and days of the same work."""
-    filters: dict[str, object] = dict(query.work_filters)
-    if chosen := query.filters.get("variant"):
-        recorded = site_history.list_recorded_variants(store, [chosen], query.site)
-        filters[VARIANT_COLUMN] = tuple(recorded) or chosen
-    conditions = (
-        Condition("site", "=", query.site or None),
-        *(Condition(name, "=", value) for name, value in filters.items()),  # type: ignore[arg-type]
-    )
+    filters = {"site": query.site or None, **query.find_recorded_filters(store)}
+    conditions = tuple(query_model.Condition(name, "=", value) for name, value in filters.items())
     groups = store.fetch_figure(
-        FigureQuery(
+        query_model.FigureQuery(
             tuple(DOOR_METRICS),
-            (DAY, "door", *WORKLOAD_COLUMNS),
-            Selection(conditions=conditions),
+            (query_model.DAY, "door", *WORKLOAD_COLUMNS),
+            query_model.Selection(conditions=conditions),
             *query.day_numbers,
         )
     ).groups
-    return [door_day for metric in DOOR_METRICS for door_day in compare_doors(groups, metric)]
-
-
-def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
-    """Compare doors and days by the same work, so that another mix of work does not look like a change.
-
-    Each work counts once for a door and day, however many measurements it has.
-    """
-    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
-    for group in groups:
-        moments = group.metrics[metric]
-        if moments.mean and moments.mean > 0:
-            work = group_workload_key(group)
-            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
-            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
-            works[work].append(cell)
-    by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
-    for cells in works.values():
-        reference = statistics.fmean(cell.log_ratio for cell in cells)
-        for cell in cells:
-            relative = cell._replace(log_ratio=cell.log_ratio - reference)
-            by_day[cell.door, cell.day].append(relative)
-    return [_combine_works(cells) for _, cells in sorted(by_day.items())]
-
-
-def _combine_works(cells: Sequence[DoorDay]) -> DoorDay:
-    """Average the works of a door and day."""
-    return cells[0]._replace(
-        log_ratio=statistics.fmean(cell.log_ratio for cell in cells),
-        measurements=sum(cell.measurements for cell in cells),
-    )
+    return [door_day for metric in DOOR_METRICS for door_day in relate_door_days(groups, metric)]
 
 
 def build_door_charts(
@@ -199,34 +130,28 @@ def build_door_charts(
         by_door: dict[str, list[ChartDot]] = defaultdict(list)
         for door_day in days:
             if door_day.metric == metric:
-                by_door[door_day.door].append(_draw_dot(door_day))
+                day, change = day_from_number(door_day.day), math.expm1(door_day.log_ratio)
+                text = (
+                    f"{format_day(day)}: {door_day.door} {format_per_cent(change)}, "
+                    f"{door_day.measurements} timed"
+                )
+                by_door[door_day.door].append(ChartDot(day, 100 * change, text=text))
         if max(map(len, by_door.values()), default=0) > 1:
             lines = [
                 ChartLine(door or "no door", f"color{index}", dots)
                 for index, (door, dots) in enumerate([*by_door.items()][: len(PALETTE)])
             ]
             text = f"{title} by door, difference from the mean of the same work in %"
-            charts.append(LineChart(text, lines, DayAxis(query.first, query.last), marks))
+            charts.append(LineChart(text, lines, DayAxis(query.first, query.to), marks))
     return charts
-
-
-def _draw_dot(door_day: DoorDay) -> ChartDot:
-    day, change = day_from_number(door_day.day), math.expm1(door_day.log_ratio)
-    text = f"{format_day(day)}: {door_day.door} {format_per_cent(change)}, {door_day.measurements} timed"
-    return ChartDot(day, 100 * change, text=text)
 
 
 def build_door_table(days: Sequence[DoorDay]) -> DataTable:
     """Build the table behind the charts."""
     rows: dict[tuple[int, str], dict[str, object]] = {}
     for door_day in days:
-        row = rows.setdefault(
-            (door_day.day, door_day.door),
-            {
-                "day": day_from_number(door_day.day).isoformat(),
-                "door": door_day.door,
-            },
-        )
+        day = day_from_number(door_day.day).isoformat()
+        row = rows.setdefault((door_day.day, door_day.door), {"day": day, "door": door_day.door})
         row[door_day.metric] = math.expm1(door_day.log_ratio)
         row["measurements"] = door_day.measurements
     columns = (
@@ -246,16 +171,35 @@ def build_door_table(days: Sequence[DoorDay]) -> DataTable:
 def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     """List the last known state of doors, middleware and releases, with its beginning.
 
-    Args:
-        history: states by day.
-        earlier: the site measured before the first day, so that a state may be older.
+    A state may be older if the site measured ``earlier`` than the first day.
     """
-    rows = [_state_row(aspect, by_day, earlier=earlier) for aspect, by_day in history.items()]
+    rows = []
+    for aspect, by_day in history.items():
+        days = list(by_day)
+        first_day = days[-1]
+        for day in reversed(days):
+            if by_day[day] != by_day[days[-1]]:
+                break
+            first_day = day
+        rows.append(
+            {
+                "thing": aspect.component,
+                "what": aspect.attribute,
+                "value": sorted(by_day[days[-1]], key=natural_sort_key),
+                "since": day_from_number(first_day).isoformat(),
+                "since_known": not earlier or first_day != days[0],
+                "last": day_from_number(days[-1]).isoformat(),
+            }
+        )
     columns = (
         TableColumn("thing", "component"),
         TableColumn("what", "attribute"),
         TableColumn("value", "value", ", ".join, is_long=True),
-        TableColumn("since", "unchanged since", format_row=_format_since),
+        TableColumn(
+            "since",
+            "unchanged since",
+            format_row=lambda row: f"{row['since']}{'' if row['since_known'] else ' or before'}",
+        ),
         TableColumn("since_known", hidden=True),
         TableColumn("last", "last reported"),
     )
@@ -264,28 +208,8 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     )
 
 
-def _state_row(
-    aspect: ContextAspect, by_day: Mapping[int, Collection[str]], *, earlier: bool
-) -> dict[str, Any]:
-    days = list(by_day)
-    first, last = days[0], days[-1]
-    *_, first_day = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
-    return {
-        "thing": aspect.component,
-        "what": aspect.attribute,
-        "value": sorted(by_day[last], key=natural_sort_key),
-        "since": day_from_number(first_day).isoformat(),
-        "since_known": not earlier or first_day != first,
-        "last": day_from_number(last).isoformat(),
-    }
-
-
-def _format_since(row: Row) -> str:
-    return str(row["since"]) if row["since_known"] else f"{row['since']} or before"
-
-
-def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
-    """Return the changes between measured days, by day; changes of the same day share a mark."""
+def build_change_table(history: ContextHistory) -> DataTable:
+    """Build the table of changes between measured days; those of one day share a mark."""
     changes = [
         {
             "day": day_from_number(after).isoformat(),
@@ -300,12 +224,8 @@ def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
     ]
     days = sorted({str(change["day"]) for change in changes})
     marks = {day: number for number, day in enumerate(days, 1)}
-    rows = [{"mark": marks[str(change["day"])], **change} for change in changes]
-    return sorted(rows, key=lambda row: row["mark"])
-
-
-def build_change_table(rows: Sequence[Row]) -> DataTable:
-    """Build the table of changes."""
+    rows: list[dict[str, Any]] = [{"mark": marks[str(item["day"])], **item} for item in changes]
+    rows.sort(key=lambda row: row["mark"])
     columns = (
         TableColumn("mark", "mark"),
         TableColumn("day", "day (UTC)"),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_status import list_uses
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
@@ -17,19 +15,13 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.web import display_formats
 from treehammer.web.addresses import link_rows
-from treehammer.web.columns import column, outcome_columns, outcome_counts
-from treehammer.web.display_formats import (
-    DisplayUnit,
-    aligned_format,
-    day_from_number,
-    day_number,
-    today,
-)
+from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, index_by_site
-from treehammer.web.sections import Command, Folded, Paragraph, quiet
+from treehammer.web.sections import Folded, quiet, suggest
 
 
 @page(
@@ -41,72 +33,53 @@ from treehammer.web.sections import Command, Folded, Paragraph, quiet
 )
 def site_list_page(request: PageRequest[PageQuery]) -> PageContent:
     """Build the list of sites."""
-    table = _build_table(_list_rows(request.store))
+    table = _build_table(request.store)
     rule = f"{describe_daily_rule()} Here all days of a site count together."
     similar = f"{peer_comparison.SIMILAR_SITES_TEXT} Here the period is {DEFAULT_WINDOW_DAYS} days."
-    start = (
-        Paragraph("No measurements yet. Start a campaign:"),
-        Command("treehammer submit ttree-read --wait"),
-    )
+    start = suggest("No measurements yet. Start a campaign:", "treehammer submit ttree-read --wait")
     explained = (table, quiet(rule), Folded("How similar sites are chosen", quiet(similar)))
     return PageContent("Sites", explained if table.rows else start, (table,))
 
 
-def _list_rows(store: Store) -> list[Row]:
-    last = today()
-    first = day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+def _build_table(store: Store) -> DataTable:
+    """Build the table, the worst state first, then the lowest efficiency against similar sites."""
+    last = display_formats.today()
+    first = display_formats.day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    last_days: dict[str, int] = {}
-    for day in overview_queries.list_site_days(store, first, day_number(last)):
+    last_days: dict[str, int] = defaultdict(int)
+    for day in overview_queries.list_site_days(store, first, display_formats.day_number(last)):
         outcomes[day.site].update(day.outcomes)
-        last_days[day.site] = max(day.day, last_days.get(day.site, 0))
-    comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)[
-        DEFAULT_METRIC
-    ]
-    uses = list_uses(store)
-    states = index_by_site(list_standing_states(store), SITE)
-    rows: list[Row] = [
-        {
+        last_days[day.site] = max(day.day, last_days[day.site])
+    comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)
+    uses, states = list_uses(store), index_by_site(list_standing_states(store), SITE)
+    rows: list[Row] = []
+    for site in overview_queries.list_sites(store):
+        state, compared = states.get(site), comparisons[DEFAULT_METRIC].get(site)
+        judged = DayOutcomes.from_outcomes(outcomes[site])
+        values: dict[str, Any] = {
             "site": site,
-            "last_day": _format_last_day(last_days.get(site)),
-            "state": states[site].state if site in states else SiteState.UNKNOWN.value,
+            "last_day": display_formats.day_from_number(last_days[site]).isoformat()
+            if site in last_days
+            else None,
+            "state": state.state if state else SiteState.UNKNOWN.value,
             "use": uses.summarize(site).value,
-            "state_change": states[site].id if site in states else None,
+            "state_change": state.id if state else None,
             "status": judged.status.value,
             **outcome_counts(judged),
-            **_comparison_values(comparisons.get(site)),
+            DEFAULT_METRIC: compared.mean if compared else None,
+            "own": compared.own_mean if compared else None,
+            "median": compared.peer_median if compared else None,
+            "difference": compared.difference if compared else None,
+            "sites": compared.peer_count if compared else 0,
         }
-        for site in overview_queries.list_sites(store)
-        for judged in (DayOutcomes.from_outcomes(outcomes[site]),)
-    ]
-    return sorted(rows, key=_rank_site)
+        rows.append(values)
 
+    def rank(row: Row) -> tuple[int, float]:
+        difference = math.inf if row["difference"] is None else row["difference"]
+        return WORST_FIRST.index(SiteState(row["state"])), difference
 
-def _rank_site(row: Row) -> tuple[int, float]:
-    """Sort the worst state first, then the lowest efficiency against similar sites."""
-    difference = math.inf if row["difference"] is None else row["difference"]
-    return WORST_FIRST.index(SiteState(row["state"])), difference
-
-
-def _format_last_day(number: int | None) -> str | None:
-    return None if number is None else day_from_number(number).isoformat()
-
-
-def _comparison_values(comparison: PeerComparison | None) -> dict[str, Any]:
-    if comparison is None:
-        return {**dict.fromkeys((DEFAULT_METRIC, "own", "median", "difference")), "sites": 0}
-    return {
-        DEFAULT_METRIC: comparison.mean,
-        "own": comparison.own_mean,
-        "median": comparison.peer_median,
-        "difference": comparison.difference,
-        "sites": comparison.peer_count,
-    }
-
-
-def _build_table(rows: Sequence[Row]) -> DataTable:
-    write = aligned_format(
-        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
+    write = display_formats.aligned_format(
+        (row[name] for row in rows for name in ("own", "median")), display_formats.DisplayUnit("")
     )
     listed = (
         column("site"),
@@ -120,11 +93,12 @@ def _build_table(rows: Sequence[Row]) -> DataTable:
         column("own", "CPU efficiency of comparable work", format_value=write, is_number=True),
         column("median", "median of similar sites", format_value=write, is_number=True),
         column("difference", is_low_first=True),
-        column("sites"),
+        *columns("sites"),
         column(
             "last_day",
             "last measured",
             format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
         ),
     )
-    return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", listed, rows)
+    caption = f"Sites over the last {DEFAULT_WINDOW_DAYS} days"
+    return DataTable("sites", caption, listed, sorted(rows, key=rank))

@@ -21,7 +21,6 @@ from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.query_model import (
     DAY,
     WEEK,
@@ -34,62 +33,21 @@ from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.tables import DataTable, Row, build_table
+from treehammer.web import display_formats
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
-from treehammer.web.columns import column, columns, count_columns, variant_column
-from treehammer.web.display_formats import (
-    EfficiencyExplanation,
-    day_from_number,
-    explain_efficiency,
-    format_time,
-    midnight_us,
-)
-from treehammer.web.figures.explore_query import (
-    View,
-)
+from treehammer.web.columns import column, columns, count_columns, hidden, variant_column
+from treehammer.web.figures.explore_query import View
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
-from treehammer.web.pages.common_tables import (
-    build_change_point_table,
-    build_history_table,
-    build_states_table,
-    efficiency_section,
-    list_recent_changes,
-)
-from treehammer.web.pages.site_charts import (
-    build_change_table,
-    build_door_charts,
-    build_door_table,
-    build_site_chart,
-    build_state_table,
-    fetch_door_days,
-    list_changes,
-)
+from treehammer.web.pages import common_tables, site_charts
 from treehammer.web.pages.site_standing import (
     FILTERS,
     MAX_PARTS,
     SiteQuery,
     describe_standing,
-)
-from treehammer.web.sections import (
-    Badge,
-    Bullets,
-    Figure,
-    Folded,
-    Form,
-    Group,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Styled,
-    TableSection,
-    Titled,
-    headline,
-    if_filled,
-    quiet,
-    table_of_values,
 )
 
 _ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
@@ -124,11 +82,7 @@ MAX_EXPLAINED = 100
     ),
 )
 def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
-    """Build the page of a site.
-
-    Raises:
-        NothingToDoError: the site has never measured anything.
-    """
+    """Build the page of a site; one that has never measured anything is refused."""
     store, site = request.store, request.query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
@@ -139,44 +93,60 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     sums = peer_sums.fetch_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
-    points = _compare_over_time(sums.dailies, query)
+    points = peer_comparison.compare_over_time(
+        sums.dailies, site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
+    )
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
-    door_days = fetch_door_days(store, query)
+    door_days = site_charts.fetch_door_days(store, query)
+    history = site_history.fetch_history(store, site, *query.day_numbers)
+    earlier = site_history.has_measured_before(store, site, query.day_numbers[0])
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        **_history_tables(store, query),
-        "door_days": build_door_table(door_days),
+        "state": site_charts.build_state_table(history, earlier=earlier),
+        "changes": site_charts.build_change_table(history),
+        "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
         **_state_tables(store, site),
     }
-    charts = build_door_charts(door_days, tables["changes"].rows, query)
+    charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
     sections = (
         _list_states(tables["states"].rows),
-        headline(_explain_last_day(store, site, tables)),
-        headline(standing.sentence),
-        Links([Link(*pair) for pair in _link_to_explore(store, query)]),
+        ui.headline(_explain_last_day(store, site, tables)),
+        ui.headline(standing.sentence),
+        ui.Links([ui.Link(*pair) for pair in _link_to_explore(store, query)]),
         _build_form(query, works),
         _compare_with_similar(
-            query, tables, build_site_chart(points, tables["changes"].rows, query)
+            query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
-        _list_steps(tables["changepoints"]),
-        efficiency_section(explanation),
+        ui.Titled(
+            "Slower or faster since",
+            tables["changepoints"],
+            ui.quiet(
+                "Steps of the last 90 days, regardless of the filters above; see ",
+                ui.Link("all changes", link_to("changes")),
+                ".",
+            ),
+            anchor="since",
+        )
+        if tables["changepoints"].rows
+        else None,
+        common_tables.efficiency_section(explanation),
         _describe_doors(tables, charts),
-        Titled("State", if_filled(tables["state_changes"]), anchor="states"),
-        Titled(
+        ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states"),
+        ui.Titled(
             "Outcomes",
             tables["outcomes"],
-            quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
+            ui.quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
             anchor="outcomes",
         ),
-        Titled(
+        ui.Titled(
             "Workloads",
-            TableSection(_build_work_matrix(works), exported=tables["works"]),
+            ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
             anchor="work",
         ),
     )
@@ -185,125 +155,110 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         sections,
         tuple(tables.values()),
         {"standing": standing.sentence, "explanation": explanation.sentences},
-        crumbs=[Link("Sites", link_to("sites"))],
+        crumbs=[ui.Link("Sites", link_to("sites"))],
     )
 
 
-def _list_states(states: Sequence[Row]) -> Bullets:
+def _list_states(states: Sequence[Row]) -> ui.Bullets:
     """List the current states; states that share an explanation have it once."""
     items, previous = [], ""
     for state in states:
         explanation = state["explanation"] if state["explanation"] != previous else ""
         previous = state["explanation"]
-        evidence = Link("evidence", link_to("state-change", change=state["id"]))
-        since = f" {state['of']}, since {format_time(state['since_us'])} by {state['cause']}: "
+        evidence = ui.Link("evidence", link_to("state-change", change=state["id"]))
+        time = display_formats.format_time(state["since_us"])
+        since = f" {state['of']}, since {time} by {state['cause']}: "
         text = f"{since}{state['reason']}{explanation and f'. {explanation}'} ("
-        items.append(Paragraph(Badge(state["state"]), text, evidence, ")"))
-    return Bullets(items, "states")
+        items.append(ui.Paragraph(ui.Badge(state["state"]), text, evidence, ")"))
+    return ui.Bullets(items, "states")
 
 
-def _build_form(query: SiteQuery, works: Sequence[Workload]) -> Form:
+def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
     filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
     metrics = {name: head_column(name) for name in ROLLUP_METRICS}
-    return Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
+    return ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
 
 
 def _compare_with_similar(
     query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
-) -> Titled:
+) -> ui.Titled:
     """Compare the site with similar ones: over time, by parts of the difference, and by conditions."""
     metric = METRICS_BY_NAME[query.metric]
     unit = f" In {metric.unit}." if metric.unit not in ("", "1") else ""
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
-    about = Paragraph(Styled(metric.meaning, tooltip=metric.name), unit, better)
-    return Titled(
+    about = ui.Paragraph(ui.Styled(metric.meaning, tooltip=metric.name), unit, better)
+    return ui.Titled(
         "Comparison with similar sites",
         about,
-        *(
-            _detail_comparison(query, tables, chart)
-            if tables["series"].rows
-            else [_explain_no_measurements(query)]
-        ),
+        *_detail_comparison(query, tables, chart),
         anchor="comparison",
     )
 
 
 def _detail_comparison(
     query: SiteQuery, tables: Mapping[str, DataTable], chart: LineChart | None
-) -> Iterator[Section | None]:
+) -> Iterator[ui.Section | None]:
+    if not tables["series"].rows:
+        matched, remedy = (
+            (" match the filters", ", or “all” in the filters") if query.filters else ("", "")
+        )
+        yield ui.Paragraph(
+            f"No good measurements with {title_column(query.metric)} in this period{matched}. Choose "
+            f"a longer period{remedy}."
+        )
+        return
     if chart:
-        marks = [" Numbered lines are ", Link("changes", "#changed"), "."]
-        yield Figure(
+        marks = [" Numbered lines are ", ui.Link("changes", "#changed"), "."]
+        yield ui.Figure(
             "trend",
             chart,
-            Paragraph(
+            ui.Paragraph(
                 "Difference from the median of similar sites on the same work in per cent, by "
-                f"{'week' if query.is_weekly else 'day'} (UTC), from {query.first} to {query.last}, so "
+                f"{'week' if query.is_weekly else 'day'} (UTC), from {query.first} to {query.to}, so "
                 "that another mix of work is no change; bars are the RMS of executions around the mean "
                 "of their own work.",
                 *(marks if tables["changes"].rows else ()),
             ),
         )
     else:
-        yield Paragraph(
+        yield ui.Paragraph(
             "No other site did the same work in this period, so there is no comparison. Choose a "
             "longer period, or run the same test at other sites."
         )
     if tables["parts"].rows:
         yield tables["parts"]
-        yield quiet(
+        yield ui.quiet(
             "Parts of one kind add up to the difference. A part is large when it differs much, or is "
             "much of the work."
         )
-    yield if_filled(tables["contrasts"])
-    yield Folded("How similar sites are chosen", quiet(peer_comparison.SIMILAR_SITES_TEXT))
-    yield table_of_values(tables["series"])
+    yield ui.if_filled(tables["contrasts"])
+    yield ui.Folded("How similar sites are chosen", ui.quiet(peer_comparison.SIMILAR_SITES_TEXT))
+    yield ui.table_of_values(tables["series"])
 
 
-def _explain_no_measurements(query: SiteQuery) -> Paragraph:
-    matched, remedy = (
-        (" match the filters", ", or “all” in the filters") if query.filters else ("", "")
-    )
-    return Paragraph(
-        f"No good measurements with {title_column(query.metric)} in this period{matched}. Choose a "
-        f"longer period{remedy}."
-    )
-
-
-def _list_steps(changepoints: DataTable) -> Titled | None:
-    note = quiet(
-        "Steps of the last 90 days, regardless of the filters above; see ",
-        Link("all changes", link_to("changes")),
-        ".",
-    )
-    if not changepoints.rows:
-        return None
-    return Titled("Slower or faster since", changepoints, note, anchor="since")
-
-
-def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> Titled:
+def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> ui.Titled:
     figures = [
-        Figure(f"doors-{number}", chart, chart.title, is_caption_first=True)
+        ui.Figure(f"doors-{number}", chart, chart.title, is_caption_first=True)
         for number, chart in enumerate(charts, 1)
     ]
-    by_door = Titled(
+    by_door = ui.Titled(
         "Time by door",
-        Group("charts", *figures),
-        quiet(
+        ui.Group("charts", *figures),
+        ui.quiet(
             "Each kind of work is compared with its own mean over all doors and days shown, so another "
             "mix of work is no change. Numbered lines are changes of a server's version."
         ),
-        table_of_values(tables["door_days"]),
+        ui.table_of_values(tables["door_days"]),
         anchor="doordays",
         level=3,
     )
-    return Titled(
+    return ui.Titled(
         "Doors and middleware",
         tables["state"],
-        Titled(
+        ui.Titled(
             "Changes",
             tables["changes"],
-            quiet(
+            ui.quiet(
                 "Derived from the last complete measurement of each variant on each day. A change is a "
                 "difference from the previous measured day; days without a report are skipped."
             ),
@@ -315,23 +270,15 @@ def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]
     )
 
 
-def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
-    """Build the tables of doors, releases and nodes, and of their changes."""
-    history = site_history.fetch_history(store, query.site, *query.day_numbers)
-    measured_earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
-    return {
-        "state": build_state_table(history, earlier=measured_earlier),
-        "changes": build_change_table(list_changes(history)),
-    }
-
-
 def _state_tables(store: Store, site: str) -> dict[str, DataTable]:
     """Build the tables of states, their changes, and change points of daily series."""
     changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
     return {
-        "states": build_states_table(list_standing_states(store, site, doors=True)),
-        "state_changes": build_history_table(changes),
-        "changepoints": build_change_point_table(list_recent_changes(store, site=site)),
+        "states": common_tables.build_states_table(list_standing_states(store, site, doors=True)),
+        "state_changes": common_tables.build_history_table(changes),
+        "changepoints": common_tables.build_change_point_table(
+            common_tables.list_recent_changes(store, site=site)
+        ),
     }
 
 
@@ -342,35 +289,24 @@ def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) 
         return ""
     day = date.fromisoformat(days[0]["day"])
     explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
-    explained = explain(store, site, Period.of_day(midnight_us(day)))
+    explained = explain(store, site, Period.of_day(display_formats.midnight_us(day)))
     return f"On {day}: {explained}" if explained else ""
 
 
-def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
+def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyExplanation:
     """Explain the site's newest measurements of the last days shown."""
     rows = site_history.fetch_newest_solo(
         store, query.site, query.recent_day_numbers, MAX_EXPLAINED, DIAGNOSIS_COLUMNS
     )
-    days = f"from {query.recent_first} to {query.last}"
+    days = f"from {query.recent_first} to {query.to}"
     note = f"The newest {MAX_EXPLAINED} at most, {days}, ignoring the filters."
-    return explain_efficiency(query.site or "Work without a site", rows, note)
-
-
-def _compare_over_time(dailies: WorkSums, query: SiteQuery) -> list[PeerComparison]:
-    """Compare the site with similar sites, per day or per week."""
-    return peer_comparison.compare_over_time(
-        dailies, query.site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
-    )
+    return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
 
 
 def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]]:
     """Link to Explore with the page's metric, filters and days."""
-    filters: dict[str, Any] = query.work_filters
-    filters |= {"site": query.site, "from": str(query.first), "to": str(query.last)}
-    if chosen := query.filters.get("variant"):
-        filters["variant"] = (
-            site_history.list_recorded_variants(store, [chosen], query.site) or chosen
-        )
+    filters = query.find_recorded_filters(store)
+    filters |= {"site": query.site, "from": str(query.first), "to": str(query.to)}
     metric = {"metric": query.metric}
     for title, view in (
         (f"{head_column(query.metric)} by variant", {**metric, "by": VARIANT_COLUMN}),
@@ -394,34 +330,24 @@ def _filter_options(
 
 
 def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
-    rows = [
-        {
-            query.time_column: day_from_number(point.time).isoformat(),
-            "measurements": point.count,
-            "mean": point.mean,
-            "compared": point.compared_count,
-            "own": point.own_mean,
-            "rms": point.rms,
-            "error": point.standard_error,
-            "median": point.peer_median,
-            "difference": point.difference,
-            "sites": point.peer_count,
-        }
-        for point in points
-    ]
     listed = (
-        column(query.time_column, "week of" if query.time_column == WEEK else "day (UTC)"),
-        column("measurements", "timed and good"),
+        column(
+            query.time_column,
+            "week of" if query.is_weekly else "day (UTC)",
+            value=lambda point: display_formats.day_from_number(point.time).isoformat(),
+        ),
+        column("measurements", "timed and good", value="count"),
         column("mean", "mean of all", is_number=True),
-        column("compared", is_number=True),
-        column("own", "their mean", is_number=True),
+        column("compared", is_number=True, value="compared_count"),
+        column("own", "their mean", is_number=True, value="own_mean"),
         column("rms", "± RMS", is_number=True),
-        *hidden_columns("error"),
-        column("median", "median of similar sites", is_number=True),
-        *columns("difference", "sites"),
+        hidden("error", value="standard_error"),
+        column("median", "median of similar sites", is_number=True, value="peer_median"),
+        column("difference"),
+        column("sites", value="peer_count"),
     )
     caption = f"{head_column(query.metric)} by {query.time_column}, and the median of similar sites"
-    return DataTable("series", caption, listed, rows)
+    return build_table("series", caption, listed, points)
 
 
 def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
@@ -432,7 +358,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {
-            "day": day_from_number(int(group.by[DAY] or 0)).isoformat(),
+            "day": display_formats.day_from_number(int(group.by[DAY] or 0)).isoformat(),
             "status": DayOutcomes.from_outcomes(group.outcomes).status.value,
             **{name: group.outcomes.get(name, 0) for name in (*_COMPLETED, *classes)},
         }
@@ -490,12 +416,11 @@ def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
-    rows = [{name: getattr(work, name) for name in Workload.__annotations__} for work in works]
     variants = label_variants((work.variant for work in works), hide_release=True)
     listed = (
         column("test"),
         variant_column(variants),
-        *hidden_columns("variant_label"),
+        hidden("variant_label"),
         *columns("root", "dataset", "door", "protocol"),
     )
-    return DataTable("work", "Everything measured here", listed, rows, note=variants.note)
+    return build_table("work", "Everything measured here", listed, works, note=variants.note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -21,8 +21,9 @@ from treehammer.sql.read.peer_sums import PartSums, PeerSums, WorkKey, WorkSums
 from treehammer.sql.read.query_model import DAY, WEEK, Condition, FigureQuery, Moments, Selection
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
+from treehammer.web.columns import column, hidden
 from treehammer.web.display_formats import (
     DisplayUnit,
     aligned_format,
@@ -81,14 +82,7 @@ class SiteQuery(WindowQuery):
     )
 
     def normalize_variant(self, works: Sequence[Workload]) -> SiteQuery:
-        """Return the query with its variant for any release.
-
-        Args:
-            works: of the site; their variants need not be JSON objects.
-
-        Raises:
-            ConfigError: the variant is invalid.
-        """
+        """Return the query with its variant for any release; a variant that is none is refused."""
         variant = self.variant
         if not variant:
             return self
@@ -110,34 +104,32 @@ class SiteQuery(WindowQuery):
         return self.window[0]
 
     @property
-    def last(self) -> date:
-        """Last day."""
-        return self.to
-
-    @property
-    def day_count(self) -> int:
-        """Number of days."""
-        return len(self.window)
-
-    @property
     def day_numbers(self) -> tuple[int, int]:
         """First and last day as database day numbers."""
-        return day_number(self.first), day_number(self.last)
+        return day_number(self.first), day_number(self.to)
 
     @property
     def recent_first(self) -> date:
         """First of the newest days, whose single measurements are read."""
-        return self.last - timedelta(days=min(self.day_count, RECENT_DAYS) - 1)
+        return self.to - timedelta(days=min(len(self.window), RECENT_DAYS) - 1)
 
     @property
     def recent_day_numbers(self) -> tuple[int, int]:
         """First and last of the newest days."""
-        return day_number(self.recent_first), day_number(self.last)
+        return day_number(self.recent_first), day_number(self.to)
 
     @property
     def work_filters(self) -> dict[str, str]:
         """Column of the workload -> its only value."""
         return {FILTERS[name]: text for name, text in self.filters.items()}
+
+    def find_recorded_filters(self, store: Store) -> dict[str, Any]:
+        """Find the values of the workload's columns; of a variant those recorded with any release."""
+        filters: dict[str, Any] = dict(self.work_filters)
+        if self.variant:
+            recorded = site_history.list_recorded_variants(store, [self.variant], self.site)
+            filters[VARIANT_COLUMN] = tuple(recorded) or self.variant
+        return filters
 
     @property
     def is_weekly(self) -> bool:
@@ -147,7 +139,7 @@ class SiteQuery(WindowQuery):
     @property
     def time_column(self) -> str:
         """Column of time whose values are points: day or week."""
-        return WEEK if self.day_count >= WEEKLY_FROM_DAYS else DAY
+        return WEEK if len(self.window) >= WEEKLY_FROM_DAYS else DAY
 
 
 @dataclass(frozen=True)
@@ -172,33 +164,34 @@ class StandingView:
 
     def build_contrast_table(self) -> DataTable:
         """Build the table of conditions that differ at better sites."""
-        columns = (
-            TableColumn("condition", "condition"),
-            TableColumn("own", "here", ", ".join, is_long=True),
-            TableColumn("others", "at better sites", _format_values, is_long=True),
-            TableColumn(
+        listed = (
+            column("condition", value="title"),
+            column("own", "here", format_value=", ".join, is_long=True, value="site_values"),
+            column(
+                "others",
+                "at better sites",
+                format_value=_format_values,
+                is_long=True,
+                value=lambda contrast: dict(contrast.peer_counts),
+            ),
+            column(
                 "differing",
                 "sites that differ",
                 format_row=lambda row: f"{row['differing']} of {row['known']}",
                 is_number=True,
             ),
-            TableColumn("known", hidden=True),
+            hidden("known", value="reporting"),
         )
-        rows = [
-            {
-                "condition": contrast.title,
-                "own": list(contrast.site_values),
-                "others": dict(contrast.peer_counts),
-                "differing": contrast.differing,
-                "known": contrast.reporting,
-            }
-            for contrast in self.contrasts
-        ]
         named = ", ".join(self.better_sites)
         note = f"Compared with {named}: the best sites by the same work. A difference is not yet a cause."
-        empty = "In no known condition do most of the better sites differ."
-        caption = "What differs at better sites"
-        return DataTable("contrasts", caption, columns, rows, empty, note if rows else "")
+        return build_table(
+            "contrasts",
+            "What differs at better sites",
+            listed,
+            self.contrasts,
+            empty_text="In no known condition do most of the better sites differ.",
+            note=note if self.contrasts else "",
+        )
 
     def build_table(self, limit: int | None) -> DataTable:
         """Build the table of the parts, with at most so many of each kind."""
@@ -210,27 +203,21 @@ class StandingView:
             TableColumn("kind", "by", title_column),
             TableColumn("name", "name", is_long=True),
             TableColumn("share", "part of the difference", format_per_cent, is_number=True),
-            TableColumn("difference", "own difference", format_per_cent, is_number=True),
+            column("difference", "own difference"),
             TableColumn("own", "mean", write, is_number=True),
             TableColumn("median", "median of the same work", write, is_number=True),
-            TableColumn("measurements", "measurements", is_number=True),
-            TableColumn("place", hidden=True),
+            column("measurements"),
+            hidden("place"),
         )
         caption = f"Parts of the difference in {self.title}"
-        hidden = len(self.rows) - len(displayed)
-        omitted_note = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
+        omitted = len(self.rows) - len(displayed)
+        omitted_note = f"{omitted} smaller parts are in CSV and JSON." if omitted else ""
         note = " ".join(filter(None, (self.measured_note, omitted_note)))
         return DataTable("parts", caption, columns, displayed, "Nothing to split.", note)
 
 
 def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> StandingView:
-    """Compare a site with all others over the whole period.
-
-    Args:
-        store: the database.
-        query: parameters of the page.
-        peers: sums in these days, of all sites that did the site's work.
-    """
+    """Compare a site over the whole period with all others that did its work."""
     sums = peers.totals
     comparisons = peer_comparison.compare_sites(sums)
     standing = peer_comparison.rank_site(
@@ -252,7 +239,12 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
             sentences.append(_describe_begin(peers.dailies, query, standing))
             sentences.append(_suggest_action(main_part))
     better_sites = standing.better_sites[:MAX_BETTER_SITES]
-    contrasts = _contrast_sites(store, query, better_sites) if better_sites else []
+    contrasts: list[ConditionContrast] = []
+    if better_sites:
+        sites = [query.site, *better_sites]
+        conditions = site_history.fetch_conditions(store, sites, *query.day_numbers)
+        better = [conditions[site] for site in better_sites if site in conditions]
+        contrasts = peer_comparison.contrast_conditions(conditions.get(query.site, {}), better)
     is_recent = query.recent_first > query.first
     measured = any(row["kind"] in _MEASURED for row in rows)
     note = f"Hosts and CPU models are those from {query.recent_first} on."
@@ -264,16 +256,6 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
         better_sites,
         note if is_recent and measured else "",
     )
-
-
-def _contrast_sites(
-    store: Store, query: SiteQuery, better_sites: Sequence[str]
-) -> list[ConditionContrast]:
-    conditions = site_history.fetch_conditions(
-        store, [query.site, *better_sites], *query.day_numbers
-    )
-    better_conditions = [conditions[site] for site in better_sites if site in conditions]
-    return peer_comparison.contrast_conditions(conditions.get(query.site, {}), better_conditions)
 
 
 def _format_values(values: Mapping[str, int]) -> str:
@@ -305,7 +287,7 @@ def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding)
 
     def count_weeks(day: int) -> int:
         # Times are above 0.
-        return 1 + (query.last - day_from_number(day)).days // 7
+        return 1 + (query.to - day_from_number(day)).days // 7
 
     weeks = {
         week.time: week.difference / standing.difference
@@ -316,7 +298,7 @@ def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding)
     bad = [week for week in weeks if good is None or week < good]
     if not bad:
         return "Not in the last week."
-    begin = max(query.first, query.last - timedelta(days=7 * max(bad) - 1))
+    begin = max(query.first, query.to - timedelta(days=7 * max(bad) - 1))
     return f"So in all weeks from {begin} on." if good is None else f"So since the week of {begin}."
 
 

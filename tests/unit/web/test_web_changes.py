@@ -44,7 +44,7 @@ from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
-from treehammer.web.pages import overview_changes
+from treehammer.web.pages import overview_days
 
 NOW = datetime.now(UTC)
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -363,7 +363,7 @@ def test_status_is_compared_with_previous_measured_day(
 
 
 def test_quiet_sites_share_a_sentence(pages: ServiceThread) -> None:
-    sites = [f"S{number}" for number in range(overview_changes.MAX_QUIET_SITES + 3)]
+    sites = [f"S{number}" for number in range(overview_days.MAX_QUIET_SITES + 3)]
     add(pages, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
     start = f"No measurements since {format_day(2)}: "
     assert load_changes(pages) == [f"{start}{', '.join(sites)}."]
@@ -425,7 +425,7 @@ def test_new_campaigns_are_listed_by_name(pages: ServiceThread) -> None:
 
 
 def test_changes_are_sorted_by_severity_and_folded(pages: ServiceThread) -> None:
-    for number in range(overview_changes.MAX_CHANGES):
+    for number in range(overview_days.MAX_CHANGES):
         add(pages, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
     add(pages, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
     add(
@@ -441,13 +441,13 @@ def test_changes_are_sorted_by_severity_and_folded(pages: ServiceThread) -> None
         "BAD",
         "QUIET",
         "WORSE",
-        *(f"W{n}" for n in range(overview_changes.MAX_CHANGES)),
+        *(f"W{n}" for n in range(overview_days.MAX_CHANGES)),
         "GOOD",
         new,
     ]
     assert pages.read("/").list_texts("summary")[0] == "6 more"
     at_once, folded = pages.load_page("/").split('class="changes"')[1:3]
-    assert at_once.count("<li>") == overview_changes.MAX_CHANGES
+    assert at_once.count("<li>") == overview_days.MAX_CHANGES
     assert folded.split("</ul>", 1)[0].count("<li>") == 6
 
 

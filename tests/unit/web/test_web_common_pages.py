@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.robotparser import RobotFileParser
@@ -347,6 +349,14 @@ def test_prometheus_metrics_equal_database(filled_service: ServiceThread) -> Non
 def test_campaign_page_shows_time_of_states(filled_service: ServiceThread) -> None:
     html = filled_service.load_page("/campaigns/running")
     assert "their latest event is from 20" in html
+
+
+def test_unchanged_progress_is_not_sent_again(filled_service: ServiceThread) -> None:
+    (address,) = re.findall(r'hx-get="(.*?)"', filled_service.load_page("/campaigns/running"))
+    answer = filled_service.client.get(f"/campaigns/running{unescape(address)}", headers=BROWSER)
+    assert (answer.status_code, answer.content) == (204, b"")
+    other = filled_service.client.get("/campaigns/running?part=progress&shown=0", headers=BROWSER)
+    assert other.status_code == 200
 
 
 def test_unexpected_error_is_hidden(

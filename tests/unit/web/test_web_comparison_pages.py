@@ -15,6 +15,7 @@ from page_contents import list_marks, load_charts, read_tables
 from polling import wait_until
 from service_thread import ServiceThread, run_service
 
+from treehammer.analysis.comparison import compared_sides
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.series_changes import CounterChange
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
@@ -25,7 +26,7 @@ from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.pages import compare_query, comparison_list_page
+from treehammer.web.pages import comparison_list_page
 from treehammer.web.pages.effect_matrix import matrix_of_counters, matrix_of_verdicts
 
 RELEASES = ("6.38.00", "6.40.00")
@@ -289,7 +290,7 @@ def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None
 def test_too_many_measurements_are_refused(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_query, "MAX_READ", 10)
+    monkeypatch.setattr(comparison_list_page, "MAX_READ", 10)
     monkeypatch.setattr(comparison_list_page, "MAX_BACKGROUND_READ", 20)
     answer = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
     assert answer.status_code == 400
@@ -300,15 +301,17 @@ def test_too_many_measurements_are_refused(
 def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Every comparison runs in the background, and only once the event is set."""
     event = threading.Event()
-    compare = compare_query.compare_now
+    compare = compared_sides.compare_now
 
     def compare_later(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["max_read"]:
+            return compare(*args, **kwargs)
         kwargs["on_progress"](7)
         assert event.wait(60)
         kwargs["on_progress"](8)
         return compare(*args, **kwargs)
 
-    monkeypatch.setattr(compare_query, "MAX_READ", 10)
+    monkeypatch.setattr(comparison_list_page, "MAX_READ", 10)
     monkeypatch.setattr(comparison_list_page, "compare_now", compare_later)
     yield event
     event.set()

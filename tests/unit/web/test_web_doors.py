@@ -9,8 +9,8 @@ from measurement_factory import make_measurement
 from page_contents import list_marks, load_charts
 from service_thread import ServiceThread
 
+from treehammer.analysis.descriptive.door_comparison import is_kind_of_read
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.web.pages.doors_page import is_kind_of_read
 
 ALL = "from=&to="
 SPARSE, FULL = '{"branches":0.02}', '{"branches":1.0}'
@@ -91,4 +91,5 @@ def test_explore_links_the_answer(pages: ServiceThread) -> None:
     ],
 )
 def test_reads_are_told_by_their_branches(variant: str, few: bool, all_: bool) -> None:
-    assert (is_kind_of_read(variant, "few"), is_kind_of_read(variant, "all")) == (few, all_)
+    assert is_kind_of_read(variant, is_sparse=True) == few
+    assert is_kind_of_read(variant, is_sparse=False) == all_

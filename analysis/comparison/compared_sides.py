@@ -1,0 +1,200 @@
+"""Comparison of two values of an axis, or of two selections, without storing it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from treehammer.analysis.comparison.comparison_result import add_changes, add_setups, find_measured
+from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS, DetailedSample
+from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
+from treehammer.analysis.statistics.sample import SELECTION_AXIS, Sample, find_axis_value
+from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.read import figure_sql
+from treehammer.sql.read.query_model import ALL_MEASUREMENTS, Condition, FigureQuery, Selection
+from treehammer.sql.read.reader import ResultsReader
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
+
+#: Compared axis -> locations that a series still has; all other axes keep site and door.
+_SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
+
+
+@dataclass(frozen=True)
+class ComparedSides:
+    """Two sides to compare, as typed.
+
+    Attributes:
+        axis: the axis; of two selections :data:`.SELECTION_AXIS`.
+        a: value of the axis on side A, the reference.
+        b: value of the axis on side B.
+        delta: effects (in ln) within ±delta count as none.
+        selection: measurements of both sides.
+        conditions: further conditions on either side alone.
+    """
+
+    axis: str
+    a: str
+    b: str
+    delta: float
+    selection: Selection
+    conditions: tuple[tuple[Condition, ...], tuple[Condition, ...]]
+
+    @property
+    def selections(self) -> list[Selection]:
+        """Selections of both sides; a single one if the sides are values of an axis."""
+        both = self.selection
+        sides = [
+            replace(both, conditions=(*both.conditions, *further)) for further in self.conditions
+        ]
+        if self.axis == SELECTION_AXIS and sides[0] == sides[1]:
+            raise ConfigError(
+                "both sides select the same measurements", hint="Give different conditions."
+            )
+        return list(dict.fromkeys(sides))
+
+    def make_query(self, a: Any, b: Any) -> ComparisonQuery:
+        """Make the comparison of two measured values."""
+        # scipy takes a third of a second to load, so load it only here.
+        from treehammer.analysis.comparison.comparison import ComparisonQuery
+
+        return ComparisonQuery(self.axis, a, b, self.delta, self.selection, *self.conditions)
+
+
+class TooManyMeasurementsError(ConfigError):
+    """A comparison would read too much for one request: up to ``count`` measurements."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"this comparison would read up to {count:,} measurements")
+        self.count = count
+
+
+def compare_now(
+    store: ResultsReader,
+    sides: ComparedSides,
+    *,
+    max_read: int | None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Comparison:
+    """Compute a comparison without storing it.
+
+    ``on_progress`` is called with the number of measurements read, now and then.
+
+    Raises:
+        TooManyMeasurementsError: it would read more than ``max_read`` measurements.
+        ConfigError: a side is invalid.
+        NothingToDoError: a side has no measurements, or nothing is comparable.
+    """
+    from treehammer.analysis.comparison.comparison import compare_samples
+
+    if max_read is not None:
+        _require_few_measurements(store, sides, max_read)
+    loaded: list[list[DetailedSample]] = []
+    for selection in sides.selections:
+
+        def report(read: int, before: int = sum(map(len, loaded))) -> None:
+            on_progress(before + read)
+
+        loaded.append(_load_samples(store, selection, report))
+    if sides.axis == COMMIT_AXIS:
+        loaded = [add_setups(store, side) for side in loaded]
+    label_sides = _label_by_selection if sides.axis == SELECTION_AXIS else _select_by_value
+    query, detailed = label_sides(sides, loaded)
+    samples = [item.sample for item in detailed]
+    comparison = compare_samples(samples, query, now_us=time.time_ns() // 1000)
+    verdicts = {row.verdict for row in comparison.of_series}
+    if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
+        _require_other_axis(query, samples)
+    return add_changes(comparison, detailed).comparison
+
+
+def _require_few_measurements(store: ResultsReader, sides: ComparedSides, max_read: int) -> None:
+    with store.connection() as connection:
+        count = sum(
+            figure_sql.estimate_max_measurements(
+                connection, FigureQuery(selection=selection, kind=None)
+            )
+            for selection in sides.selections
+        )
+    if count > max_read:
+        raise TooManyMeasurementsError(count)
+
+
+def _load_samples(
+    store: ResultsReader, selection: Selection, on_progress: Callable[[int], None]
+) -> list[DetailedSample]:
+    try:
+        rows = load_headline_rows(store, selection, DETAIL_COLUMNS, on_progress)
+        rows += load_earlier_checksums(store, rows, DETAIL_COLUMNS)
+        samples = [DetailedSample.from_row(row) for row in rows]
+    except (ValueError, AttributeError) as error:
+        # Measurements uploaded by other programs may hold any text.
+        raise ConfigError(
+            f"the variant of a measurement is not a JSON object ({error})",
+            hint="Exclude such measurements with a condition.",
+        ) from error
+    if not samples and selection == ALL_MEASUREMENTS:
+        raise NothingToDoError("there are no measurements yet")
+    if not samples:
+        raise NothingToDoError(f"no measurements match {selection}")
+    return samples
+
+
+def _label_by_selection(
+    sides: ComparedSides, loaded: Sequence[Sequence[DetailedSample]]
+) -> tuple[ComparisonQuery, list[DetailedSample]]:
+    """Label the samples of either selection with its conditions."""
+    names = [" and ".join(map(str, side)) or "all" for side in sides.conditions]
+    labeled = [
+        replace(item, sample=replace(item.sample, side=name))
+        for name, side in zip(names, loaded, strict=True)
+        for item in side
+    ]
+    return sides.make_query(*names), labeled
+
+
+def _select_by_value(
+    sides: ComparedSides, loaded: Sequence[Sequence[DetailedSample]]
+) -> tuple[ComparisonQuery, list[DetailedSample]]:
+    """Take from each side the samples with its value of the axis; commits may be abbreviated."""
+    values = []
+    for text, side in ((sides.a, loaded[0]), (sides.b, loaded[-1])):
+        samples = [item.sample for item in side]
+        measured = {commit for sample in samples if (commit := sample.commit)}
+        is_commit = sides.axis == COMMIT_AXIS
+        value = (find_measured(text, measured) if is_commit else "") or text
+        values.append(find_axis_value(samples, sides.axis, value))
+    query = sides.make_query(*values)
+    if len(loaded) == 1:
+        return query, list(loaded[0])
+    return query, [
+        item
+        for side, value in zip(loaded, values, strict=True)
+        for item in side
+        if item.sample.axis_value(sides.axis) == value
+    ]
+
+
+def _require_other_axis(query: ComparisonQuery, samples: Sequence[Sample]) -> None:
+    """Refuse sides whose conditions select different sites or doors: a series has one of each."""
+    a, b = (
+        [sample for sample in samples if sample.axis_value(query.axis) == value]
+        for value in (query.a, query.b)
+    )
+    for column in _SERIES_LOCATIONS.get(query.axis, ("site", "door")):
+        where_a, where_b = (
+            {condition for condition in side if condition.column == column}
+            for side in (query.where_a, query.where_b)
+        )
+        is_selected = where_a and where_b and where_a != where_b
+        if is_selected and {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
+            raise ConfigError(
+                f"no series is on both sides, as each series has a single {column}",
+                hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",
+            )
