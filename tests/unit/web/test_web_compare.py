@@ -38,7 +38,7 @@ from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.pages import compare_query
+from treehammer.web.pages import comparison_list_page
 
 PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE_TEXTS[0])
@@ -217,7 +217,7 @@ def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> No
 def test_unmeasured_sides_are_refused_before_reading(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_query, "compare_now", None)
+    monkeypatch.setattr(comparison_list_page, "compare_now", None)
     for axis, known in (("root", "6.40.00"), ("site", "SITE_A")):
         text = filled_service.read(f"/compare?axis={axis}&a={known}&b=nonsense", 404).text
         assert f"No measurement has {axis}=nonsense. Values present:" in text
