@@ -23,6 +23,7 @@ from treehammer.analysis.comparison.conclusion import (
     describe_headline,
 )
 from treehammer.analysis.comparison.verdict_text import comparison_title
+from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
@@ -242,7 +243,9 @@ def _build_state_section(
     groups: dict[tuple[str, str], list[StatusChangeRow]] = {}
     for row in worst:
         present = standing.get((row.subject_kind, row.site), row.state)
-        groups.setdefault((str(row.evidence.explanation or row.id), present), []).append(row)
+        # A central event is one fact, however many sites it hits.
+        other = row.cause if row.cause == CENTRAL_CAUSE else row.id
+        groups.setdefault((str(row.evidence.explanation or other), present), []).append(row)
     lines = [
         DigestLine(_describe_states(rows, present), f"/state-changes/{quote(rows[0].id, safe='')}")
         for (_, present), rows in groups.items()

@@ -40,8 +40,9 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
+from treehammer.sql.watch.state_history import record_evaluation
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.pages import overview_days
@@ -535,6 +536,29 @@ def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) ->
     row = answer["tables"]["verdicts"][0]
     assert row["headline"] == "CPU: 1 same by host"
     assert (row["over_sites"], row["by_site"]) == ({"not enough data": 1}, {"same": 1})
+
+
+def test_digest_lists_a_central_event_once(pages: ServiceThread) -> None:
+    now_us = time.time_ns() // 1000
+    changes = [
+        StatusChangeRow(
+            id="",
+            subject_kind="site",
+            site=site,
+            state="warning",
+            previous="ok",
+            since_us=now_us,
+            decided_us=now_us,
+            cause="central",
+            reason=f"central: 5 of 5 sites turned critical ({number} of 12 failed)",
+        )
+        for number, site in enumerate("ABCDE")
+    ]
+    rules = RuleSetRow("0123456789ab", "{}", 0, now_us)
+    record_evaluation(pages.store, before=None, rule_set=rules, superseded=(), changes=changes)
+    (section, *_) = load_digest(pages.store, this_week(display_formats.today())).sections
+    (line,) = section.lines
+    assert line.text.startswith("A (jobs), B (jobs), C (jobs) and 2 more: warning since")
 
 
 def test_digest_of_a_monday_is_that_of_the_week_before() -> None:
