@@ -124,15 +124,18 @@ FAILURES_BY_STATUS: Mapping[int, str] = {
 }
 #: Number of a server's error in messages of XRootD's clients, and of a response in those of curl.
 _XROOTD_ERROR = re.compile(r"\[(30\d\d)\]")
-_HTTP_STATUS = re.compile(r"returned error: (\d{3})")
-#: Messages of xrdcp, curl and the operating system; the first that occurs decides.
+_HTTP_STATUS = re.compile(r"(?:returned error|ClientResponseError): (\d{3})")
+#: Messages of xrdcp, curl, ROOT, uproot and the operating system; the first that occurs decides.
 _MESSAGES: Sequence[Tuple[str, str]] = (
     ("credential", r"auth failed|certificate|unable to .*credential"),
     ("timeout", r"timed? ?out|operation expired"),
     ("redirect-limit", r"redirect limit"),
     ("reset", r"reset by peer|broken pipe|stream error|socket error|empty reply|partial file"),
-    ("refused", r"refused|couldn't connect|failed to connect|connection error|no route"),
-    ("not-found", r"no such file"),
+    (
+        "refused",
+        r"refused|couldn't connect|failed to connect|cannot connect|connection error|no route",
+    ),
+    ("not-found", r"no such file|FileNotFoundError"),
     ("not-permitted", r"permission denied|not permitted|read-only file system"),
     ("no-space", r"no space left|quota exceeded"),
     ("wrong-data", r"checksum"),

@@ -145,6 +145,12 @@ def test_storm_without_a_dataset_is_refused() -> None:
         ("OSError: Failed to open file: [ERROR] Operation expired", "timeout"),
         ("OSError: Failed to open file: [FATAL] Redirect limit has been reached", "redirect-limit"),
         ("TNetXNGFile::Open: [FATAL] Connection error; ", "refused"),
+        ("ClientConnectorError: Cannot connect to host 127.0.0.1:21181 ssl:default", "refused"),
+        (
+            "ClientResponseError: 403, message='Forbidden', url='http://host/f2.root'",
+            "not-permitted",
+        ),
+        ("FileNotFoundError: http://host/f0.root", "not-found"),
     ],
 )
 def test_messages_of_root_and_uproot_are_classed(message: str, failure: str) -> None:
