@@ -300,6 +300,9 @@ OPERATION_FAILURES = (
     "other",
 )
 
+#: File in the payload's folder that states the last time step of a load that runs.
+LOAD_PROGRESS_NAME = "load-progress.json"
+
 #: Rows of one measurement at most: a day of 10 s steps of two operations.
 MAX_OPERATION_STEPS = 20_000
 

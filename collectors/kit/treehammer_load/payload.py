@@ -24,7 +24,7 @@ from typing import (
     Union,
 )
 
-from ...record.operation_steps import CONNECT, VANISH
+from ...record.operation_steps import CONNECT, LOAD_PROGRESS_NAME, VANISH
 from ..treehammer_kit.payload_report import PayloadReport, report_job
 from ..treehammer_kit.payload_task import PayloadError
 from .clients import make_client
@@ -253,7 +253,8 @@ class _Load:
         written = self._task.written
         if written is not None:
             observe = written.observe
-        return Recorder(self._steps, self._clients, cores=cores, observe=observe)
+        progress = os.path.join(os.getcwd(), LOAD_PROGRESS_NAME)
+        return Recorder(self._steps, self._clients, cores=cores, observe=observe, progress=progress)
 
     def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
         recorder = self._make_recorder()

@@ -5,6 +5,8 @@ Only the steps in which the generator was not the limit enter the figures.
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import threading
 import time
@@ -87,6 +89,7 @@ class Recorder:
         clients: number of clients.
         cores: cores that the generator can use without being the limit.
         observe: called with each operation that ended, and its failure.
+        progress: file that states the last step while the load runs; '' for none.
     """
 
     def __init__(
@@ -96,7 +99,9 @@ class Recorder:
         *,
         cores: int = 1,
         observe: Optional[Callable[[Flight, str], None]] = None,
+        progress: str = "",
     ) -> None:
+        self._progress = progress
         self._steps = steps
         self._clients = clients
         self._max_cpu = MAX_CPU * cores
@@ -139,8 +144,26 @@ class Recorder:
                 counts.bytes += operation.bytes
 
     def record_cpu(self, step: int, cores: float) -> None:
-        """Record the CPU seconds that the generator used per second of a step."""
+        """Record the CPU seconds that the generator used per second of a step, which has ended."""
         self._cpu[step] = cores
+        if self._progress:
+            self._write_progress(step)
+
+    def _write_progress(self, step: int) -> None:
+        """State the operations of a step that have ended; those on their way are missing."""
+        with self._lock:
+            counts = [counts for key, counts in self._counts.items() if key[0] == step]
+            document = {
+                "step": step,
+                "step_s": self._steps.step_s,
+                "done": sum(part.latency.count for part in counts),
+                "failed": sum(sum(part.failures.values()) for part in counts),
+                "bytes": sum(part.bytes for part in counts),
+            }
+        # Not synchronized with the disk, which would delay operations.
+        with open(f"{self._progress}.new", "w", encoding="utf-8") as stream:
+            json.dump(document, stream)
+        os.replace(stream.name, self._progress)
 
     @property
     def spans(self) -> Mapping[str, Tuple[float, float]]:

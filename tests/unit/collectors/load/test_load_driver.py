@@ -70,6 +70,27 @@ def test_quiet_load_is_recorded_exactly() -> None:
     assert figures["failed_share"] == figures["late_share"] == figures["limited_steps"] == 0
 
 
+def test_running_load_states_its_last_step(tmp_path: Path) -> None:
+    timer, steps = SimulatedTimer(), StepClock(1.0, 1_000_000)
+    path = tmp_path / "progress"
+    recorder = Recorder(steps, clients=1, progress=str(path))
+    driver = load_driver.LoadDriver(SimulatedStorage(timer), recorder, steps, timer, NO_CEILING)
+    documents: list[Any] = []
+    for instant in (0.5, 1.5, 2.5):
+        timer.at(
+            instant,
+            lambda: documents.append(json.loads(path.read_text()) if path.exists() else None),
+        )
+    driver.run(opens(50, 3), 3.0)
+    assert documents[0] is None
+    assert [(document["step"], document["failed"]) for document in documents[1:]] == [
+        (0, 0),
+        (1, 0),
+    ]
+    assert all(49 <= document["done"] <= 50 for document in documents[1:])
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_stall_shows_in_tail_and_does_not_delay_sending() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer, stall=(1.5, 2.5))
