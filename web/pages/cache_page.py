@@ -172,6 +172,11 @@ def format_block(kib: float) -> str:
     return f"{kib / 1024:g} MiB" if kib >= 1024 else f"{kib:g} KiB"
 
 
+def _format_column(read: str, block_kib: float) -> str:
+    """Format a short label of a column, which is narrow: ``10 % 64K``."""
+    return f"{read.removeprefix('whole ')} {format_block(block_kib).replace(' ', '')[:-2]}"
+
+
 def _format_condition(condition: tuple[str, float]) -> str:
     state, latency = condition
     return f"{state}, {latency:g} ms away" if latency else f"{state}, no added distance"
@@ -222,33 +227,35 @@ def _lay_out_curves(comparison: CacheComparison) -> FigureLayout:
 def _lay_out_cost(comparison: CacheComparison) -> FigureLayout:
     """Lay out costs as a heat map: rows are releases and conditions, columns reads and blocks."""
     columns = [(read, block) for read in comparison.reads for block in comparison.blocks]
+    costs = {cell.key: (cell.cost, cell.jobs) for cell in comparison.cached if cell.cost}
+    shown = {(key.release, key.state, key.latency_ms) for key in costs}
     rows = [
-        (release, condition)
+        (release, *condition)
         for condition in comparison.conditions
         for release in comparison.releases
+        if (release, *condition) in shown
     ]
     marks = tuple(
         _make_mark(
-            rows.index((cell.key.release, (cell.key.state, cell.key.latency_ms))),
-            columns.index((cell.key.read, cell.key.block_kib)),
-            cell.cost,
-            cell.jobs,
+            rows.index((key.release, key.state, key.latency_ms)),
+            columns.index((key.read, key.block_kib)),
+            cost,
+            jobs,
         )
-        for cell in comparison.cached
-        if cell.cost
+        for key, (cost, jobs) in costs.items()
     )
     return FigureLayout(
         kind=Kind.HEAT_MAP,
         title="Cost of the cache",
-        x_title="share of the file · size of block",
+        x_title="share of the file, size of block (K: KiB, M: MiB)",
         y_title=_COST_TITLE,
         groups=("", "read", "cache and condition"),
         counted="jobs",
         scale=Scale.LOG,
-        places=tuple(f"{read} · {format_block(block)}" for read, block in columns),
+        places=tuple(_format_column(read, block) for read, block in columns),
         series=tuple(
-            FigureSeries(f"{release} · {_format_condition(condition)}", _DIRECT_COLOR, "circle")
-            for release, condition in rows
+            FigureSeries(f"{release} · {_format_condition((state, ms))}", _DIRECT_COLOR, "circle")
+            for release, state, ms in rows
         ),
         panels=(FigurePanel("", marks),),
         better="lower",
