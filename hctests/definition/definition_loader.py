@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS
+from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, SERVER_CACHE_AXIS
 from treehammer.errors import DefinitionError, suggest_nearest
 from treehammer.hctests.definition import definition_checks
 from treehammer.hctests.definition.document_problems import (
@@ -215,8 +215,11 @@ def _override_document(
 def _override_axes(
     raw: dict[str, Any], matrix: dict[str, Any], typed: Mapping[str, Sequence[str]]
 ) -> Iterator[DocumentProblem]:
-    # Any test may name its doors, datasets and commits, and be measured at a distance.
-    always = (DOOR_AXIS, DATASET_AXIS, COMMIT_AXIS, LATENCY_AXIS, BANDWIDTH_AXIS)
+    # Any test may name its doors, datasets, commits and caches, and be measured at a distance.
+    always = (
+        *(DOOR_AXIS, DATASET_AXIS, COMMIT_AXIS, SERVER_CACHE_AXIS),
+        *(LATENCY_AXIS, BANDWIDTH_AXIS),
+    )
     axes = tuple(dict.fromkeys((*matrix, "bundle", *always)))
     if len(typed.get(COMMIT_AXIS, ())) > 1:
         # Commits are compared by turns; a release stays the same within a job.

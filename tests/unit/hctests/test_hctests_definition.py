@@ -208,6 +208,7 @@ def test_typed_axis_values_get_the_axis_type(overridden: Path) -> None:
         "layout=1",
         "fast=false",
         "door=root,https",
+        "server_cache=cold",
         "bundle=layout,cache_mb",
     )
     assert changed.axes["root"] == ("6.40.00",)
@@ -216,6 +217,7 @@ def test_typed_axis_values_get_the_axis_type(overridden: Path) -> None:
     assert changed.axes["layout"] == ("1",)
     assert changed.axes["fast"] == (False,)
     assert changed.axes["door"] == ("root", "https")
+    assert changed.axes["server_cache"] == ("cold",)
     assert changed.matrix.bundle == ("layout", "cache_mb")
     assert changed.test.files == definition.test.files
 
