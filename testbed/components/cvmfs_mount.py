@@ -66,7 +66,7 @@ def install_release(mount: Path, environment: Path, version: str, build: str = P
 
 
 def install_client(mount: Path, environment: Path, xrdcp: Path) -> Path:
-    """Add the XRootD client to the mount, as a virtual environment with the copy program and xrdfs.
+    """Add the XRootD client to the mount, as a virtual environment with the copy program.
 
     Returns:
         Its folder, for ``xrootd:FOLDER``.
@@ -75,8 +75,7 @@ def install_client(mount: Path, environment: Path, xrdcp: Path) -> Path:
     for name in ("lib", "pyvenv.cfg"):
         make_link(folder / name, environment / name)
     make_link(folder / "bin" / "python", find_interpreter(environment))
-    for program in (xrdcp, xrdcp.with_name("xrdfs")):
-        make_link(folder / "bin" / program.name, program)
+    make_link(folder / "bin" / xrdcp.name, xrdcp)
     return folder
 
 

@@ -8,6 +8,7 @@ further doors, and be distant (:mod:`~treehammer.testbed.network`).
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -313,7 +314,13 @@ class XrootdStorage(Component):
         return [VisibleFolder(folder, folder) for folder in folders]
 
     def _describe_cache(self, site: str) -> DoorCache:
-        return DoorCache(files=str(self._cache_folder(site)), monitor=self.monitors[site])
+        # Releases of ROOT have no xrdfs.
+        program = shlex.quote(str(self.programs / "xrdfs"))
+        return DoorCache(
+            evict=f"{program} {{server}} cache evict {{path}}",
+            files=str(self._cache_folder(site)),
+            monitor=self.monitors[site],
+        )
 
     def _door_host(self, site: str, door: str = "root") -> str:
         # A cache is where its site is; the link is on its other side.
