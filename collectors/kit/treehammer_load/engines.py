@@ -525,6 +525,7 @@ class OhaEngine(Engine):
         rate = load.clients * load.rate_hz
         words = [self.program, "--no-tui", "--output-format", "json", "-m", "HEAD"]
         words += ["-c", str(load.clients), "-z", f"{round(1e3 * task.duration_s)}ms"]
+        words += ["--wait-ongoing-requests-after-deadline"]
         if rate:
             # Latency counts from the scheduled instant, as that of the generator does.
             words += ["-q", f"{max(1, round(rate))}", "--latency-correction"]
@@ -573,7 +574,8 @@ def parse_oha(output: str, requests: Sequence[OhaRequest], step_s: float) -> Lis
     except (ValueError, KeyError, TypeError) as error:
         message = f"oha: no report in {output[:200]!r}"
         raise PayloadError("payload", "bad-result", "load", message) from error
-    count = max(1, math.ceil(seconds / step_s - 1e-9))
+    # The last answers come a little after the load, which is no step of its own.
+    count = max(1, math.ceil(seconds / step_s - 0.1))
     latencies = [LatencyHistogram() for _ in range(count)]
     failures: List[Dict[str, int]] = [{} for _ in range(count)]
 
@@ -593,7 +595,7 @@ def parse_oha(output: str, requests: Sequence[OhaRequest], step_s: float) -> Lis
     return [
         EngineStep(
             step * step_s,
-            min(step_s, seconds - step * step_s),
+            step_s if step < count - 1 else seconds - step * step_s,
             latencies[step].count,
             0,
             failures[step],
