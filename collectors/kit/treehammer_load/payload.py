@@ -253,7 +253,8 @@ class _Load:
         written = self._task.written
         if written is not None:
             observe = written.observe
-        progress = os.path.join(os.getcwd(), LOAD_PROGRESS_NAME)
+        result = os.environ.get("TREEHAMMER_RESULT", "")
+        progress = os.path.join(os.path.dirname(result), LOAD_PROGRESS_NAME) if result else ""
         return Recorder(self._steps, self._clients, cores=cores, observe=observe, progress=progress)
 
     def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
