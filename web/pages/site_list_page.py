@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from treehammer.analysis.descriptive import peer_comparison
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_status import list_uses
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, hidden_columns
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.text_formatting import format_share
 from treehammer.web import display_formats
 from treehammer.web.addresses import link_rows
+from treehammer.web.cells import IntervalCell
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
@@ -93,6 +97,7 @@ def _build_table(store: Store) -> DataTable:
         column("own", "CPU efficiency of comparable work", format_value=write, is_number=True),
         column("median", "median of similar sites", format_value=write, is_number=True),
         column("difference", is_low_first=True),
+        _make_dot_column(comparisons[DEFAULT_METRIC]),
         *columns("sites"),
         column(
             "last_day",
@@ -102,3 +107,23 @@ def _build_table(store: Store) -> DataTable:
     )
     caption = f"Sites over the last {DEFAULT_WINDOW_DAYS} days"
     return DataTable("sites", caption, listed, sorted(rows, key=rank))
+
+
+def _make_dot_column(comparisons: Mapping[str, PeerComparison]) -> TableColumn:
+    """Draw the differences of all sites on one axis, with intervals of two standard errors."""
+    drawn: dict[str, tuple[float, float]] = {}
+    for site, compared in comparisons.items():
+        if compared.difference is not None and compared.peer_median:
+            error = 2 * (compared.standard_error or 0.0) / compared.peer_median
+            drawn[site] = compared.difference, error
+    reach = max((abs(difference) + error for difference, error in drawn.values()), default=0.0)
+    reach = max(math.ceil(100 * reach), 1) / 100
+
+    def draw(row: Row) -> IntervalCell:
+        difference, error = drawn.get(row["site"], (None, 0.0))
+        if difference is None:
+            return IntervalCell(None, None, None, reach, 0.0)
+        return IntervalCell(difference - error, difference + error, difference, reach, 0.0)
+
+    ends = " … ".join(format_share(end) for end in (-reach, reach))
+    return TableColumn("bar", ends, tooltip="difference ± two standard errors", draw=draw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
@@ -288,6 +289,15 @@ def test_parts_add_up_and_name_the_slow_host(standing_service: ServiceThread) ->
     assert (worst["name"], worst["measurements"]) == ("node1.SLOW", 4)
     assert worst["difference"] == pytest.approx(0.6 / 0.85 - 1)
     assert other["difference"] == pytest.approx(0.8 / 0.85 - 1)
+
+
+def test_list_of_sites_draws_differences_on_one_axis(standing_service: ServiceThread) -> None:
+    page = standing_service.load_page("/sites")
+    places = [float(x) for x in re.findall(r'class="mean" x1="([0-9.]+)"', page)]
+    sites = standing_service.load_tables("/sites")["sites"]
+    differences = [row["difference"] for row in sites if row["difference"] is not None]
+    assert places == sorted(places), "the worst site first, on the left"
+    assert [place < 50 for place in places] == [difference < 0 for difference in differences]
 
 
 def test_page_lists_conditions_of_better_sites(standing_service: ServiceThread) -> None:
