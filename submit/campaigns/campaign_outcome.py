@@ -7,7 +7,7 @@ import shlex
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from treehammer.analysis.status.load_tests import (
 )
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME
 from treehammer.collectors.record.outcome import (
     INTERRUPTED_CLASSES,
     OUTCOME_COLUMNS,
@@ -37,7 +38,7 @@ from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import join_names, pluralize
+from treehammer.text_formatting import format_significant, join_names, pluralize
 
 if TYPE_CHECKING:
     from treehammer.hctests.definition.toml_models import LoadTable
@@ -334,3 +335,41 @@ def _format_axis_value(value: Scalar) -> str:
 
 def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def describe_running_loads(folders: Iterable[Path]) -> str:
+    """Describe the last complete time step of running load tests; '' for none.
+
+    Jobs that load together are in the same step, or one behind; their rates are added.
+
+    Args:
+        folders: sandboxes of jobs that run on this machine.
+    """
+    steps = [
+        step
+        for folder in folders
+        for path in folder.glob(f"work/**/{LOAD_PROGRESS_NAME}")
+        if (step := _read_load_step(path))
+    ]
+    if not steps:
+        return ""
+    done, failed, size = (
+        sum(step[name] / step["step_s"] for step in steps) for name in ("done", "failed", "bytes")
+    )
+    number = max(step["step"] for step in steps)
+    return (
+        f"step {number:g}, {pluralize(len(steps), 'job')}: {format_significant(done)} operations/s, "
+        f"{format_significant(failed)} failed/s, {format_significant(size / 1e6)} MB/s"
+    )
+
+
+def _read_load_step(path: Path) -> dict[str, float]:
+    """Read the step of a load; empty for a file that is gone or no such document."""
+    try:
+        document = json.loads(path.read_bytes())
+        step = {
+            name: float(document[name]) for name in ("step", "step_s", "done", "failed", "bytes")
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return step if step["step_s"] > 0 else {}

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.record.day_numbers import DAY_US
-from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -31,6 +30,7 @@ from treehammer.sql.read.campaign_counts import (
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
+from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.tracker import (
     CampaignTracker,
@@ -41,7 +41,6 @@ from treehammer.submit.campaigns.tracker import (
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import (
     ProgressFactory,
-    format_significant,
     no_progress,
     pluralize,
 )
@@ -173,8 +172,10 @@ def follow_campaign(
         changes = local.count_changes() if local else 0
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
-        if local and (line := describe_running_loads(local, tracker.store.jobs(campaign.id))):
-            notify_once(line)
+        if local:
+            jobs = tracker.store.jobs(campaign.id)
+            if line := describe_running_loads(_list_running_folders(local, jobs)):
+                notify_once(f"load: {line}")
         state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
         if state != last:
             last, changed_s = state, time.monotonic()
@@ -200,41 +201,11 @@ def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> Local
     return batch if isinstance(batch, LocalBatch) else None
 
 
-def describe_running_loads(batch: LocalBatch, jobs: Iterable[JobRow]) -> str:
-    """Describe the last complete time step of the load tests that run here; '' for none.
-
-    Jobs that load together are in the same step, or one behind; their rates are added.
-    """
-    steps = [
-        step
-        for batch_id, status in batch.query(batch.find(job.id for job in jobs).values()).items()
-        if status.state is JobState.RUNNING
-        for folder in batch.sandboxes(batch_id).values()
-        for path in folder.glob(f"work/**/{LOAD_PROGRESS_NAME}")
-        if (step := _read_load_step(path))
-    ]
-    if not steps:
-        return ""
-    done, failed, size = (
-        sum(step[name] / step["step_s"] for step in steps) for name in ("done", "failed", "bytes")
-    )
-    number = max(step["step"] for step in steps)
-    return (
-        f"load: step {number:g}, {pluralize(len(steps), 'job')}: {format_significant(done)} operations/s, "
-        f"{format_significant(failed)} failed/s, {format_significant(size / 1e6)} MB/s"
-    )
-
-
-def _read_load_step(path: Path) -> dict[str, float]:
-    """Read the step of a load; empty for a file that is gone or no such document."""
-    try:
-        document = json.loads(path.read_bytes())
-        step = {
-            name: float(document[name]) for name in ("step", "step_s", "done", "failed", "bytes")
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return step if step["step_s"] > 0 else {}
+def _list_running_folders(batch: LocalBatch, jobs: Iterable[JobRow]) -> Iterator[Path]:
+    """List the sandboxes of the jobs that run now."""
+    for batch_id, status in batch.query(batch.find(job.id for job in jobs).values()).items():
+        if status.state is JobState.RUNNING:
+            yield from batch.sandboxes(batch_id).values()
 
 
 def wait_for_campaign(

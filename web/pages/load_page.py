@@ -11,11 +11,16 @@ import anyio
 
 from treehammer.analysis.status.load_tests import StartSpread
 from treehammer.analysis.status.status_rules import OperationsRule, load_operations_rule
+from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES, SERVER
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import OperationGroup
-from treehammer.submit.campaigns.campaign_outcome import read_load, summarize_campaign_starts
+from treehammer.submit.campaigns.campaign_outcome import (
+    describe_running_loads,
+    read_load,
+    summarize_campaign_starts,
+)
 from treehammer.tables import (
     MAX_SHOWN_ROWS,
     DataTable,
@@ -39,6 +44,7 @@ from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, QueryPool, page
 from treehammer.web.page_query import FormInput
+from treehammer.web.pages.execution_logs import find_output_folders
 from treehammer.web.pages.load_charts import (
     draw_levels,
     draw_sides,
@@ -65,6 +71,7 @@ from treehammer.web.sections import (
     Group,
     Link,
     Links,
+    Live,
     Paragraph,
     Section,
     Titled,
@@ -77,6 +84,8 @@ from treehammer.web.sections import (
 _CARRIED_SHARE = 0.9
 #: Pages read at a time.
 MAX_CONCURRENT = 2
+#: Part of the page with the rates of running jobs, and seconds between two looks at it.
+RUNNING, REFRESH_INTERVAL_S = "running", 2
 
 
 @page(
@@ -108,6 +117,9 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     """
     store = request.store
     campaign = campaign_queries.fetch_campaign(store, request.query.campaign_id)
+    if request.raw.query_params.get("part") == RUNNING and request.is_html:
+        ended = Live(Paragraph("All jobs have ended: load the page again."), address="", every_s=0)
+        return PageContent("", [_show_running(request, campaign) or ended], is_part=True)
     load = read_load(campaign)
     with store.snapshot() as snapshot:
         details = load_details(snapshot, campaign, load, request.query)
@@ -125,6 +137,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     title = f"Load of {campaign.name or campaign.id}"
     sections = (
         headline(_conclude(details)),
+        _show_running(request, campaign),
         Paragraph(load.describe() if load else "", look="quiet under"),
         *(
             _suggest_test(campaign, tables["levels"])
@@ -151,6 +164,22 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         sheet = f"{title}: {operation}; over time: {details.label(chosen)}"
         drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
     return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
+
+
+def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> Live | None:
+    """Show the rates of jobs that load now, on the machine of the service, until they end."""
+    running = [
+        job for job in request.store.jobs(campaign.id) if job.state == JobState.RUNNING.value
+    ]
+    if not running:
+        return None
+    find_folders = find_output_folders(request.resources)
+    line = describe_running_loads(
+        folder for job in running for folder in find_folders(job).values()
+    )
+    text = f"Now: {line}." if line else f"{pluralize(len(running), 'job')} running."
+    address = link_to_same_page(part=RUNNING)
+    return Live(Paragraph(text, role="status"), address=address, every_s=REFRESH_INTERVAL_S)
 
 
 @dataclass(frozen=True)

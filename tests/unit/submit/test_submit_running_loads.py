@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME
-from treehammer.submit.campaigns.campaign_polling import describe_running_loads
-
-
-class _Batch:
-    """Jobs ``a`` and ``b`` run, ``c`` is done; each has a folder of its name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        return {job_id: job_id for job_id in job_ids}
-
-    def query(self, batch_ids: Iterable[str]) -> Mapping[str, Any]:
-        states = {"c": JobState.DONE}
-        return {
-            name: SimpleNamespace(state=states.get(name, JobState.RUNNING)) for name in batch_ids
-        }
-
-    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        return {1: self.folder / batch_id}
+from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
 
 
 def describe(folder: Path) -> str:
-    jobs: list[Any] = [SimpleNamespace(id=name) for name in "abc"]
-    batch: Any = _Batch(folder)
-    return describe_running_loads(batch, jobs)
+    return describe_running_loads(folder / job for job in "ab")
 
 
 def write_step(folder: Path, job: str, text: str) -> None:
@@ -49,7 +24,7 @@ def test_rates_of_running_jobs_are_added(tmp_path: Path) -> None:
     for job, number in (("a", 3), ("b", 2), ("c", 9)):
         step = {"step": number, "step_s": 10, "done": 1000, "failed": 20, "bytes": 5_000_000}
         write_step(tmp_path, job, json.dumps(step))
-    line = "load: step 3, 2 jobs: 200 operations/s, 4 failed/s, 1 MB/s"
+    line = "step 3, 2 jobs: 200 operations/s, 4 failed/s, 1 MB/s"
     assert describe(tmp_path) == line
 
 

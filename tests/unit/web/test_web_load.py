@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
-from measurement_factory import make_campaign_row, make_measurement, make_operation
+from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
 from page_contents import load_charts
 from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
 from service_thread import ServiceThread, run_service
 
+from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.web.figures.line_chart import NumberAxis
-from treehammer.web.pages import load_levels
+from treehammer.web.pages import load_levels, load_page
 
 PAGE = f"/campaigns/{CAMPAIGN}/load"
 API = f"/api/v1{PAGE}"
@@ -152,6 +155,29 @@ def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(
     for chart in (rates, megabytes):
         assert "ideal: all succeed at once" in chart
     assert "Study S1's target of 150 MB/s" in unescape(page)
+
+
+def test_rates_of_running_jobs_are_shown_until_they_end(
+    pages: ServiceThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job_row("a", state="running")
+    pages.store.add_campaign(make_campaign_row(test_name="read-rate"), [job])
+    monkeypatch.setattr(load_page, "find_output_folders", lambda _: lambda _: {1: tmp_path})
+    address = "/campaigns/campaign/load"
+    assert "1 job running." in pages.read(address).list_texts("p")
+    (tmp_path / "work" / "1-1").mkdir(parents=True)
+    step = {"step": 3, "step_s": 10, "done": 1000, "failed": 20, "bytes": 5_000_000}
+    (tmp_path / "work" / "1-1" / LOAD_PROGRESS_NAME).write_text(json.dumps(step))
+    sentence = "Now: step 3, 1 job: 100 operations/s, 2 failed/s, 0.5 MB/s."
+    assert sentence in pages.read(address).list_texts("p")
+    part = pages.load_page(f"{address}?part=running")
+    assert sentence in part
+    assert "hx-get" in part
+    assert "<html" not in part
+    pages.store.set_jobs([replace(job, state="done")])
+    part = pages.load_page(f"{address}?part=running")
+    assert "All jobs have ended" in part
+    assert "hx-get" not in part
 
 
 def test_client_and_server_are_drawn_together(pages: ServiceThread) -> None:
