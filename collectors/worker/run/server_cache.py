@@ -66,6 +66,7 @@ def _evict(
     """Remove a file from the cache; one that is still in use is tried again."""
     deadline = time.monotonic() + EVICTION_S
     command = fill_command(cache.evict, file.url)
+    info = f"{cache.files}{find_path(file.url)}.cinfo" if cache.files else ""
     while True:
         try:
             code = run_logged_command(
@@ -82,15 +83,17 @@ def _evict(
                 "it on the node, or name another command in the sites file (cache.evict)"
             ) from error
         output = "" if code == 0 else read_file_end(log, _MAX_OUTPUT_BYTES)
-        if _IN_USE not in output or time.monotonic() > deadline - _RETRY_S:
+        # Commands of older caches return before the file is gone.
+        remains = bool(info) and os.path.exists(info)
+        if (code == 0 and not remains) or _ABSENT in output:
+            return
+        if time.monotonic() > deadline - _RETRY_S or (code != 0 and _IN_USE not in output):
             break
         time.sleep(_RETRY_S)
-    if code != 0 and _ABSENT not in output:
-        problem = describe_failure(code, EVICTION_S, log)
-        raise _fail(f"{shlex.join(command)}, which empties the cache of this door, {problem}")
-    info = f"{cache.files}{find_path(file.url)}.cinfo" if cache.files else ""
-    if info and os.path.exists(info):
+    if code == 0:
         raise _fail(f"{shlex.join(command)} succeeded, but the cache still has {info}")
+    problem = describe_failure(code, EVICTION_S, log)
+    raise _fail(f"{shlex.join(command)}, which empties the cache of this door, {problem}")
 
 
 def fill_command(command: str, url: str) -> List[str]:

@@ -236,12 +236,14 @@ def test_hanging_command_is_ended(bench: Any, make_spec: Any, tmp_path: Path) ->
     assert "settings of the server were not restored" in ran.errors
 
 
-#: Removes a file from a cache that is a folder; a file in use only at the second try.
+#: Removes a file from a cache that is a folder; a file in use, or that the cache removes later, only
+#: at the second try.
 EVICT = """#!/bin/sh
 set -eu
 cd "$(dirname "$0")/cache"
 [ ! -e refused ] || { echo '[3005] file is in use'; rm refused; exit 54; }
 [ ! -e absent ] || { echo '[3011] file does not exist'; rm .$1 .$1.cinfo; exit 54; }
+[ ! -e later ] || { rm later; exit 0; }
 [ ! -e broken ] || { echo 'permission denied'; exit 3; }
 rm -f ".$1" ".$1.cinfo"
 """
@@ -253,6 +255,7 @@ rm -f ".$1" ".$1.cinfo"
         ("cold", "", ("cold", "evicted with evict.sh")),
         ("half", "refused", ("half", "evicted with evict.sh, then read by the payload")),
         ("cold", "absent", ("cold", "evicted with evict.sh")),
+        ("cold", "later", ("cold", "evicted with evict.sh")),
         ("cold", "broken", "ended with 3: permission denied (log: logs/1-1.evict)"),
     ],
 )
