@@ -2,8 +2,8 @@
 
 ``make pictures`` fills a synthetic world of 40 sites, serves it and writes
 ``docs/images/page-*.webp``. ``make pictures DATA=folder`` takes those of the newest campaign in a
-data folder instead. With ``--looks FOLDER`` the first screen of each page is taken in two widths,
-light and dark, into that folder.
+data folder instead. With ``--looks FOLDER`` the first screen of each page is taken in two widths
+into that folder.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from datetime import date
 from pathlib import Path
 
 import browser as browsers
+import page_database
 import planted_world
 from PIL import Image
 from playwright.sync_api import Browser
@@ -24,8 +25,10 @@ from service_process import serve_folder
 
 from benchmarks.harness import synthetic_measurements
 from treehammer.analysis.comparison.conclusion import count_headline, count_slower
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.watch import alarms, state_history
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
@@ -82,22 +85,26 @@ SHOTS: Mapping[str, Shot] = {
     "campaigns": Shot("/campaigns", 1000),
     "comparisons": Shot("/compare", 1000),
     "changes": Shot("/changes", 1000),
-    "load": Shot("/campaigns/{campaign}/load", 1000),
+    "change": Shot("/changes/{change}", 1000),
+    "state": Shot("/state-changes/{state}", 1000),
+    "week": Shot("/digest", 1000),
+    "release": Shot(f"/releases/{planted_world.SLOWER}", 1000),
+    "doors": Shot("/figures/doors", 1000),
+    "trend": Shot("/explore?by=day&color=site", 1000),
+    "load": Shot(f"/campaigns/{page_database.CAMPAIGN}/load", 1000),
+    "alarms": Shot("/alarms", 1000),
+    "search": Shot("/search?q=SITE-4", 1000),
 }
-#: Taken by default: those of the synthetic world, and those of a real campaign of few sites. The
-#: others need the campaign of a load test.
+#: Taken by default: those of the synthetic world, and those of a real campaign of few sites.
 OF_WORLD = (
     *("overview", "overview-phone", "compare", "site", "s0"),
     *("campaign", "explore", "latency"),
 )
 OF_CAMPAIGN = ("campaign", "explore", "latency")
-#: Pages of ``--looks``.
-LOOKED_AT = (
-    *("overview", "compare", "s0", "site", "campaign", "job", "measurement", "day", "sites"),
-    *("campaigns", "comparisons", "changes", "explore"),
-)
-#: Sizes of windows and color schemes of ``--looks``.
-LOOKS = [(size, scheme) for size in ((1400, 900), (390, 844)) for scheme in ("light", "dark")]
+#: Sizes of windows of ``--looks``.
+LOOKS = ((1400, 1300), (390, 1300))
+#: Quality of its pictures, in which texts can be read.
+LOOKS_QUALITY = 50
 
 
 def main() -> None:
@@ -107,7 +114,7 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all that suit the data"
     )
-    parser.add_argument("--looks", type=Path, metavar="FOLDER", help="both widths and schemes")
+    parser.add_argument("--looks", type=Path, metavar="FOLDER", help="all pages in both widths")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="treehammer-") as temporary:
         data = Path(arguments.data or temporary)
@@ -116,13 +123,15 @@ def main() -> None:
             planted_world.fill_database(url)
         with Store.open(url) as store:
             parts = _find_parts(store, is_world=not arguments.data)
+            if not arguments.data:
+                page_database.add_load_campaign(store)
         default = OF_CAMPAIGN if arguments.data else OF_WORLD
-        names = arguments.names or (LOOKED_AT if arguments.looks else default)
+        names = arguments.names or (list(SHOTS) if arguments.looks else default)
         _take_pictures(data, names, parts, arguments.looks)
 
 
 def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
-    """Find the newest campaign, a comparison with slower variants, a job with its measurement and day, and a site."""
+    """Find the newest campaign of reads, a comparison with slower variants, a job, a site and their pages."""
     campaign = store.campaign("last").id
     latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
     compared = max(
@@ -132,8 +141,16 @@ def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
     site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
     of_job = Selection.parse((), [f"job_id={job.job.id}"])
     row = next(iter(store.measurements(of_job, ("measurement_id", "day"))))
+    changes = [change.id for change in alarms.fetch_change_points(store)]
+    warnings = [
+        change.id
+        for change in state_history.list_state_changes(store)
+        if change.state == SiteState.WARNING.value
+    ]
     return {
         "campaign": campaign,
+        "change": changes[0] if changes else "",
+        "state": warnings[-1] if warnings else "",
         "comparison": compared.first_verdict.comparison_id if compared else "",
         "site": site,
         "job": job.job.id,
@@ -159,15 +176,17 @@ def _take_pictures(
 
 
 def _take_looks(chromium: Browser, address: str, file: Path) -> None:
-    """Take the first screen of a page in each size and scheme."""
+    """Take the first screen of a page in each size."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    for (width, height), scheme in LOOKS:
-        path = file.with_stem(f"{file.stem}-{width}-{scheme}")
-        _take_picture(chromium, address, Shot("", height, width, scheme), path)
+    for width, height in LOOKS:
+        path = file.with_stem(f"{file.stem}-{width}")
+        _take_picture(chromium, address, Shot("", height, width), path, quality=LOOKS_QUALITY)
 
 
-def _take_picture(chromium: Browser, address: str, shot: Shot, file: Path) -> None:
-    """Take a picture and write it without loss."""
+def _take_picture(
+    chromium: Browser, address: str, shot: Shot, file: Path, *, quality: int = 0
+) -> None:
+    """Take a picture and write it, without loss unless a quality is given."""
     context = chromium.new_context(
         viewport={"width": shot.width, "height": shot.height},
         color_scheme="dark" if shot.scheme == "dark" else "light",
@@ -180,7 +199,7 @@ def _take_picture(chromium: Browser, address: str, shot: Shot, file: Path) -> No
     if shot.part:
         page.locator(shot.part).evaluate("part => part.scrollIntoView()")
     with Image.open(io.BytesIO(page.screenshot())) as picture:
-        picture.save(file, lossless=True)
+        picture.save(file, lossless=not quality, quality=quality or 80, method=6)
     context.close()
     print(f"{file.name}: {file.stat().st_size / 1e3:.0f} kB")
 
