@@ -146,17 +146,17 @@ class JobDistance:
         return spec
 
     def _set_link(self, control: str, rtt_ms: float, rate_mbit: float) -> None:
-        wanted = rtt_ms, rate_mbit or UNLIMITED_MBIT
+        requested = rtt_ms, rate_mbit or UNLIMITED_MBIT
         try:
             if control not in self._settings:
                 self._settings[control] = read_link(control)
-            actual = set_link(control, *wanted)
+            actual = set_link(control, *requested)
         except OSError as error:
             raise ExecutionError(
                 Failure("software-setup", "distance", "setup", f"{error}.", transient=True)
             ) from error
-        if actual != wanted:
-            message = f"The link at {control} accepts {wanted[0]:g} ms, {wanted[1]:g} Mbit/s not."
+        if actual != requested:
+            message = f"The link at {control} refused {requested[0]:g} ms, {requested[1]:g} Mbit/s."
             raise ExecutionError(Failure("software-setup", "distance", "setup", message))
 
     def _divert(self, url: str, rtt_ms: float, rate_mbit: float) -> str:

@@ -100,15 +100,7 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
             position = series_numbers[name], place_numbers[place]
             panel_marks[panel].append(_make_mark(query, point, unit, *position))
     is_trend = places.are_time and kind not in (Kind.HEAT_MAP, *UPRIGHT)
-    shown = sum(map(len, panel_marks.values()))
-    left_out = ""
-    if shown < len(drawn):
-        which = "newest days, weeks or months" if is_trend else "first places"
-        left_out = (
-            f"The figure shows {shown:,} of {len(drawn):,} marks: at most the "
-            f"{MAX_TIMES if is_trend else MAX_PLACES} {which}, {max_series} series and "
-            f"{MAX_PANELS} panels. CSV, JSON and TTree hold all."
-        )
+    drawn_count = sum(map(len, panel_marks.values()))
     short, x_title = places.axis_names()
     metric = METRICS_BY_NAME.get(query.metric)
     is_plain = query.view not in (View.RELATIVE, View.LATENCY)
@@ -141,10 +133,23 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
         caption=describe_groups(query),
         selection=describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
-        left_out=left_out,
+        left_out=_describe_left_out(drawn_count, len(drawn), max_series, is_trend=is_trend),
     )
     layout, note = name_outliers(layout, unit.name)
     return replace(layout, outliers=note)
+
+
+def _describe_left_out(drawn: int, count: int, max_series: int, *, is_trend: bool) -> str:
+    """Describe the limits that left marks out; '' if all are drawn."""
+    if drawn == count:
+        return ""
+    places = (
+        f"{MAX_TIMES} newest days, weeks or months" if is_trend else f"{MAX_PLACES} first places"
+    )
+    return (
+        f"The figure shows {drawn:,} of {count:,} marks: at most the {places}, {max_series} series and "
+        f"{MAX_PANELS} panels. CSV, JSON and TTree hold all."
+    )
 
 
 def _select_points(query: ExploreQuery, points: Iterable[FigurePoint]) -> Iterator[FigurePoint]:

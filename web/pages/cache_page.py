@@ -228,12 +228,12 @@ def _lay_out_cost(comparison: CacheComparison) -> FigureLayout:
     """Lay out costs as a heat map: rows are releases and conditions, columns reads and blocks."""
     columns = [(read, block) for read in comparison.reads for block in comparison.blocks]
     costs = {cell.key: (cell.cost, cell.jobs) for cell in comparison.cached if cell.cost}
-    shown = {(key.release, key.state, key.latency_ms) for key in costs}
+    measured_rows = {(key.release, key.state, key.latency_ms) for key in costs}
     rows = [
         (release, *condition)
         for condition in comparison.conditions
         for release in comparison.releases
-        if (release, *condition) in shown
+        if (release, *condition) in measured_rows
     ]
     marks = tuple(
         _make_mark(

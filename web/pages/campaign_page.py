@@ -100,8 +100,8 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
         store, campaign, count, progress.no_failures_text
     )
     unsupported = campaign_tables.build_unsupported_table(campaign, count)
-    shown = [progress.as_dict(), *(table.rows for table in (sites, failures, unsupported))]
-    fingerprint = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+    changing = [progress.as_dict(), *(table.rows for table in (sites, failures, unsupported))]
+    fingerprint = hashlib.sha256(json.dumps(changing).encode()).hexdigest()[:16]
     live = ui.Live(
         *_list_progress(campaign, progress),
         ui.Titled("Failures", failures, ui.if_filled(unsupported), anchor="failures"),

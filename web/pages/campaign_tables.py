@@ -149,7 +149,7 @@ def build_message_table(store: Store, campaign: CampaignRow) -> DataTable:
         {"count": count, **dict(zip(names, key, strict=True)), "job_id": example[key]}
         for key, count in number.most_common(MAX_MESSAGES)
     ]
-    shown = (
+    listed_columns = (
         column("failure", "class"),
         column("count", "times", is_number=True),
         TableColumn("site", "site"),
@@ -162,7 +162,7 @@ def build_message_table(store: Store, campaign: CampaignRow) -> DataTable:
     limits += [f"The {MAX_MESSAGES} most frequent of {len(number)} messages."] * (
         len(number) > MAX_MESSAGES
     )
-    return DataTable("messages", "Failure messages", shown, rows, note=" ".join(limits))
+    return DataTable("messages", "Failure messages", listed_columns, rows, note=" ".join(limits))
 
 
 def build_job_table(store: Store, query: CampaignQuery) -> tuple[DataTable, int]:
@@ -175,7 +175,7 @@ def build_job_table(store: Store, query: CampaignQuery) -> tuple[DataTable, int]
         JOBS_PER_PAGE,
         natural_sort_key,
     )
-    shown = (
+    listed_columns = (
         column("label", "job", link=link_rows("job", job_id="job_id")),
         hidden("job_id"),
         TableColumn("site", "site"),
@@ -194,7 +194,7 @@ def build_job_table(store: Store, query: CampaignQuery) -> tuple[DataTable, int]
     table = DataTable(
         "jobs",
         "Selected jobs",
-        shown,
+        listed_columns,
         list(map(_flatten_job, lines)),
         empty_text=empty or "No job matches the filters.",
         is_arrangeable=count <= JOBS_PER_PAGE,

@@ -258,8 +258,8 @@ def _fold_same(
     if comparison.filter.verdict or not different or len(different) == len(rows):
         yield ui.TableSection(table, "effects")
         return
-    shown = replace(table, rows=[table.rows[place] for place in different])
-    yield ui.TableSection(shown, "effects", table)
+    differing = replace(table, rows=[table.rows[place] for place in different])
+    yield ui.TableSection(differing, "effects", table)
     link = ui.Link("show them", link_to_same_page(verdict=verdict.Verdict.SAME.value, page=None))
     count = pluralize(len(rows) - len(different), "further row")
     yield ui.quiet(f"{count}: the same (", link, ").")
@@ -336,8 +336,8 @@ def _show_pooled(
         return None
     pooled = comparison.pooled
     if any(row.effect is not None for row in pooled):
-        shown = _fold_same(comparison, table, pooled)
-        return ui.Titled("Over all sites", *shown, anchor="pooled")
+        effects = _fold_same(comparison, table, pooled)
+        return ui.Titled("Over all sites", *effects, anchor="pooled")
     text = "No effect over several sites; see the notes below. "
     downloads = ui.Downloads(table) if table.rows else ""
     return ui.Titled("Over all sites", ui.Paragraph(text, downloads), anchor="pooled")

@@ -243,7 +243,7 @@ def _describe_attempt(
         title: ui.Facts(list(_shared_values(measured, names)))
         for title, names in {**titles, "Storage": _STORAGE_COLUMNS}.items()
     }
-    shown = [
+    groups = [
         ui.Group("", ui.Titled(title, values, level=3))
         for title, values in facts.items()
         if values or title in titles
@@ -252,7 +252,7 @@ def _describe_attempt(
         f"Attempt {number}",
         *_describe_end(row),
         table,
-        ui.Group("columns", *shown) if facts["Node"] else None,
+        ui.Group("columns", *groups) if facts["Node"] else None,
         *(
             show_log(measurement, folder, variants)
             for measurement in measured
