@@ -72,7 +72,7 @@ def cache(origin: OriginCounter) -> Iterator[tuple[XrootdStorage, Door]]:
     class MonitoredStorage(XrootdStorage):
         def configure(self) -> None:
             super().configure()
-            path = self.folder / "SITE_A" / "xrootd.cfg"
+            path = self.folder / "SITE_A-origin" / "xrootd.cfg"
             monitor = (
                 f"xrootd.monitor all flush 1s fstat 1s ops xfr 1 dest fstat {origin.address}\n"
             )
