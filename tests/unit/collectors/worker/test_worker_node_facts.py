@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.job_spec import ExecutionLimits
-from treehammer.collectors.worker.child_processes import BoundedLog, StopSignals
+from treehammer.collectors.worker.child_processes import BoundedLog, ForkedCall, StopSignals
 from treehammer.collectors.worker.probes import energy
 from treehammer.collectors.worker.probes.energy import EnergyMeter
 from treehammer.collectors.worker.probes.node_state import find_cpu_model
@@ -96,9 +96,11 @@ def test_payload_energy_is_measured_unless_it_takes_turns(powercap: Path, tmp_pa
         assert done.exit_code == 0
         return done.energy
 
-    use = run()
+    # In processes of their own: all other children are killed when a payload has ended.
+    use = ForkedCall(run).result()
     assert (use.joules, use.idle_w, use.idle_fraction) == (0.5, 0.0, 0.0)
-    assert run(LaunchedPayload({}, lambda: None)).missing == energy.SHARED_BY_TURNS
+    shared = ForkedCall(lambda: run(LaunchedPayload({}, lambda: None))).result()
+    assert shared.missing == energy.SHARED_BY_TURNS
 
 
 def test_energy_per_event_covers_all_passes() -> None:
