@@ -26,7 +26,7 @@ from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import figure_sql
 from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable
+from treehammer.tables import DataTable, LazyRows
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
@@ -258,7 +258,8 @@ def _fold_same(
     if comparison.filter.verdict or not different or len(different) == len(rows):
         yield ui.TableSection(table, "effects")
         return
-    differing = replace(table, rows=[table.rows[place] for place in different])
+    # Pages show few of thousands of rows, which are built when they are read.
+    differing = replace(table, rows=LazyRows(different, table.rows.__getitem__))
     yield ui.TableSection(differing, "effects", table)
     link = ui.Link("show them", link_to_same_page(verdict=verdict.Verdict.SAME.value, page=None))
     count = pluralize(len(rows) - len(different), "further row")
