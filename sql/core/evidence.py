@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Self
 #: Controls whose mean abs(ln(B/A)) is at most this are good, even if their interval excludes 0.
 MAX_CONTROL_EFFECT = 0.01
 
+#: Values of documents that contain others.
+_NESTED = (list, dict)
+
 
 class Evidence:
     """Base of the documents, which are frozen dataclasses.
@@ -40,7 +43,14 @@ class Evidence:
         Raises:
             TypeError: the document has another key.
         """
-        return cls(**{name: _read_value(cls.nested.get(name), document[name]) for name in document})
+        return cls(
+            **{
+                name: _read_value(cls.nested.get(name), value)
+                if isinstance(value, _NESTED)
+                else value
+                for name, value in document.items()
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -50,10 +60,16 @@ class Evidence:
 
 def _read_value(kind: type[Any] | None, value: Any) -> Any:
     """Read a field: lists become tuples, and documents of a class its instances."""
+    # A comparison has thousands of verdicts: most values are neither, and need no call.
     if isinstance(value, list):
-        return tuple(_read_value(kind, item) for item in value)
+        return tuple(
+            _read_value(kind, item) if isinstance(item, _NESTED) else item for item in value
+        )
     if isinstance(value, dict):
-        values = {name: _read_value(None, item) for name, item in value.items()}
+        values = {
+            name: _read_value(None, item) if isinstance(item, _NESTED) else item
+            for name, item in value.items()
+        }
         return kind(**values) if kind else values
     return value
 
