@@ -165,17 +165,6 @@ def validate_origin(origin: str) -> str:
     raise invalid_value(f"{origin!r} is no address of a server, such as root://origin.example:1094")
 
 
-def validate_link(link: str) -> str:
-    """Accept a host and a port.
-
-    Raises:
-        PydanticCustomError: the text is something else.
-    """
-    if not link or re.fullmatch(_HOST_AND_PORT, link):
-        return link
-    raise invalid_value(f"{link!r} is no HOST:PORT of a link's control")
-
-
 def validate_eviction(command: str) -> str:
     """Accept a command in which ``{server}``, ``{path}`` and ``{url}`` stand for a file's address.
 
@@ -197,13 +186,15 @@ def validate_eviction(command: str) -> str:
     return command
 
 
-def validate_monitor(address: str) -> str:
-    """Accept HOST:PORT.
+def validate_address(address: str) -> str:
+    """Accept HOST:PORT, or nothing.
 
     Raises:
         PydanticCustomError: no host, or no port from 1 to 65535.
     """
     host, _, port = address.rpartition(":")
+    if not address:
+        return address
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise invalid_value(f"{address!r} is not HOST:PORT")
     return address
@@ -357,7 +348,7 @@ class DoorCache(StrictModel):
         "",
         description="Folder of the cache as jobs see it, with a .cinfo beside each file; empty if they cannot.",
     )
-    monitor: Annotated[Line, AfterValidator(validate_monitor)] = Field(
+    monitor: Annotated[Line, AfterValidator(validate_address)] = Field(
         "",
         description="HOST:PORT on the job's node to which the cache sends its pfc stream (xrootd.mongstream).",
     )
@@ -387,7 +378,7 @@ class Door(StrictModel):
         description="Server from which a cache fetches files, as root://HOST:PORT: measurements record its "
         "version and the round trip to it.",
     )
-    link: Annotated[str, AfterValidator(validate_link)] = Field(
+    link: Annotated[str, AfterValidator(validate_address)] = Field(
         "",
         description="HOST:PORT of the control of a link before the data's origin, which the axes latency_ms "
         "and bandwidth_mbit set; without one, jobs start a proxy on their node.",

@@ -184,7 +184,7 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
 
 
 def _describe_cost(store: Store, campaign: CampaignRow) -> str:
-    """Describe what the campaign has cost, and the estimate of its plan, or else one by its own measure."""
+    """Describe the cost so far and the planned cost, estimated from the cost so far if unknown."""
     used = fetch_campaign_cost(store, campaign.id)
     estimate = json.loads(campaign.plan).get("estimate", {})
     planned = describe_amounts(*(estimate.get(name) for name in ("wall_s", "cpu_s", "read_bytes")))

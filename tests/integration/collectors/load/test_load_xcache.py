@@ -153,7 +153,7 @@ def test_all_sides_count_the_same_bytes(
     assert sent == len(touched) * BLOCK
     assert cold["cache_block_kib"] == 128
 
-    # What was read is read before again, which fetches nothing.
+    # The same blocks are read again first, so the measured reads fetch nothing.
     warm, _ = read("warm", 0.3, 64)
     assert (warm["fetched_mb"], warm["miss_mb"], warm["hit_share"]) == (0, 0, 1)
     assert (cold["stored_share"], warm["stored_share"]) == (0, 1)
