@@ -312,12 +312,12 @@ def remove_folder_atomically(folder: Path, trash: Path) -> int:
     Raises:
         BatchError: the folder cannot be removed.
     """
-    size = sum(file.lstat().st_size for file in folder.rglob("*"))
     try:
         trash.parent.mkdir(exist_ok=True)
         if trash.exists():  # left by a killed process
             shutil.rmtree(trash)
         folder.rename(trash)
+        size = sum(file.lstat().st_size for file in trash.rglob("*"))
         shutil.rmtree(trash)
     except OSError as error:
         raise BatchError(

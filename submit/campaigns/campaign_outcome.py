@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -348,8 +349,9 @@ def describe_running_loads(folders: Iterable[Path]) -> str:
     steps = [
         step
         for folder in folders
-        for path in folder.glob(f"work/**/{LOAD_PROGRESS_NAME}")
-        if (step := _read_load_step(path))
+        # Path.glob() fails for folders that a job removes meanwhile.
+        for path in glob(f"work/**/{LOAD_PROGRESS_NAME}", root_dir=folder, recursive=True)
+        if (step := _read_load_step(folder / path))
     ]
     if not steps:
         return ""

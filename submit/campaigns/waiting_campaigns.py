@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
@@ -128,7 +130,6 @@ def _examine_campaign(store: Store, row: CampaignRow, is_here: bool) -> WaitingC
 def _list_own_campaigns(settings: Settings) -> frozenset[str]:
     """List the campaigns whose jobs have their output on this machine."""
     local = (path.name.partition("-")[2] for path in settings.spool_dir.glob("jobs/*-*"))
-    pools = (
-        path.parent.parent.name for path in settings.htcondor_dir.glob("*/*/*/submission.json")
-    )
+    submissions = glob("*/*/*/submission.json", root_dir=settings.htcondor_dir)
+    pools = (Path(path).parent.parent.name for path in submissions)
     return frozenset((*local, *pools))

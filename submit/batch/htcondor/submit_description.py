@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from glob import glob
 from hashlib import sha256
 from pathlib import Path
 
@@ -572,11 +573,12 @@ def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | N
 
 def find_submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
     """Yield the submissions of one campaign, or of all, newest first."""
-    paths = [path for path in root.glob(f"{campaign}/*/submission.json") if path.is_file()]
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
-        folder = path.parent
-        if not folder.parent.name.startswith("."):
-            yield Submission(root, folder.parent.name, folder.name)
+    dated = []
+    for name in glob(f"{campaign}/*/submission.json", root_dir=root):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            dated.append(((root / name).stat().st_mtime, root / name))
+    for _, path in sorted(dated, reverse=True):
+        yield Submission(root, path.parent.parent.name, path.parent.name)
 
 
 def _select_statements(text: str, *, spool: bool) -> Iterator[str]:
