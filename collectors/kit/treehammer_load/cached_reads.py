@@ -48,15 +48,17 @@ def choose_blocks(size: int, block: int, fraction: float, seed: str) -> List[Chu
     return chunks
 
 
-def choose_primed(chunks: Sequence[Chunk], state: str) -> List[Chunk]:
-    """Choose the blocks that are read before: all for ``warm``, for ``half`` those of low offsets.
+def choose_primed(chunks: Sequence[Chunk], state: str, size: int) -> List[Chunk]:
+    """Choose what is read of a file before: all of it for ``warm``, for ``half`` the blocks of low offsets.
 
-    Neighbors share the blocks of a cache, so the lower half of the file is half of these as well.
+    A cache has nothing left to fetch ahead of a whole file, which would disturb the load and delay
+    the cache's counts.  Neighbors share the blocks of a cache, so the lower half of the blocks
+    is half of the cache's as well.
     """
-    ordered = sorted(chunks)
     if state == WARM:
-        return ordered
-    return ordered[: (len(ordered) + 1) // 2] if state == HALF else []
+        length = DEFAULT_BLOCK_KIB * 1024
+        return [(offset, min(length, size - offset)) for offset in range(0, size, length)]
+    return sorted(chunks)[: (len(chunks) + 1) // 2] if state == HALF else []
 
 
 class _Part(NamedTuple):
@@ -118,8 +120,12 @@ class CachedReads:
 
     def list_preparations(self) -> List[Iterator[Operation]]:
         """List the reads of each client that come before the load."""
+        parts = self.parts
+        if self.state == WARM:  # by one of the clients that share a file
+            parts = list({part.file: part for part in parts}.values())
         primed = [
-            part._replace(chunks=choose_primed(part.chunks, self.state)) for part in self.parts
+            part._replace(chunks=choose_primed(part.chunks, self.state, part.file.size))
+            for part in parts
         ]
         return self._sequence([part for part in primed if part.chunks], _read_chunks)
 

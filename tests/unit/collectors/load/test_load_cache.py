@@ -61,11 +61,22 @@ def test_order_is_random_and_the_same_for_a_seed() -> None:
 
 def test_half_is_the_lower_half_of_what_is_read() -> None:
     chunks = choose_blocks(SIZE, 10_000, 0.5, "1 0")
-    primed = choose_primed(chunks, "half")
+    primed = choose_primed(chunks, "half", SIZE)
     assert len(primed) == len(chunks) / 2
     assert max(primed) < min(set(chunks) - set(primed))
-    assert choose_primed(chunks, "warm") == sorted(chunks)
-    assert choose_primed(chunks, "cold") == choose_primed(chunks, "") == []
+    assert choose_primed(chunks, "cold", SIZE) == choose_primed(chunks, "", SIZE) == []
+
+
+def test_warm_file_is_read_whole_by_one_client() -> None:
+    """A cache that has a part of a file goes on to fetch ahead while the load reads."""
+    assert choose_primed([(0, 10)], "warm", 2_500_000) == [
+        (0, 1_048_576),
+        (1_048_576, 1_048_576),
+        (2_097_152, 402_848),
+    ]
+    reads = CachedReads(make_task(clients=3, fraction=0.1, server_cache="warm"))
+    primed = [op for operations in reads.list_preparations() for op in operations if op.chunks]
+    assert sum(size for op in primed for _, size in op.chunks) == 2 * SIZE
 
 
 def make_task(**axes: Any) -> LoadTask:
