@@ -336,8 +336,13 @@ def _record_version(box: Workspace, site: str, door: str, version: str) -> None:
     path = sites_file_path(box)
     content = sites_file.read_sites_file(path)
     names = (door, HTTP_DOOR) if door == MAIN_DOOR else (door,)
+    evict = xrootd_storage.XrootdStorage(box).make_eviction(version)
     doors = tuple(
-        existing.replace(version=version) if existing.name in names else existing
+        existing.replace(
+            version=version, cache=existing.cache and existing.cache.replace(evict=evict)
+        )
+        if existing.name in names
+        else existing
         for existing in content.sites[site].doors
     )
     sites = {**content.sites, site: content.sites[site].replace(doors=doors)}

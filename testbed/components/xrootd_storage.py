@@ -8,6 +8,7 @@ further doors, and be distant (:mod:`~treehammer.testbed.network`).
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -61,6 +62,8 @@ _PROGRAMS_FOLDER = "usr/bin"
 PATH_PREFIX = "path:"
 #: Link to XRootD's programs in each server's folder.
 PROGRAMS_LINK = "programs"
+#: Release from which a cache removes a file when xrdfs asks it to.
+_EVICT_RELEASE = [5, 6]
 _CONNECT_TIMEOUT_S = 2.0
 #: A redirector lets clients wait for a second, and those that come too early for long.
 _LOCATE_TIMEOUT_S = 1.5
@@ -313,11 +316,19 @@ class XrootdStorage(Component):
         folders = [self._cache_folder(p.site) for p in self.profiles.values() if p.cache]
         return [VisibleFolder(folder, folder) for folder in folders]
 
-    def _describe_cache(self, site: str) -> DoorCache:
+    def make_eviction(self, version: str) -> str:
+        """Make the command that removes a file from a cache of a release of XRootD."""
         # Releases of ROOT have no xrdfs.
         program = shlex.quote(str(self.programs / "xrdfs"))
+        if [int(number) for number in re.findall(r"\d+", version)[:2]] < _EVICT_RELEASE:
+            # An open that fails when it has removed the file; the space stands for no options.
+            script = f'{program} {{server}} cat "/xrdpfc_command/remove_file/ {{path}}" || true'
+            return shlex.join(["sh", "-c", script])
+        return f"{program} {{server}} cache evict {{path}}"
+
+    def _describe_cache(self, site: str) -> DoorCache:
         return DoorCache(
-            evict=f"{program} {{server}} cache evict {{path}}",
+            evict=self.make_eviction(self._versions[SUITE]),
             files=str(self._cache_folder(site)),
             monitor=self.monitors[site],
         )

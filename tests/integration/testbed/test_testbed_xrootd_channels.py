@@ -205,12 +205,15 @@ def test_upgrade_is_recorded_while_a_job_reads(
 def test_cache_and_origin_are_upgraded_apart_and_at_a_distance(
     storage: XrootdStorage, settings: Settings, tmp_path: Path
 ) -> None:
-    """The record of a job names the versions of both, and the distance as set and as measured."""
+    """The record of a job names the versions of both, and the distance as set and as measured.
+
+    Each release of the cache is emptied in its own way.
+    """
     latency_s = 0.06
     versions_reported = upgrade_server(storage.box, "SITE_A", "cache", OLD_SUITE, print)
     assert versions_reported == (NEW, OLD)
     definition = DEFINITION.partition("rounds")[0] + (
-        '[matrix]\nroot = ["none"]\nlatency_ms = [0, 60]\n'
+        '[matrix]\nroot = ["none"]\nlatency_ms = [0, 60]\nserver_cache = ["cold"]\n'
         'door = ["origin", "cache", "root"]\nbundle = ["door", "latency_ms"]\n'
     )
     script = COPY.partition("case")[0] + COPY.partition("esac")[2]
@@ -237,6 +240,11 @@ def test_cache_and_origin_are_upgraded_apart_and_at_a_distance(
             assert row["payload_wall_s"] > 2 * latency_s
         assert (row["server_version"], row["origin_version"]) == (
             (OLD, NEW) if row["door"] == "cache" else (NEW, None)
+        )
+        assert row["server_cache_method"] == (
+            "evicted with sh"
+            if row["door"] == "cache"
+            else "the sites file declares no cache at this door"
         )
     doors = {door.name: door for door in storage.doors("SITE_A")}
     before, after, measured_ms = set_distance(storage.box, "SITE_A", "cache", None, None)
