@@ -21,7 +21,7 @@ from .node_commands import describe_failure, run_logged_command
 #: Kind of the failure of an eviction, in the class of the set-up.
 SERVER_CACHE = "server-cache"
 #: Seconds for the eviction of one file, and pause before a file in use is tried again.
-EVICTION_S, _RETRY_S = 30.0, 0.5
+EVICTION_S, _RETRY_S = 45.0, 0.5
 #: Messages of an XCache about a file that is still open, as it closes files with a delay, and about
 #: one that it does not have (XRootD 6).
 _IN_USE, _ABSENT = "file is in use", "file does not exist"

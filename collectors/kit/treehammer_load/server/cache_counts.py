@@ -242,8 +242,11 @@ class StreamListener:
 
 # --- Counts of a load
 
-#: Seconds until a cache has closed and counted the files of a load, and between two looks.
-SETTLE_S, _POLL_S = 15.0, 0.3
+#: Seconds until a cache has closed and counted the files of a load, and between two looks.  5.5.3 closes
+#: a file that it still fetched ahead of the reads after 30 s, 5.8.1 and 6.2.0 after 10.
+SETTLE_S, _POLL_S = 40.0, 0.3
+#: Seconds until the stream tells of files whose counts are written.
+_STREAM_S = 5.0
 _MB = 1e6
 
 
@@ -270,11 +273,11 @@ class CacheCounter:
 
     def begin(self, *, is_primed: bool) -> None:
         """Note the state before the load, when the cache has closed the files that were read before."""
-        if self._folder:
-            infos = self._await_infos({}, complete=is_primed)
-            self._before = {} if infos is None else infos
+        infos = self._await_infos({}, complete=is_primed) if self._folder else None
+        self._before = infos or {}
         if self._listener:
-            self._closes_before = len(self._await_closes(0, complete=is_primed))
+            limit_s = SETTLE_S if infos is None else _STREAM_S
+            self._closes_before = len(self._await_closes(0, limit_s if is_primed else 0.0))
 
     def end(self, asked: int) -> Dict[str, float]:
         """Return the figures of the load, without those that could not be counted.
@@ -282,11 +285,10 @@ class CacheCounter:
         Args:
             asked: bytes that the load's clients read.
         """
-        figures: Dict[str, float] = {}
+        figures = self._summarize_infos(asked) if self._folder else {}
         if self._listener:
-            figures.update(self._summarize_stream(asked))
-        if self._folder:
-            figures.update(self._summarize_infos(asked))
+            stream = self._summarize_stream(asked, _STREAM_S if figures else SETTLE_S)
+            figures = {**stream, **figures}
         return figures
 
     def close(self) -> None:
@@ -308,9 +310,8 @@ class CacheCounter:
         requested = sum(size for pieces in self._chunks.values() for _, size in pieces)
         return {**figures, "stored_share": stored / max(requested, 1)}
 
-    def _summarize_stream(self, asked: int) -> Dict[str, float]:
-        assert self._listener is not None
-        closes = self._await_closes(self._closes_before, complete=True)[self._closes_before :]
+    def _summarize_stream(self, asked: int, limit_s: float) -> Dict[str, float]:
+        closes = self._await_closes(self._closes_before, limit_s)[self._closes_before :]
         if {close.path for close in closes} < set(self._paths):
             print("treehammer_load: the pfc stream of the cache lacks records", flush=True)
             return {}
@@ -361,16 +362,14 @@ class CacheCounter:
                 problem = f"{path}.cinfo: {error}"
         return infos, problem
 
-    def _await_closes(self, number: int, *, complete: bool) -> List[FileClose]:
+    def _await_closes(self, number: int, limit_s: float) -> List[FileClose]:
         """Wait until records beyond a number name all files, and no further one comes."""
         assert self._listener is not None
-        deadline, last = time.monotonic() + SETTLE_S, -1
+        deadline, last = time.monotonic() + limit_s, -1
         while True:
             closes = self._listener.take()
             named = {close.path for close in closes[number:]} >= set(self._paths)
-            if (named or not complete) and len(closes) == last:
-                return closes
-            if time.monotonic() > deadline or not complete:
+            if (named and len(closes) == last) or time.monotonic() > deadline:
                 return closes
             last = len(closes)
             time.sleep(_POLL_S)
