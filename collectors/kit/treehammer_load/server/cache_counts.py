@@ -278,6 +278,9 @@ class CacheCounter:
         if self._listener:
             limit_s = SETTLE_S if infos is None else _STREAM_S
             self._closes_before = len(self._await_closes(0, limit_s if is_primed else 0.0))
+            if is_primed and not self._closes_before:
+                print("treehammer_load: the cache sends no pfc stream", flush=True)
+                self.close()
 
     def end(self, asked: int) -> Dict[str, float]:
         """Return the figures of the load, without those that could not be counted.
@@ -295,6 +298,7 @@ class CacheCounter:
         """Stop listening."""
         if self._listener:
             self._listener.close()
+        self._listener = None
 
     def _summarize_infos(self, asked: int) -> Dict[str, float]:
         infos = self._await_infos(self._before, complete=True)

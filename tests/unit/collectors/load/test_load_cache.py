@@ -298,6 +298,18 @@ def test_unseen_folder_and_doors_without_cache_count_nothing(
     assert f"does not see the cache's {tmp_path}/no" in capsys.readouterr().out
 
 
+def test_stream_that_was_silent_before_is_not_awaited_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else every read through a cache without a stream would wait twice."""
+    monkeypatch.setattr(cache_counts, "SETTLE_S", 0.1)
+    counter = CacheCounter({"monitor": "127.0.0.1:0"}, URLS)
+    counter.begin(is_primed=True)
+    monkeypatch.setattr(cache_counts, "SETTLE_S", 3600)
+    assert counter.end(asked=200) == {}
+    assert "the cache sends no pfc stream" in capsys.readouterr().out
+
+
 def test_stream_alone_gives_the_counts(monkeypatch: Any) -> None:
     monkeypatch.setattr(cache_counts, "_POLL_S", 0.05)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
