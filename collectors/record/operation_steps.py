@@ -12,10 +12,23 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import struct
 import zlib
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from contextlib import suppress
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from .metric_catalogue import MAX_WORD, Metric, Value
 from .value_checks import is_number, make_check
@@ -302,6 +315,68 @@ OPERATION_FAILURES = (
 
 #: File in the payload's folder that states the last time step of a load that runs.
 LOAD_PROGRESS_NAME = "load-progress.json"
+#: Attribute of a job in HTCondor with the same step.
+LOAD_ATTRIBUTE = "TreehammerLoad"
+
+
+class LoadProgress(NamedTuple):
+    """The last complete time step of a load that runs; operations on their way are missing.
+
+    Attributes:
+        step: number of the step.
+        step_s: its length in seconds.
+        done: operations that succeeded.
+        failed: operations that failed.
+        bytes: bytes that they moved.
+    """
+
+    step: float
+    step_s: float
+    done: float
+    failed: float
+    bytes: float
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[Any]) -> Optional[LoadProgress]:
+        """Return the step with these values; None if they are no step."""
+        if len(numbers) != len(cls._fields) or not all(map(is_number, numbers)):
+            return None
+        progress = cls(*numbers)
+        return progress if progress.step_s > 0 else None
+
+    @classmethod
+    def read(cls, path: str) -> Optional[LoadProgress]:
+        """Read a file of :meth:`write`; None for one that is gone or no such document."""
+        try:
+            with open(path, encoding="utf-8") as stream:
+                document = json.load(stream)
+            return cls.from_numbers([document[name] for name in cls._fields])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @classmethod
+    def from_attribute(cls, value: Any) -> Optional[Tuple[int, LoadProgress]]:
+        """Return attempt and step of :data:`LOAD_ATTRIBUTE`, a list or its text; None for others."""
+        try:
+            items = json.loads(f"[{value.strip(' {}')}]") if isinstance(value, str) else value
+            attempt, *numbers = items
+        except (ValueError, TypeError):
+            return None
+        progress = cls.from_numbers(numbers)
+        return (attempt, progress) if progress and is_number(attempt) else None
+
+    def to_attribute(self, attempt: int) -> str:
+        """Format a ClassAd list without spaces."""
+        return "{" + ",".join(map(str, (attempt, *self))) + "}"
+
+    def write(self, path: str) -> None:
+        """Write a file, whose readers see the old or the new step; a full disk keeps the old one."""
+        with suppress(OSError):
+            # Not synchronized with the disk, which would delay operations.
+            with open(f"{path}.new", "w", encoding="utf-8") as stream:
+                json.dump(self._asdict(), stream)
+            os.replace(stream.name, path)
+
 
 #: Rows of one measurement at most: a day of 10 s steps of two operations.
 MAX_OPERATION_STEPS = 20_000

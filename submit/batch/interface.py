@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import (
     DISK_FULL_ERRNOS,
     IrregularFileError,
@@ -142,6 +143,13 @@ class BatchSystem(Protocol):
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder (records/, logs/, attempt.json), as far as it has arrived."""
         return {}
+
+    def read_load_steps(self, batch_ids: Iterable[str]) -> Sequence[LoadProgress]:
+        """Return the last time step of each of the jobs that loads now, as far as it is known here.
+
+        Nothing is asked of a server: :meth:`query` has received what there is.
+        """
+        return ()
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel jobs that are not final and return their number."""

@@ -32,11 +32,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.json_documents import parse_json
+from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME, LoadProgress
 from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import (
@@ -309,12 +311,26 @@ class LocalBatch(BatchSystem):
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder."""
+        folders = (self._list_sandboxes(job) for job in self.select(_LISTED, [batch_id]))
+        return {number: folder for job in folders for number, folder in job.items()}
+
+    def _list_sandboxes(self, job: QueuedJob) -> dict[int, Path]:
         folders = {
-            attempt.number: self.locate(batch_id) / f"attempt-{attempt.number}"
-            for job in self.select(_LISTED, [batch_id])
+            attempt.number: self.locate(job.batch_id) / f"attempt-{attempt.number}"
             for attempt in job.status.attempts
         }
         return {number: folder for number, folder in folders.items() if folder.is_dir()}
+
+    def read_load_steps(self, batch_ids: Iterable[str]) -> list[LoadProgress]:
+        """Return the last time step of each execution that loads now."""
+        return [
+            progress
+            for job in self.select(f"state = 'running' AND {_LISTED}", batch_ids)
+            for folder in self._list_sandboxes(job).values()
+            # Path.glob() fails for folders that a job removes meanwhile.
+            for name in glob(f"work/*/{LOAD_PROGRESS_NAME}", root_dir=folder)
+            if (progress := LoadProgress.read(f"{folder}/{name}"))
+        ]
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel jobs that are not final and return their number.

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from treehammer.analysis.status.load_tests import (
 )
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.record.outcome import (
     INTERRUPTED_CLASSES,
     OUTCOME_COLUMNS,
@@ -338,40 +337,19 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def describe_running_loads(folders: Iterable[Path]) -> str:
-    """Describe the last complete time step of running load tests; '' for none.
+def describe_running_loads(steps: Iterable[LoadProgress]) -> str:
+    """Describe the last time step of each running load; '' for none.
 
     Jobs that load together are in the same step, or one behind; their rates are added.
-
-    Args:
-        folders: sandboxes of jobs that run on this machine.
     """
-    steps = [
-        step
-        for folder in folders
-        # Path.glob() fails for folders that a job removes meanwhile.
-        for path in glob(f"work/**/{LOAD_PROGRESS_NAME}", root_dir=folder, recursive=True)
-        if (step := _read_load_step(folder / path))
-    ]
+    steps = list(steps)
     if not steps:
         return ""
-    done, failed, size = (
-        sum(step[name] / step["step_s"] for step in steps) for name in ("done", "failed", "bytes")
-    )
-    number = max(step["step"] for step in steps)
+    done_hz = sum(step.done / step.step_s for step in steps)
+    failed_hz = sum(step.failed / step.step_s for step in steps)
+    mb_per_s = sum(step.bytes / step.step_s for step in steps) / 1e6
+    number = max(step.step for step in steps)
     return (
-        f"step {number:g}, {pluralize(len(steps), 'job')}: {format_significant(done)} operations/s, "
-        f"{format_significant(failed)} failed/s, {format_significant(size / 1e6)} MB/s"
+        f"step {number:g}, {pluralize(len(steps), 'job')}: {format_significant(done_hz)} operations/s, "
+        f"{format_significant(failed_hz)} failed/s, {format_significant(mb_per_s)} MB/s"
     )
-
-
-def _read_load_step(path: Path) -> dict[str, float]:
-    """Read the step of a load; empty for a file that is gone or no such document."""
-    try:
-        document = json.loads(path.read_bytes())
-        step = {
-            name: float(document[name]) for name in ("step", "step_s", "done", "failed", "bytes")
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return step if step["step_s"] > 0 else {}

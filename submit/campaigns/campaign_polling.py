@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
@@ -30,7 +29,7 @@ from treehammer.sql.read.campaign_counts import (
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
-from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
+from treehammer.submit.campaigns.campaign_outcome import describe_running_loads, read_load
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.tracker import (
     CampaignTracker,
@@ -166,16 +165,15 @@ def follow_campaign(
             notify(line)
 
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
+    is_load = read_load(campaign) is not None
     last, changed_s = "", time.monotonic()
     while True:
         # Before the poll, so that no change between both is missed.
         changes = local.count_changes() if local else 0
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
-        if local:
-            jobs = tracker.store.jobs(campaign.id)
-            if line := describe_running_loads(_list_running_folders(local, jobs)):
-                notify_once(f"load: {line}")
+        if is_load and (line := describe_running_loads(tracker.read_load_steps(campaign))):
+            notify_once(f"load: {line}")
         state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
         if state != last:
             last, changed_s = state, time.monotonic()
@@ -199,13 +197,6 @@ def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> Local
         return None
     batch = tracker.batch_system(LOCAL_BATCH)
     return batch if isinstance(batch, LocalBatch) else None
-
-
-def _list_running_folders(batch: LocalBatch, jobs: Iterable[JobRow]) -> Iterator[Path]:
-    """List the sandboxes of the jobs that run now."""
-    for batch_id, status in batch.query(batch.find(job.id for job in jobs).values()).items():
-        if status.state is JobState.RUNNING:
-            yield from batch.sandboxes(batch_id).values()
 
 
 def wait_for_campaign(

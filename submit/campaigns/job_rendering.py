@@ -278,6 +278,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         "doors": cluster.doors,
         "jobs": cluster.jobs,
         "contact": submitter_contact(),
+        "reports_load": plan.pinned_test.definition.load is not None,
         "environment": _node_environment(plan, site),
         "cpus": cluster.cpus,
         "memory_mb": _request_memory_mb(plan),

@@ -29,6 +29,7 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import hold_lock, is_locked, write_atomically
 from treehammer.errors import BatchError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -190,6 +191,20 @@ class CampaignTracker:
             except BatchError as error:
                 lines.append(str(error))
         return list(dict.fromkeys((*lines, *self.describe_unknown_batch_systems())))
+
+    def read_load_steps(self, campaign: CampaignRow) -> list[LoadProgress]:
+        """Return the last time step of each load that runs, as :meth:`refresh_jobs` saw the jobs."""
+        steps: list[LoadProgress] = []
+        running = [
+            job
+            for job in self.store.jobs(campaign.id)
+            if _may_change(job) and job.state == JobState.RUNNING.value
+        ]
+        for name, group in group_by_batch_system(running):
+            with suppress(BatchError):  # others may answer
+                if batch := self.find_batch_system(name, group):
+                    steps += batch.read_load_steps(job.batch_id for job in group)
+        return steps
 
     def collect_records(self, campaign: CampaignRow, *, thorough: bool = True) -> CollectResult:
         """Add the records of all jobs, including running ones, to the store.

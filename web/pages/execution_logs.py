@@ -11,6 +11,7 @@ from starlette.responses import FileResponse
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import JobRow
+from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import Row
 from treehammer.text_formatting import format_size
@@ -55,20 +56,28 @@ def _measurement_title(row: Row, variants: VariantLabels) -> str:
 def find_output_folders(resources: PageResources) -> FindFolders:
     """Return a function that finds the output folders of jobs that this installation submitted."""
 
-    settings = resources.settings
-
     def find(job: JobRow) -> Mapping[int, Path]:
-        folders = {LOCAL_BATCH: settings.spool_dir, HTCONDOR_PREFIX: settings.htcondor_dir}
-        kind, at, _ = job.batch_system.partition("@")
-        folder = folders.get(kind + at)
-        if folder is not None and not folder.is_dir():
-            return {}  # nothing was submitted here, and reading must not make the folder
+        batch = open_own_batch_system(resources, job.batch_system)
         try:
-            return open_batch_system(job.batch_system, settings).sandboxes(job.batch_id)
+            return batch.sandboxes(job.batch_id) if batch else {}
         except TreehammerError:
-            return {}  # such as a pool of another installation
+            return {}
 
     return find
+
+
+def open_own_batch_system(resources: PageResources, name: str) -> BatchSystem | None:
+    """Open a batch system to which this installation has submitted jobs; None for others."""
+    settings = resources.settings
+    folders = {LOCAL_BATCH: settings.spool_dir, HTCONDOR_PREFIX: settings.htcondor_dir}
+    kind, at, _ = name.partition("@")
+    folder = folders.get(kind + at)
+    if folder is not None and not folder.is_dir():
+        return None  # nothing was submitted here, and reading must not make the folder
+    try:
+        return open_batch_system(name, settings)
+    except TreehammerError:
+        return None  # such as a pool of another installation
 
 
 def list_logs(folder: Path | None, round_: int, position: int) -> list[tuple[str, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -12,15 +14,24 @@ import anyio
 from treehammer.analysis.status.load_tests import StartSpread
 from treehammer.analysis.status.status_rules import OperationsRule, load_operations_rule
 from treehammer.collectors.job_spec import JobState
-from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES, SERVER
-from treehammer.sql.core.rows import CampaignRow
+from treehammer.collectors.record.operation_steps import (
+    CLIENT,
+    FIGURE_NAMES,
+    QUANTILES,
+    SERVER,
+    LoadProgress,
+)
+from treehammer.errors import TreehammerError
+from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import OperationGroup
+from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_running_loads,
     read_load,
     summarize_campaign_starts,
 )
+from treehammer.submit.campaigns.tracker import group_by_batch_system
 from treehammer.tables import (
     MAX_SHOWN_ROWS,
     DataTable,
@@ -42,9 +53,16 @@ from treehammer.web.display_formats import format_seconds, format_time
 from treehammer.web.figures.chart_parts import Specification, complete_specification
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import LineChart
-from treehammer.web.page import PageContent, PageOperation, PageRequest, QueryPool, page
+from treehammer.web.page import (
+    PageContent,
+    PageOperation,
+    PageRequest,
+    PageResources,
+    QueryPool,
+    page,
+)
 from treehammer.web.page_query import FormInput
-from treehammer.web.pages.execution_logs import find_output_folders
+from treehammer.web.pages.execution_logs import open_own_batch_system
 from treehammer.web.pages.load_charts import (
     draw_levels,
     draw_sides,
@@ -167,19 +185,45 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
 
 
 def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> Live | None:
-    """Show the rates of jobs that load now, on the machine of the service, until they end."""
+    """Show the rates of the jobs of this installation that load now, until they end."""
     running = [
         job for job in request.store.jobs(campaign.id) if job.state == JobState.RUNNING.value
     ]
     if not running:
         return None
-    find_folders = find_output_folders(request.resources)
-    line = describe_running_loads(
-        folder for job in running for folder in find_folders(job).values()
-    )
+    line = describe_running_loads(request.resources.share(LoadReader).read(running))
     text = f"Now: {line}." if line else f"{pluralize(len(running), 'job')} running."
     address = link_to_same_page(part=RUNNING)
     return Live(Paragraph(text, role="status"), address=address, every_s=REFRESH_INTERVAL_S)
+
+
+class LoadReader:
+    """Reads the loads of running jobs, and remembers how far it read the logs of pools.
+
+    Args:
+        resources: of the service.
+    """
+
+    def __init__(self, resources: PageResources) -> None:
+        self._resources = resources
+        self._batches: dict[str, BatchSystem] = {}
+        self._lock = threading.Lock()
+
+    def read(self, jobs: Sequence[JobRow]) -> list[LoadProgress]:
+        """Return the last time step of each of the jobs that loads now."""
+        steps: list[LoadProgress] = []
+        with self._lock:
+            for name, group in group_by_batch_system(jobs):
+                with suppress(TreehammerError):
+                    if batch := self._find_batch(name):
+                        steps += batch.read_load_steps(job.batch_id for job in group)
+        return steps
+
+    def _find_batch(self, name: str) -> BatchSystem | None:
+        batch = self._batches.get(name) or open_own_batch_system(self._resources, name)
+        if batch:
+            self._batches[name] = batch
+        return batch
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,27 @@ import socket
 import sqlite3
 import subprocess
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Tuple,
+)
 from urllib.parse import urlsplit
 
-from ...record.operation_steps import CLIENT, OPEN, READ, LatencyHistogram, make_operation_step
+from ...record.operation_steps import (
+    CLIENT,
+    OPEN,
+    READ,
+    LatencyHistogram,
+    LoadProgress,
+    make_operation_step,
+)
 from ...shared_files import local_path
 from ...storage_access import BUNDLE_VARIABLES, PROXY_VARIABLE
 from ..treehammer_kit.payload_task import PayloadError
@@ -60,8 +77,13 @@ class EngineLoad:
     is_random: bool = True
     reads: int = 0
 
-    def perform(self, steps: StepClock, timer: LoadTimer) -> EngineResult:
+    def perform(self, steps: StepClock, timer: LoadTimer, progress: str = "") -> EngineResult:
         """Perform the load from its start on.
+
+        Args:
+            steps: division of time.
+            timer: clock of the load.
+            progress: file that states the last step while the load runs; '' for none.
 
         Raises:
             PayloadError: the engine is missing, cannot perform this load, or failed.
@@ -72,10 +94,15 @@ class EngineLoad:
             if timer.wait(start_s - timer.now()):
                 break
         began_s, cpu_s = timer.now(), _child_cpu_s()
-        output = engine.run(timer)
+        first = steps.find_step(began_s)
+
+        def report(number: int, part: EngineStep) -> None:
+            if progress:
+                _make_progress(first + number, part).write(progress)
+
+        output = engine.run(timer, report)
         end_s = timer.now()
         cores = (_child_cpu_s() - cpu_s) / max(end_s - began_s, 1e-3)
-        first = steps.find_step(began_s)
         rows = [
             self._make_row(part, first + number, steps.start_us + round(began_s * 1e6), cores)
             for number, part in enumerate(engine.parse(output))
@@ -147,6 +174,11 @@ class EngineStep(NamedTuple):
     latency: LatencyHistogram
 
 
+def _make_progress(step: int, part: EngineStep) -> LoadProgress:
+    failed = sum(part.failures.values())
+    return LoadProgress(step, part.seconds, part.done, failed, part.bytes)
+
+
 def _child_cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -163,6 +195,9 @@ def _make_error(message: str, kind: str = "bad-load") -> PayloadError:
 
 
 # --- Engines
+
+#: Receives the number of a step, from 0, and the step, while an engine runs.
+Report = Callable[[int, EngineStep], None]
 
 
 class Engine:
@@ -229,15 +264,20 @@ class Engine:
             version = match[0] if match else version
         return json.dumps({"packages": {self.name: version}})
 
-    def run(self, timer: LoadTimer) -> str:
-        """Run the engine to its end, its time limit or a signal; return its output."""
+    def run(self, timer: LoadTimer, report: Report) -> str:
+        """Run the engine to its end, its time limit or a signal; return its output.
+
+        Args:
+            timer: clock of the load.
+            report: called with each step that the engine states while it runs.
+        """
         os.makedirs(self.folder, exist_ok=True)
         try:
-            return self._run(timer)
+            return self._run(timer, report)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run(self, timer: LoadTimer) -> str:
+    def _run(self, timer: LoadTimer, report: Report) -> str:
         command = self.build_command()
         outputs = [os.path.join(self.folder, name) for name in ("stdout", "stderr")]
         end_s = self.task.duration_s + self.timeout_s + ENGINE_GRACE_S
@@ -246,6 +286,8 @@ class Engine:
             try:
                 while process.poll() is None and not timer.stopped and timer.now() < end_s:
                     timer.wait(_POLL_S)
+                    for number, part in self.read_new_steps(outputs[0]):
+                        report(number, part)
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
                     process.wait(_STOP_S)
@@ -274,6 +316,13 @@ class Engine:
         """Return whether the output of an engine that failed has a report nevertheless."""
         return False
 
+    def read_new_steps(self, output: str) -> Iterator[Tuple[int, EngineStep]]:
+        """Iterate over the steps, with their numbers, that the file of its output states anew.
+
+        Engines that report at their end only have none.
+        """
+        return iter(())
+
     def read_files(self) -> None:
         """Read files that the engine wrote, before they are removed."""
 
@@ -292,6 +341,23 @@ class FioEngine(Engine):
     package = "package fio of Debian and others"
     schemes = ("",)
     operations = (READ,)
+
+    def __init__(self, load: EngineLoad) -> None:
+        super().__init__(load)
+        self._reports = _FioReports()
+        self._read_bytes = self._step = 0
+
+    def read_new_steps(self, output: str) -> Iterator[Tuple[int, EngineStep]]:
+        """Iterate over the steps of new reports."""
+        if os.path.getsize(output) == self._read_bytes:
+            return
+        with open(output, "rb") as stream:
+            stream.seek(self._read_bytes)
+            content = stream.read()
+        self._read_bytes += len(content)
+        for part in self._reports.add(content.decode("utf-8", "replace")):
+            yield self._step, part
+            self._step += 1
 
     def build_command(self) -> List[str]:
         """Write the job file, in which each client has a section."""
@@ -353,28 +419,7 @@ def parse_fio(output: str) -> List[EngineStep]:
     Raises:
         PayloadError: there is none.
     """
-    steps: List[EngineStep] = []
-    before = _FioSums(0.0, 0, 0, 0, 0, {})
-    for document in _iterate_documents(output):
-        sums = _FioSums.read(document)
-        if sums.seconds <= before.seconds:
-            continue
-        latency = LatencyHistogram()
-        for nanoseconds, count in sums.bins.items():
-            latency.record(nanoseconds / 1e9, count - before.bins.get(nanoseconds, 0))
-        failed = sums.failed - before.failed
-        failure = classify_os_error(OSError(sums.error, os.strerror(sums.error)))
-        steps.append(
-            EngineStep(
-                before.seconds,
-                sums.seconds - before.seconds,
-                latency.count,
-                sums.bytes - before.bytes,
-                {failure: failed} if failed else {},
-                latency,
-            )
-        )
-        before = sums
+    steps = [*_FioReports().add(output)]
     if not steps:
         raise PayloadError("payload", "bad-result", "load", f"fio: no report in {output[:200]!r}")
     return steps
@@ -404,16 +449,49 @@ class _FioSums(NamedTuple):
             bins,
         )
 
+    def subtract(self, before: _FioSums) -> EngineStep:
+        """Return the operations since an earlier report."""
+        latency = LatencyHistogram()
+        for nanoseconds, count in self.bins.items():
+            latency.record(nanoseconds / 1e9, count - before.bins.get(nanoseconds, 0))
+        failed = self.failed - before.failed
+        failure = classify_os_error(OSError(self.error, os.strerror(self.error)))
+        return EngineStep(
+            before.seconds,
+            self.seconds - before.seconds,
+            latency.count,
+            self.bytes - before.bytes,
+            {failure: failed} if failed else {},
+            latency,
+        )
 
-def _iterate_documents(text: str) -> Iterator[Dict[str, Any]]:
-    """Iterate over JSON objects; lines between them are warnings."""
-    decoder, position = json.JSONDecoder(), 0
-    while (position := text.find("{", position)) >= 0:
-        try:
-            document, position = decoder.raw_decode(text, position)
-        except ValueError:  # the last one was cut off
-            return
-        yield document
+
+class _FioReports:
+    """Reports of a run of fio, whose text arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._sums = _FioSums(0.0, 0, 0, 0, 0, {})
+        self._text = ""
+
+    def add(self, text: str) -> Iterator[EngineStep]:
+        """Iterate over the steps that are complete with this piece of text."""
+        self._text += text
+        for document in self._take_documents():
+            sums, before = _FioSums.read(document), self._sums
+            if sums.seconds > before.seconds:
+                self._sums = sums
+                yield sums.subtract(before)
+
+    def _take_documents(self) -> Iterator[Dict[str, Any]]:
+        """Iterate over JSON objects and forget them; lines between them are warnings."""
+        decoder = json.JSONDecoder()
+        while (position := self._text.find("{")) >= 0:
+            try:
+                document, end = decoder.raw_decode(self._text, position)
+            except ValueError:  # its end is missing
+                return
+            self._text = self._text[end:]
+            yield document
 
 
 class XrdReplayEngine(Engine):

@@ -65,6 +65,12 @@ MakeTaskClient = Callable[[LoadTask, int], StorageClient]
 SWITCH_INTERVAL_S = 0.0005
 
 
+def _locate_progress() -> str:
+    """Return the file that states the last step of the load; '' outside of a job."""
+    result = os.environ.get("TREEHAMMER_RESULT", "")
+    return os.path.join(os.path.dirname(result), LOAD_PROGRESS_NAME) if result else ""
+
+
 def _leave_out(names: FrozenSet[str], sequence: Iterator[Operation]) -> Iterator[Operation]:
     return (operation for operation in sequence if operation.name not in names)
 
@@ -253,8 +259,7 @@ class _Load:
         written = self._task.written
         if written is not None:
             observe = written.observe
-        result = os.environ.get("TREEHAMMER_RESULT", "")
-        progress = os.path.join(os.path.dirname(result), LOAD_PROGRESS_NAME) if result else ""
+        progress = _locate_progress()
         return Recorder(self._steps, self._clients, cores=cores, observe=observe, progress=progress)
 
     def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
@@ -274,7 +279,7 @@ class _Load:
         return self._report(driver, rows, {**figures, **replay.summarize()})
 
     def _run_engine(self, load: EngineLoad) -> LoadOutcome:
-        result = load.perform(self._steps, self._timer)
+        result = load.perform(self._steps, self._timer, _locate_progress())
         values = {
             "load_started_us": self._steps.start_us + round(result.began_s * 1e6),
             "inventory": result.inventory,

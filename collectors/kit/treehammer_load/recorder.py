@@ -5,8 +5,6 @@ Only the steps in which the generator was not the limit enter the figures.
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import threading
 import time
@@ -30,6 +28,7 @@ from ...record.operation_steps import (
     LATE_S,
     MAIN_OPERATIONS,
     LatencyHistogram,
+    LoadProgress,
     make_operation_step,
 )
 from .operation import Flight
@@ -153,17 +152,14 @@ class Recorder:
         """State the operations of a step that have ended; those on their way are missing."""
         with self._lock:
             counts = [counts for key, counts in self._counts.items() if key[0] == step]
-            document = {
-                "step": step,
-                "step_s": self._steps.step_s,
-                "done": sum(part.latency.count for part in counts),
-                "failed": sum(sum(part.failures.values()) for part in counts),
-                "bytes": sum(part.bytes for part in counts),
-            }
-        # Not synchronized with the disk, which would delay operations.
-        with open(f"{self._progress}.new", "w", encoding="utf-8") as stream:
-            json.dump(document, stream)
-        os.replace(stream.name, self._progress)
+            progress = LoadProgress(
+                step,
+                self._steps.step_s,
+                sum(part.latency.count for part in counts),
+                sum(sum(part.failures.values()) for part in counts),
+                sum(part.bytes for part in counts),
+            )
+        progress.write(self._progress)
 
     @property
     def spans(self) -> Mapping[str, Tuple[float, float]]:

@@ -18,6 +18,7 @@ from ...s3_signing import mask_signatures
 from ...shared_files import DISK_FULL_ERRNOS
 from ...software.wheels import expected_root_version
 from ..child_processes import BoundedLog, ForkedCall, StopSignals, print_line
+from ..load_report import LoadReport
 from ..probes import node_state
 from . import execution_record, payload_failures, payload_process
 from .execution_record import ExecutionRecord
@@ -164,13 +165,16 @@ class Execution:
             common_start.withdraw(self._name)
 
     def _run_watching_payload(self) -> PayloadRun:
-        """Run the payload; one that watches a server learns when the load has ended."""
+        """Run the payload; report its load, or tell one that watches a server when the load ended."""
         common_start, signals = self._context.common_start, self._context.signals
         watches = common_start is not None and common_start.is_watch
-        if not watches and not self._context.distance.has_proxies:
+        load = self._context.job.load
+        jobs = load.jobs if load and not watches else 0
+        report = LoadReport(self._folder, self._context.attempt, jobs, os.environ)
+        if not (watches or self._context.distance.has_proxies or report.is_possible):
             return self.run_payload()
         # In a child, so that a proxy, or the process which waits for the end, is not one of the
-        # payload's.
+        # payload's, and so that a late report delays nothing.
         call = ForkedCall(lambda: supervise_payload(self, signals))
         with (
             common_start.watching_end(self._name, os.path.join(self._folder, END_FILE))
@@ -182,7 +186,10 @@ class Execution:
                 if signals.stopped_by:
                     call.stop()
                     break
+                report.send_if_due()
             result = call.result()
+        if not signals.stopped_by:
+            report.end()
         if isinstance(result, Failure):
             raise ExecutionError(result)
         run: PayloadRun = result

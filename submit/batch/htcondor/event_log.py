@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from treehammer.analysis.status import failure_attribution
 from treehammer.analysis.status.failure_attribution import FailureCause
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.operation_steps import LOAD_ATTRIBUTE, LoadProgress
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_ATTRIBUTE,
@@ -44,7 +45,7 @@ JOB_PROJECTION = (
     *("JobStartDate", "JobCurrentStartDate", "CompletionDate"),
     *("ExitCode", "ExitBySignal", "ExitSignal", "RemoveReason", "VacateReason"),
     *("HoldReason", "HoldReasonCode", "HoldReasonSubCode"),
-    *("JobDisconnectedDate", "LastJobLeaseRenewal"),
+    *("JobDisconnectedDate", "LastJobLeaseRenewal", LOAD_ATTRIBUTE),
 )
 #: Removal reason given by `cancel`; jobs removed by others have another.
 CANCEL_REASON = "treehammer cancel"
@@ -185,6 +186,7 @@ class EventType(IntEnum):
     DISCONNECTED = 22
     RECONNECTED = 23
     RECONNECT_FAILED = 24
+    ATTRIBUTE_UPDATE = 33
     CLUSTER_REMOVED = 36
     FACTORY_PAUSED = 37
     FACTORY_RESUMED = 38
@@ -326,6 +328,7 @@ class JobEvents:
         is_over: the job left the queue by itself.
         ended_us: end of the job, 0 if it has not ended.
         last_us: time of its last event.
+        reported_load: attempt and last step of its load, as its worker reported them.
     """
 
     previous_attempts: int = 0
@@ -335,6 +338,7 @@ class JobEvents:
     is_over: bool = False
     ended_us: int = 0
     last_us: int = 0
+    reported_load: tuple[int, LoadProgress] | None = None
 
     @property
     def last_number(self) -> int:
@@ -356,6 +360,14 @@ class JobEvents:
         """Whether the job has left the queue."""
         return self.is_over or self.removal_reason is not None
 
+    @property
+    def load(self) -> LoadProgress | None:
+        """The last step of its load; None for one that has ended, or whose node is lost."""
+        start, report = self.last_start, self.reported_load
+        if start is None or report is None or not start.is_open or start.disconnected_us:
+            return None
+        return report[1] if report[0] == start.number else None
+
     # -- events
 
     def apply(self, event: JobEvent) -> None:
@@ -375,6 +387,9 @@ class JobEvents:
                 self.removal_reason, self.ended_us = event.values.get("Reason", ""), event.time_us
             case EventType.TERMINATED:
                 self._apply_termination(event)
+            case EventType.ATTRIBUTE_UPDATE:
+                if event.values.get("Attribute") == LOAD_ATTRIBUTE:
+                    self.reported_load = LoadProgress.from_attribute(event.values.get("Value"))
             case _:
                 self._apply_to_start(event)
 
@@ -435,6 +450,7 @@ class JobEvents:
     def apply_ad(self, ad: ClassAdValues) -> None:
         """Apply what queue or history says of the job, as the events that lead to it."""
         self._apply_start(ad)
+        self.reported_load = LoadProgress.from_attribute(ad.get(LOAD_ATTRIBUTE))
         status, entered = ad.get("JobStatus", IDLE_STATUS), ad.get("EnteredCurrentStatus")
         if status not in (HELD_STATUS, REMOVED_STATUS):  # a hold explains a removal
             self.hold = None

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor.event_log import (
@@ -360,6 +361,19 @@ class HTCondorBatch(BatchSystem):
             return self._find_log(submission, cluster).submission.sandboxes(proc)
         except (BatchError, IndexError):
             return {}
+
+    def read_load_steps(self, batch_ids: Iterable[str]) -> list[LoadProgress]:
+        """Return the last time step of each of the jobs that loads now.
+
+        Workers set it as an attribute, which becomes an event.  The schedd's answers to :meth:`query`
+        have it where its log is not here.
+        """
+        return [
+            job.load
+            for log, procs in self._read_logs(batch_ids)
+            for proc in procs
+            if (job := log.jobs.get(proc)) and job.load
+        ]
 
     # -- ends
 

@@ -13,6 +13,7 @@ from treehammer.collectors.job_spec import JobState, SoftwareRequest
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
@@ -188,6 +189,9 @@ class FakeBatch:
         attempts = self.statuses[batch_id].attempts if batch_id in self.statuses else ()
         folders = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
         return {number: path for number, path in folders.items() if path.exists()}
+
+    def read_load_steps(self, batch_ids: Iterable[str]) -> Sequence[LoadProgress]:
+        return [LoadProgress(1, 10, 100, 0, 0) for _ in batch_ids]
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         chosen = list(batch_ids)

@@ -37,6 +37,7 @@ from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import stage_job
+from treehammer.submit.campaigns import campaign_polling
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import reporting_for_submission
@@ -60,16 +61,25 @@ lead_s = 1
 step_s = 1
 duration_s = 60
 ceiling = {clients = 8}
+[settings]
+progress_s = 0.0
 """
 
 STARTING_PAYLOAD = """#!/usr/bin/env python3
 import json, os, time
 
 with open(os.environ["TREEHAMMER_JOB"], encoding="utf-8") as stream:
-    load = json.load(stream)["load"]
+    job = json.load(stream)
+load, settings = job["load"], job["settings"]
 if load["start_us"] is not None:
     time.sleep(max(0, load["start_us"] / 1e6 + load["first_step"] * load["step_s"] - time.time()))
 values = {"load_started_us": time.time_ns() // 1000}
+if settings["progress_s"]:  # as the load generator does
+    done = 10 * (load["index"] + 1)
+    progress = {"step": 0, "step_s": 1.0, "done": done, "failed": 1, "bytes": 1000}
+    with open("load-progress.json", "w", encoding="utf-8") as stream:
+        json.dump(progress, stream)
+    time.sleep(settings["progress_s"])
 with open(os.environ["TREEHAMMER_RESULT"], "w", encoding="utf-8") as stream:
     json.dump({"format": 1, "values": values}, stream)
 """
@@ -244,19 +254,29 @@ def wide_pool() -> Iterator[Grid]:
 
 
 def test_jobs_of_a_pool_start_together(
-    wide_pool: Grid, service_process: ServiceProcess, tmp_path: Path
+    wide_pool: Grid,
+    service_process: ServiceProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Meanwhile the sum of their rates is shown, which HTCondor knows as attributes of the jobs."""
+    monkeypatch.setattr(campaign_polling, "GRID_POLL_S", 0.5)
     user = GridUser(tmp_path, wide_pool)
     for name in wide_pool.box.sites:
         (door,) = user.sites[name].doors
         user.write_sites_file(**{name: {"doors": (door.replace(load=LoadPermission(clients=8)),)}})
-    test = write_load_test(tmp_path / "load", repeats="2")
+    test = write_load_test(tmp_path / "load", progress_s="4.0")
     sites = ",".join(wide_pool.box.sites)
     refused = user.invoke_command("submit", str(test), "--sites", sites)
     assert "agree on a common start at the results service" in str(refused.exception)
     user.settings = service_process.settings_for_user(user.settings)
-    done = user.invoke_command("submit", str(test), "--sites", sites, "-S", "repeats=4", "--wait")
+    done = user.invoke_command("submit", str(test), "--sites", sites, "--wait")
     assert done.exception is None, (done.output, done.exception)
+    assert "load: step 0, 8 jobs: 360 operations/s, 8 failed/s, 0.008 MB/s" in done.output
+    ended = user.grid.run_condor_command(
+        *("condor_history", "-name", user.grid.pool.schedd_name, "-af", "TreehammerLoad")
+    )
+    assert ended.split() == ["undefined"] * 8, "withdrawn at the end of the load"
     rows = read_rows(user)
     assert [row["failure_class"] for row in rows] == [None] * 8
     assert [row["load_index"] for row in rows] == list(range(8))

@@ -33,7 +33,8 @@ from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.errors import ConfigError
+from treehammer.collectors.record.operation_steps import LoadProgress
+from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test
@@ -123,6 +124,23 @@ def test_failing_site_is_found_by_the_rules_and_its_queue_is_removed(
     total = scene.tracker.compute_progress(scene.campaign).total
     assert total.missing["excluded"] == sum(job.planned_measurements for job in scene.jobs()[:3])
     assert total.lost == total.missing["lost"], "an excluded site has lost nothing"
+
+
+def test_loads_of_running_jobs_are_read_as_far_as_batch_systems_answer(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, store)
+    for job in scene.jobs()[:2]:
+        scene.batch.set_status(job.batch_id, JobState.RUNNING)
+    scene.end_job(scene.jobs()[2], JobState.DONE)
+    scene.tracker.refresh_jobs(scene.campaign)
+    assert len(scene.tracker.read_load_steps(scene.campaign)) == 2
+
+    def refuse(_batch_ids: object) -> list[LoadProgress]:
+        raise BatchError("the folder of a submission is damaged")
+
+    monkeypatch.setattr(scene.batch, "read_load_steps", refuse)
+    assert scene.tracker.read_load_steps(scene.campaign) == []
 
 
 def test_running_jobs_go_on_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch import interface
 from treehammer.submit.batch.htcondor import submit_description
@@ -527,6 +528,47 @@ def test_lost_node_of_spooled_job_comes_from_its_ad() -> None:
     assert job.last_start.disconnected_us, "an older event"
     job.apply_ad({**RUNNING, "JobDisconnectedDate": 50, "LastJobLeaseRenewal": 60})
     assert job.last_start.disconnected_us == 0
+
+
+def report_load(second: int, value: str, proc: int = 0) -> str:
+    """Return the event of a worker's report, as HTCondor 23.9 writes it."""
+    return event(33, second, proc=proc, Attribute="TreehammerLoad", Value=value)
+
+
+def test_loads_come_from_log_or_schedd_without_a_query_of_their_own(schedd: Schedd) -> None:
+    schedd.write(FIRST, event(EXECUTE, 10, 1), event(EXECUTE, 10, 1, proc=1))
+    assert not schedd.batch.read_load_steps(schedd.ids)
+    schedd.write(report_load(20, "{1,2,10.0,1000,20,5000000}"), report_load(20, "{1,2,5,1,0,0}", 1))
+    schedd.write(event(33, 21, Attribute="Other", Value="{1,9,10.0,9,9,9}"))
+    first = LoadProgress(2, 10.0, 1000, 20, 5_000_000)
+    assert schedd.batch.read_load_steps(schedd.ids) == [first, LoadProgress(2, 5, 1, 0, 0)]
+    schedd.write(report_load(30, "undefined", 1))
+    assert schedd.batch.read_load_steps(schedd.ids) == [first]
+    assert schedd.asked == 0
+    schedd.log.unlink()
+    schedd.restart_client()
+    ad = {**RUNNING, "ProcId": 0, "TreehammerLoad": [1, 3, 10.0, 7, 0, 0]}
+    schedd.queue = [ad, {**RUNNING, "ProcId": 1}]
+    schedd.statuses()
+    assert schedd.asked == 1
+    assert schedd.batch.read_load_steps(schedd.ids) == [LoadProgress(3, 10.0, 7, 0, 0)]
+    assert schedd.asked == 1
+
+
+def test_load_counts_only_while_its_attempt_runs_on_a_known_node() -> None:
+    report = report_load(20, "{1,2,10.0,1000,20,5000000}")
+    started, lost = event(EXECUTE, 10, 1), event(DISCONNECTED, 30, 1)
+    cases = [
+        ((started, report), True),
+        ((started, report, lost), False),
+        ((started, report, lost, event(RECONNECTED, 40, 1)), True),
+        ((started, report, event(EVICTED, 40, 1)), False),
+        ((started, report, event(EVICTED, 40, 1), event(EXECUTE, 50, 2)), False),
+        ((started, report, event(TERMINATED, 40, 1, **DONE)), False),
+        ((report,), False),
+    ]
+    for events, counts in cases:
+        assert bool(apply_events(*events).load) is counts, events
 
 
 def test_events_of_other_clusters_are_left_out(schedd: Schedd) -> None:

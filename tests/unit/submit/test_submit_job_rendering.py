@@ -155,6 +155,19 @@ def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
     assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("grid", "reports"), [("", True), (REMOTE["grid"], False)])
+def test_only_jobs_of_load_tests_may_set_attributes(
+    tmp_path: Path, grid: str, reports: bool
+) -> None:
+    site = make_grid_site().replace(grid_resource=grid)
+    texts = {}
+    for name, extra in (("plain", ""), ("load", "\n[load]\nduration_s = 10\n")):
+        plan = make_grid_plan(tmp_path / name, READING_TEST + extra, site)
+        (texts[name],) = _texts(plan, tmp_path / f"{name}-out")
+    assert "WantRemoteUpdates" not in texts["plain"]
+    assert ("\nMy.WantRemoteUpdates = true\n" in texts["load"]) is reports
+
+
 def test_jobs_of_a_door_share_description_and_files(tmp_path: Path) -> None:
     text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
     plan = make_grid_plan(

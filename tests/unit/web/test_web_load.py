@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
@@ -15,7 +14,7 @@ from page_contents import load_charts
 from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
 from service_thread import ServiceThread, run_service
 
-from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME
+from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.web.figures.line_chart import NumberAxis
@@ -158,16 +157,22 @@ def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(
 
 
 def test_rates_of_running_jobs_are_shown_until_they_end(
-    pages: ServiceThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pages: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job_row("a", state="running")
+    class Batch:
+        steps: list[LoadProgress] = []
+
+        def read_load_steps(self, batch_ids: Iterable[str]) -> list[LoadProgress]:
+            assert list(batch_ids) == ["1.0@c.a"]
+            return self.steps
+
+    job = make_job_row("a", state="running", batch_id="1.0@c.a")
     pages.store.add_campaign(make_campaign_row(test_name="read-rate"), [job])
-    monkeypatch.setattr(load_page, "find_output_folders", lambda _: lambda _: {1: tmp_path})
+    batch = Batch()
+    monkeypatch.setattr(load_page, "open_own_batch_system", lambda *_: batch)
     address = "/campaigns/campaign/load"
     assert "1 job running." in pages.read(address).list_texts("p")
-    (tmp_path / "work" / "1-1").mkdir(parents=True)
-    step = {"step": 3, "step_s": 10, "done": 1000, "failed": 20, "bytes": 5_000_000}
-    (tmp_path / "work" / "1-1" / LOAD_PROGRESS_NAME).write_text(json.dumps(step))
+    batch.steps = [LoadProgress(3, 10, 1000, 20, 5_000_000)]
     sentence = "Now: step 3, 1 job: 100 operations/s, 2 failed/s, 0.5 MB/s."
     assert sentence in pages.read(address).list_texts("p")
     part = pages.load_page(f"{address}?part=running")

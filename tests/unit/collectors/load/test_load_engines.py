@@ -16,7 +16,11 @@ from treehammer.collectors.kit.treehammer_load.load_driver import LoadTimer
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
 from treehammer.collectors.kit.treehammer_load.operation import CeilingShare, LoadFile
 from treehammer.collectors.kit.treehammer_load.recorder import StepClock
-from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.collectors.record.operation_steps import (
+    LatencyHistogram,
+    LoadProgress,
+    find_operation_problems,
+)
 from treehammer.collectors.record.xrootd_recording import parse_recording
 
 #: Reports of fio 3.33 (two clients, 6 reads/s each, for 2 s), of which only keys that are read are kept.
@@ -77,6 +81,29 @@ def test_fio_failures_are_classed_by_their_error() -> None:
 
 def test_report_of_fio_that_was_cut_off_counts_as_far_as_it_goes() -> None:
     assert len(engines.parse_fio(FIO[:-100])) == 2
+
+
+def test_reports_of_fio_are_stated_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, rest = FIO.split("\n", 1)
+    make_program(tmp_path, monkeypatch, "fio", first[:-50])
+    progress = tmp_path / "progress.json"
+    program = tmp_path / "bin" / "fio"
+    program.write_text(
+        program.read_text()
+        + f"sleep 0.2; test -e {progress} && exit 1\ncat {tmp_path}/rest\n"
+        + f"for i in $(seq 100); do test -e {progress} && break; sleep 0.1; done\n"
+        + f"cp {progress} {tmp_path}/seen; cat {tmp_path}/last\n"
+    )
+    (tmp_path / "rest").write_text(first[-50:])
+    (tmp_path / "last").write_text(rest)
+    axes: dict[str, Any] = {"clients": 2, "period_s": 0.1, "block_kb": 4, "engine": "fio"}
+    load = workloads.read_files(make_task("/data/a", **axes), SPAN)
+    assert isinstance(load, engines.EngineLoad)
+    result = load.perform(StepClock(1.0, 1_000_000), LoadTimer(time.monotonic()), str(progress))
+    assert LoadProgress.read(str(tmp_path / "seen")) == (0, 0.844, 14, 0, 45056)
+    assert [row["done"] for row in result.rows] == [14, 10, 0]
 
 
 def test_summary_of_xrdreplay_has_counts_and_no_latencies() -> None:
