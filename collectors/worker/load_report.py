@@ -18,7 +18,7 @@ from ..record.operation_steps import LOAD_ATTRIBUTE, LOAD_PROGRESS_NAME, LoadPro
 #: Variable with the file that names host, port and cookie of the starter.
 CONFIG_VARIABLE = "_CONDOR_CHIRP_CONFIG"
 #: Shortest time in seconds between two reports of a job, and of all jobs of a load.
-JOB_INTERVAL_S, LOAD_INTERVAL_S = 10.0, 0.1
+JOB_INTERVAL_S, LOAD_INTERVAL_S = 10.0, 0.2
 #: Seconds without reports after a failed one.
 FAILURE_PAUSE_S = 60.0
 #: Longest time in seconds of each step of a call: the connection and two answers.

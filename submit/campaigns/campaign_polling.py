@@ -167,13 +167,16 @@ def follow_campaign(
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
     is_load = read_load(campaign) is not None
     last, changed_s = "", time.monotonic()
+    last_load = ""
     while True:
         # Before the poll, so that no change between both is missed.
         changes = local.count_changes() if local else 0
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
-        if is_load and (line := describe_running_loads(tracker.read_load_steps(campaign))):
-            notify_once(f"load: {line}")
+        load = describe_running_loads(tracker.read_load_steps(campaign)) if is_load else ""
+        if load not in ("", last_load):
+            notify(f"load: {load}")
+        last_load = load
         state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
         if state != last:
             last, changed_s = state, time.monotonic()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.responses import FileResponse
 
-from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import JobRow
 from treehammer.submit.batch.interface import BatchSystem
@@ -69,10 +69,7 @@ def find_output_folders(resources: PageResources) -> FindFolders:
 def open_own_batch_system(resources: PageResources, name: str) -> BatchSystem | None:
     """Open a batch system to which this installation has submitted jobs; None for others."""
     settings = resources.settings
-    folders = {LOCAL_BATCH: settings.spool_dir, HTCONDOR_PREFIX: settings.htcondor_dir}
-    kind, at, _ = name.partition("@")
-    folder = folders.get(kind + at)
-    if folder is not None and not folder.is_dir():
+    if name == LOCAL_BATCH and not settings.spool_dir.is_dir():
         return None  # nothing was submitted here, and reading must not make the folder
     try:
         return open_batch_system(name, settings)

@@ -44,7 +44,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus
-from treehammer.submit.campaigns import campaign_outcome, submission
+from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
 from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describe_exclusion
 from treehammer.submit.campaigns.campaign_request import CampaignRequest
 from treehammer.submit.campaigns.submission import resume_campaign
@@ -141,6 +141,34 @@ def test_loads_of_running_jobs_are_read_as_far_as_batch_systems_answer(
 
     monkeypatch.setattr(scene.batch, "read_load_steps", refuse)
     assert scene.tracker.read_load_steps(scene.campaign) == []
+
+
+@pytest.mark.parametrize(("plan", "is_load"), [({"load": {"duration_s": 10}}, True), ({}, False)])
+def test_rates_of_a_load_are_printed_at_each_change(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, plan: object, is_load: bool
+) -> None:
+    """Later jobs may repeat the rates of earlier ones."""
+    scene = Scene(tmp_path, store, plan=json.dumps({"definition": plan}))
+    first, second = (LoadProgress(step, 10, 1000, 0, 0) for step in range(2))
+    steps = iter([[first], [first], [second], [], [first], []])
+    monkeypatch.setattr(scene.tracker, "read_load_steps", lambda _: next(steps))
+    monkeypatch.setattr(campaign_polling, "GRID_POLL_S", 0)
+    polls: list[CampaignCount] = []
+
+    def show(progress: CampaignCount) -> None:
+        polls.append(progress)
+        if len(polls) == 5:
+            for job in (*scene.jobs(), *scene.jobs("SITE_B")):
+                scene.end_job(job, JobState.DONE)
+
+    lines: list[str] = []
+    campaign_polling.follow_campaign(scene.tracker, scene.campaign, show, lines.append)
+    assert len(polls) == 6
+    numbers = [0, 1, 0] if is_load else []
+    rates = "1 job: 100 operations/s, 0 failed/s, 0 MB/s"
+    assert [line for line in lines if line.startswith("load")] == [
+        f"load: step {number}, {rates}" for number in numbers
+    ]
 
 
 def test_running_jobs_go_on_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:
