@@ -18,6 +18,7 @@ from service_thread import ServiceThread, run_service
 from treehammer.config import load_settings
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.htcondor.submit_description import Submission
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.page import PageResources
 from treehammer.web.pages import execution_logs
@@ -471,3 +472,19 @@ def test_unknown_batch_system_has_no_folders(tmp_path: Path) -> None:
     ]
     assert found == [{}] * 4
     assert not any(tmp_path.iterdir())
+
+
+def test_jobs_of_a_pool_have_folders_below_its_submit_dir(tmp_path: Path) -> None:
+    """The pool's own folder, in place of one below data_dir."""
+    submission = Submission.for_jobs(tmp_path / "pool", "c", "", ["job"])
+    folder = submission.path / "jobs/job/output/attempt-1"
+    folder.mkdir(parents=True)
+    (submission.path / "submission.json").write_text('{"jobs": ["job"], "text": ""}')
+    sites_file = tmp_path / "sites.toml"
+    sites_file.write_text(f'[pools.p]\nsubmit_dir = "{tmp_path}/pool"\n')
+    flags = {"data_dir": tmp_path / "data", "sites_file": sites_file}
+    settings = load_settings(flags, environ={}, folder=tmp_path)
+    resources = PageResources(LiveDatabase("sqlite:///none.db"), settings)
+    job = make_job_row("job", batch_system="htcondor@p", batch_id=submission.batch_id(7, 0))
+    assert execution_logs.find_output_folders(resources)(job) == {1: folder}
+    assert not (tmp_path / "data").exists()
