@@ -110,7 +110,8 @@ class OccasionFinder:
         self._settings = settings
         self._look_every_s = file.patrol.look_every
         self._watch = file.servers
-        self._updates = RepeatedLook(lambda: run_updates(file.servers), file.servers.look_every)
+        self._followers = {name for name, entry in file.entries.items() if entry.follows_servers}
+        self._updates = RepeatedLook(self._run_updates, file.servers.look_every)
         #: Entry -> versions of the servers of its doors.
         self._servers: dict[str, RepeatedLook] = {}
         self._refs: dict[str, RepeatedLook] = {}
@@ -177,22 +178,39 @@ class OccasionFinder:
             spec: its test.
             list_doors: returns label -> door through which the entry reads.
             now_us: present time.
+
+        Raises:
+            ConfigError: the servers could not be listed.
         """
-        # A command that fails leaves a remark; the servers are asked all the same.
-        self._updates.value(now_us)
         look = self._servers.get(entry.name)
         if look is None:
             look = RepeatedLook(lambda: list_server_versions(list_doors()), self._watch.look_every)
             self._servers[entry.name] = look
+        versions = look.value(now_us)
+        if versions is None:
+            raise ConfigError(look.problem)
         names = (
-            name_occasion(SERVER, f"{label} {version}")
-            for label, version in (look.value(now_us) or {}).items()
+            name_occasion(SERVER, f"{label} {version}") for label, version in versions.items()
         )
         return {name: Occasion(name, now_us, spec) for name in names}
 
+    def update_servers(self, now_us: int) -> None:
+        """Run the commands that may upgrade servers, if they are due.
+
+        Every entry looks at its servers before, so that it notes the versions that exist without the
+        commands, and again afterwards. A command that fails leaves a remark.
+        """
+        if self._followers and self._followers <= self._servers.keys():
+            self._updates.value(now_us)
+
+    def _run_updates(self) -> dict[str, str]:
+        if self._watch.update:
+            self._servers.clear()
+        return run_updates(self._watch)
+
     @property
     def update_problem(self) -> str:
-        """Why a command before the last look at servers failed; '' if none did."""
+        """Why a command before the present look at servers failed; '' if none did."""
         return self._updates.problem
 
     def _find_refs(self, entry: PatrolEntry, now_us: int) -> Mapping[str, str]:

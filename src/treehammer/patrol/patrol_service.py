@@ -218,6 +218,7 @@ class Patrol:
                 raise
             except TreehammerError as error:
                 state.note(str(error))
+        self._finder.update_servers(self._read_clock())
         self._write_entries(states)
 
     def _watch(self) -> None:

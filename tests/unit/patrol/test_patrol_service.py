@@ -487,7 +487,7 @@ sites = ["all"]
 
 
 def test_new_server_versions_start_campaigns(simulation: SimulatedGrid) -> None:
-    """A command plants the release, as one would upgrade a server; each version starts once."""
+    """The first command plants a release, as one would upgrade a server; each version starts once."""
     versions, planted = {"cache": b"v5.8.1", "origin": b"v5.8.1"}, simulation.folder / "planted"
 
     def answer(name: str) -> Callable[[socket.socket], None]:
@@ -514,14 +514,16 @@ test = "ttree-read"
 servers = true
 sites = ["all"]
 """
-        patrol = simulation.open(text.format(command="true"))
-        patrol.run_round()
-        assert simulation.occasions() == []  # versions at the first look start nothing
         patrol = simulation.open(text.format(command=f"touch {planted}"))
+        patrol.run_round()
+        assert planted.exists()
+        assert simulation.occasions() == []  # versions at the first look start nothing
+        patrol.run_round()
+        assert simulation.occasions() == ["server:SITE_A:cache XRootD v6.2.0"]
         for _ in range(3):
             simulation.advance(11)
             patrol.run_round()
-        assert simulation.occasions() == ["server:SITE_A:cache XRootD v6.2.0"]
+        assert len(simulation.occasions()) == 1
         versions["origin"] = b"v6.2.0"
         patrol = simulation.open(text.format(command="sh -c 'echo no network >&2; exit 4'"))
         for _ in range(2):
