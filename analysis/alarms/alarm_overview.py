@@ -219,15 +219,16 @@ def _select_decisive(
     The newest check decides. A stored comparison does so where there is none, or where the check
     is older and clear: only a check can end a suspicion.
     """
-    decisive: dict[tuple[str, str], ReleaseCheck] = {}
+    decisive: dict[tuple[str, ...], ReleaseCheck] = {}
     for check in filter(_is_compared, checks):
-        decisive.setdefault((check.test_name, check.a), check)
+        decisive.setdefault((check.test_name, check.a, check.server), check)
     for comparison in compared:
         if comparison.b != release or not _is_compared(comparison):
             continue
-        check = decisive.setdefault((comparison.test_name, comparison.a), comparison)
+        key = (comparison.test_name, comparison.a, comparison.server)
+        check = decisive.setdefault(key, comparison)
         if check.state == CheckState.CLEAR and check.changed_us < comparison.changed_us:
-            decisive[comparison.test_name, comparison.a] = comparison
+            decisive[key] = comparison
     return sorted(
         decisive.values(), key=lambda check: (-_level(check).rank, check.test_name, check.a)
     )
@@ -254,7 +255,15 @@ def describe_check(check: ReleaseCheck) -> str:
     source = f"campaign {check.campaign_id}" if check.campaign_id else "stored comparison"
     if check.state in (CheckState.CONFIRMED, CheckState.REFUTED):
         source = f"rerun {check.rerun_id}"
-    return f"{check.test_name}: {check.b} against {check.a} {check.state} by {source}: {slower}"
+    at_server = f" at {check.server}" if check.server else ""
+    releases = f"{check.b}{at_server} against {check.a}"
+    return f"{check.test_name}: {releases} {check.state} by {source}: {slower}"
+
+
+def describe_step(check: ReleaseCheck) -> str:
+    """Say which test is slower since which release or version of a server."""
+    subject = f"{check.b} at {check.server}" if check.server else f"ROOT {check.b}"
+    return f"{check.test_name} is slower with {subject} than with {check.a}"
 
 
 def link_check(check: ReleaseCheck) -> str:

@@ -2,9 +2,11 @@
 
 Events are changes of states, regressions that a rerun confirmed, and change points.
 
-Each finished campaign with several releases is compared once, each release with the oldest one. If
-something is slower, the same campaign is to run again, and only the rerun decides. Patrol starts it:
-it takes the requests of :func:`requested_reruns`, submits them and calls :func:`record_rerun`.
+Each finished campaign with several releases is compared once, each release with the oldest one. A
+campaign that is the first to read from a new version of a server is compared with the last one of
+its test that read from the version before, at the same door. If something is slower, the same
+campaign is to run again, and only the rerun decides. Patrol starts it: it takes the requests of
+:func:`requested_reruns`, submits them and calls :func:`record_rerun`.
 
 ========== ==================================================== ===========================
 state      event                                                next state
@@ -23,8 +25,10 @@ rerunning  neither, after three reruns                          undecided
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 from urllib.parse import quote
 
@@ -33,13 +37,23 @@ from treehammer.analysis.alarms.alarm_overview import (
     CheckState,
     assess_all,
     describe_check,
+    describe_step,
     link_check,
 )
 from treehammer.analysis.changes import change_points
 from treehammer.analysis.changes.daily_series import Attribution, ChangeState
-from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_together
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    compare_together,
+    compare_with_first,
+)
 from treehammer.analysis.comparison.conclusion import select_headline
-from treehammer.analysis.comparison.verdict_text import describe_place, format_effect, title_metric
+from treehammer.analysis.comparison.verdict_text import (
+    describe_place,
+    format_effect,
+    format_interval,
+    title_metric,
+)
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
@@ -51,7 +65,7 @@ from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
 from treehammer.sql.read.campaign_queries import fetch_campaign
-from treehammer.sql.read.query_model import Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.alarms import (
     NO_SEVERITY,
     STATE,
@@ -61,12 +75,17 @@ from treehammer.sql.watch.alarms import (
     fetch_change_points,
     hash_identity,
 )
+from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 
 #: Reruns that may fail to decide.
 MAX_RERUNS = 3
 #: Campaigns older than this are not compared.
 MAX_AGE_US = 7 * DAY_US
+#: Earlier campaigns of a test in which the version of a server before the present one is sought.
+MAX_EARLIER = 10
+#: Columns with versions of servers -> suffix of the server's label, as patrol names its occasions.
+_SERVER_AXES = {"server_version": "", "origin_version": " origin"}
 #: Slower variants that are listed.
 MAX_LISTED = 20
 #: States of a regression that is announced, or may be.
@@ -96,6 +115,7 @@ def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
     changed: list[ReleaseCheck] = []
     for campaign_id in table.list_unchecked_campaigns(now_us - MAX_AGE_US):
         checks = _check_campaign(store, table, campaign_id, now_us)
+        checks += _check_servers(store, table, campaign_id, now_us)
         table.add_checks(checks)
         changed += checks
     for before in table.list_checks(states=(CheckState.RERUNNING,)):
@@ -114,7 +134,7 @@ def requested_reruns(store: Store) -> list[RerunRequest]:
             check.id,
             check.campaign_id,
             check.reruns + 1,
-            f"confirm that {check.test_name} is slower with ROOT {check.b} than with {check.a}",
+            f"confirm that {describe_step(check)}",
         )
         for check in reversed(checks)
     ]
@@ -159,7 +179,7 @@ def _check_campaign(
     """Compare each release of a campaign with its oldest one."""
     test_name = fetch_campaign(store, campaign_id).test_name
     releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
-    comparisons = _compare_releases(store, campaign_id, releases, now_us)
+    comparisons = _compare_values(store, Selection((campaign_id,)), "root", releases, now_us)
     if not comparisons:
         state = CheckState.NOT_COMPARABLE
         return [_make_check(campaign_id, test_name, "", "", state, now_us)]
@@ -177,22 +197,87 @@ def _find_first_state(
 ) -> CheckState:
     if not comparison.regressed:
         return CheckState.CLEAR
-    for earlier in table.list_checks(release=check.b):
-        if (earlier.test_name, earlier.a) == (
-            check.test_name,
-            check.a,
-        ) and earlier.state != CheckState.KNOWN:
+    for earlier in _list_same_checks(table, check):
+        if earlier.state != CheckState.KNOWN:
             return CheckState.KNOWN if earlier.state in _OPEN_STATES else CheckState.SUSPECTED
     return CheckState.SUSPECTED
 
 
-def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
-    suspects = {
-        _identify_row(row)
-        for row in store.verdicts(check.comparison_id)
-        if row.verdict == Verdict.SLOWER
+def _list_same_checks(table: ReleaseCheckTable, check: ReleaseCheck) -> Iterator[ReleaseCheck]:
+    """List the checks of the same test, server and releases, the newest first."""
+    compared = attrgetter("test_name", "server", "a")
+    return (
+        other for other in table.list_checks(release=check.b) if compared(other) == compared(check)
+    )
+
+
+@dataclass(frozen=True)
+class _Server:
+    """Server whose versions are compared, with the measurements that read from it."""
+
+    label: str
+    axis: str
+    conditions: tuple[Condition, ...]
+
+
+def _list_server_versions(
+    table: ReleaseCheckTable, campaign_id: str
+) -> dict[_Server, dict[str, int]]:
+    """List the versions of each server that a campaign read from, with the last use of each."""
+    versions: defaultdict[_Server, dict[str, int]] = defaultdict(dict)
+    for row in table.list_servers(campaign_id):
+        column = "storage_site" if row["storage_site"] else "site"
+        place = tuple(Condition(name, "=", row[name]) for name in (column, "door"))
+        for axis, suffix in _SERVER_AXES.items():
+            if version := row[axis]:
+                server = _Server(f"{row[column]}:{row['door']}{suffix}", axis, place)
+                last_us = versions[server].get(version, 0)
+                versions[server][version] = max(last_us, row["last_us"])
+    return dict(versions)
+
+
+def _check_servers(
+    store: Store, table: ReleaseCheckTable, campaign_id: str, now_us: int
+) -> list[ReleaseCheck]:
+    """Compare the version of each server with the one before, until a comparison has verdicts."""
+    checks = []
+    versions = {
+        server: max(times, key=lambda version: times[version])
+        for server, times in _list_server_versions(table, campaign_id).items()
     }
-    comparisons = _compare_releases(store, check.rerun_id, (check.a, check.b), now_us)
+    for earlier in table.list_earlier_campaigns(campaign_id, MAX_EARLIER) if versions else ():
+        for server, times in _list_server_versions(table, earlier.id).items():
+            b = versions.get(server)
+            if b is None or b in times:
+                continue
+            a = max(times, key=lambda version: times[version])
+            check = _make_check(
+                campaign_id, earlier.test_name, a, b, CheckState.CLEAR, now_us, server.label
+            )
+            if any(
+                done.checked_us > earlier.created_us for done in _list_same_checks(table, check)
+            ):
+                del versions[server]
+                continue
+            selection = Selection((earlier.id, campaign_id), server.conditions)
+            for comparison in _compare_values(store, selection, server.axis, (a, b), now_us):
+                state = _find_first_state(table, check, comparison)
+                result = _add_result(check, comparison, state)
+                if result.compared:
+                    checks.append(result)
+                    del versions[server]
+    return checks
+
+
+def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
+    first = store.verdicts(check.comparison_id)
+    suspects = {_identify_row(row) for row in first if row.verdict == Verdict.SLOWER}
+    comparisons = []
+    for row in first[:1]:
+        # The rerun takes the place of the campaign that it repeats.
+        campaigns = [id_ for id_ in row.evidence.campaigns or () if id_ != check.campaign_id]
+        selection = Selection.parse([*campaigns, check.rerun_id], row.evidence.where or ())
+        comparisons = _compare_values(store, selection, row.axis, (check.a, check.b), now_us)
     rows = comparisons[0].verdicts if comparisons else ()
     state = judge_rerun(suspects, rows, check.reruns)
     judged = replace(check, state=state, changed_us=now_us)
@@ -202,19 +287,14 @@ def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck
     return judged
 
 
-def _compare_releases(
-    store: Store, campaign_id: str, releases: Sequence[str], now_us: int
+def _compare_values(
+    store: Store, selection: Selection, axis: str, values: Sequence[str], now_us: int
 ) -> list[Comparison]:
-    """Compare releases within one campaign and store the verdicts; nothing for fewer than two."""
-    if len(releases) < 2:
+    """Compare further values of an axis with the first and store the verdicts; nothing for fewer."""
+    if len(values) < 2:
         return []
-    selection = Selection((campaign_id,))
     rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
-    base, *newer = releases
-    among = tuple(newer) if len(newer) > 1 else ()
-    queries = [
-        ComparisonQuery("root", base, b, DEFAULT_DELTA, selection, among=among) for b in newer
-    ]
+    queries = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
     try:
         comparisons = compare_together(map(Sample.from_row, rows), queries, now_us=now_us)
     except NothingToDoError:
@@ -225,10 +305,16 @@ def _compare_releases(
 
 
 def _make_check(
-    campaign_id: str, test_name: str, a: str, b: str, state: CheckState, now_us: int
+    campaign_id: str,
+    test_name: str,
+    a: str,
+    b: str,
+    state: CheckState,
+    now_us: int,
+    server: str = "",
 ) -> ReleaseCheck:
-    id_ = hash_identity("release check", campaign_id, a, b)
-    check = ReleaseCheck(id_, campaign_id, test_name, a, b, state)
+    id_ = hash_identity("release check", campaign_id, a, b, *filter(None, [server]))
+    check = ReleaseCheck(id_, campaign_id, test_name, a, b, state, server=server)
     return replace(check, checked_us=now_us, changed_us=now_us)
 
 
@@ -256,7 +342,8 @@ def _identify_row(row: VerdictRow) -> tuple[str, str, str]:
 
 def _describe_row(row: VerdictRow) -> str:
     effect = "" if row.effect is None else f" {format_effect(row.effect)}"
-    return f"{row.label}, {title_metric(row.metric)}:{effect} {describe_place(row)}"
+    interval = f" ({format_interval(row)})" if format_interval(row) else ""
+    return f"{row.label}, {title_metric(row.metric)}:{effect}{interval} {describe_place(row)}"
 
 
 #: Kinds of events beside changes of states.
@@ -293,10 +380,18 @@ def record_events(
 
 
 def watch_and_notify(
-    store: Store, rules: StatusRules, channels: AlarmChannels, clock_us: Callable[[], int]
+    store: Store,
+    rules: StatusRules,
+    channels: AlarmChannels,
+    clock_us: Callable[[], int],
+    report: Callable[[AlarmMessage], None] = lambda _: None,
 ) -> list[AlarmMessage]:
-    """Record events and send the messages that are due; return these, failed ones with an error."""
-    record_events(store, rules, channels, clock_us())
+    """Record events and send the messages that are due; return these, failed ones with an error.
+
+    ``report`` is called with each new event.
+    """
+    for event in record_events(store, rules, channels, clock_us()):
+        report(event)
     return deliver_messages(AlarmOutbox(store), channels, clock_us)
 
 
@@ -392,14 +487,13 @@ def _build_regression_event(check: ReleaseCheck, now_us: int) -> AlarmMessage:
     return _build_event(
         (REGRESSION, check.id),
         kind=REGRESSION,
-        subject_kind=AlarmKind.RELEASE,
-        subject=check.b,
+        subject_kind=AlarmKind.SITE if check.server else AlarmKind.RELEASE,
+        subject=split_door_label(check.server)[0] if check.server else check.b,
         state=AlarmLevel.CRITICAL,
         severity="critical",
         happened_us=check.changed_us,
         recorded_us=now_us,
-        title=f"Regression: {check.test_name} is slower with ROOT {check.b} than with {check.a}"
-        f"{effect}",
+        title=f"Regression: {describe_step(check)}{effect}",
         text="\n".join([describe_check(check), check.text, confirmed]),
         evidence=link_check(check),
     )

@@ -337,11 +337,11 @@ class ReleaseCheck(StoredRow):
     """Comparison of release ``b`` with ``a`` in one campaign, and its reruns.
 
     Attributes:
-        id: hash of campaign and releases.
+        id: hash of campaign, releases and server.
         campaign_id: the campaign that was compared first.
         test_name: its test.
         a: the base; '' where the campaign compares no releases.
-        b: the other release.
+        b: the other release of ROOT, or version of the server.
         state: a value of :class:`treehammer.analysis.alarms.alarm_overview.CheckState`.
         comparison_id: the stored comparison that decided last.
         compared: variants and metrics with a statistical verdict.
@@ -352,6 +352,8 @@ class ReleaseCheck(StoredRow):
         rerun_id: campaign of the last rerun; '' before the first.
         checked_us: time of the first comparison.
         changed_us: time of the last change of the state.
+        server: the server that changed its version since an earlier campaign, such as
+            ``SITE_A:cache``, or ``SITE_A:cache origin``; '' for releases of ROOT.
     """
 
     id: Identity
@@ -369,3 +371,4 @@ class ReleaseCheck(StoredRow):
     rerun_id: Identity = ""
     checked_us: int = 0
     changed_us: int = 0
+    server: Text = ""

@@ -4,8 +4,8 @@ An event and its messages are written in one transaction, before anything is sen
 hashes of the event, so that several processes record it once. A message that is claimed becomes due
 again after a lease, in case that the process dies.
 
-A watched series has days, and the change points found in them. A check compares finished campaigns of
-two ROOT releases, and requests the reruns that confirm it.
+A watched series has days, and the change points found in them. A check compares two ROOT releases, or
+two versions of a server, in finished campaigns, and requests the reruns that confirm it.
 
 Times are microseconds since 1970 UTC.
 """
@@ -24,6 +24,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core.measurement_sql import load_subjects
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import (
     alarm_message,
     campaign,
@@ -312,6 +313,18 @@ class ReleaseCheckTable:
         with self._store.connection() as connection:
             return [str(id_) for (id_,) in connection.execute(query)]
 
+    def list_earlier_campaigns(self, campaign_id: str, limit: int) -> list[CampaignRow]:
+        """List the last campaigns of the same test before another one, the newest first."""
+        this = campaign.alias()
+        query = (
+            sa.select(campaign)
+            .join(this, this.c.test_name == campaign.c.test_name)
+            .where(this.c.id == campaign_id, campaign.c.created_us < this.c.created_us)
+            .order_by(campaign.c.created_us.desc(), campaign.c.id)
+            .limit(limit)
+        )
+        return self._store.fetch_rows(CampaignRow, query)
+
     def is_finished(self, campaign_id: str) -> bool:
         """Return whether all jobs of a campaign ended; False for one without jobs."""
         query = sa.select(job.c.state).where(job.c.campaign_id == campaign_id).distinct()
@@ -330,6 +343,23 @@ class ReleaseCheckTable:
         )
         with self._store.connection() as connection:
             return sorted(str(value) for (value,) in connection.execute(query))
+
+    def list_servers(self, campaign_id: str) -> list[dict[str, Any]]:
+        """List the versions of servers that a campaign read from, by door, each with its last use."""
+        subject, storage = dimension_tables["subject"], dimension_tables["storage"]
+        columns = (
+            *(subject.c[name] for name in ("site", "storage_site", "door")),
+            *(storage.c[name] for name in ("server_version", "origin_version")),
+        )
+        query = (
+            sa.select(*columns, sa.func.max(measurement.c.started_us).label("last_us"))
+            .join(subject, measurement.c.subject_id == subject.c.id)
+            .join(storage, measurement.c.storage_id == storage.c.id)
+            .where(measurement.c.campaign_id == campaign_id)
+            .group_by(*columns)
+        )
+        with self._store.connection() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
 
     def list_measured_releases(self) -> list[str]:
         """List all ROOT releases that were measured."""

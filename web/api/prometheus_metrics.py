@@ -294,9 +294,10 @@ FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
         ["site", "of", "door", "use"],
     ),
     "regression_ratio": (
-        "Relative change of a metric with release b against a, of the variant with the largest: "
-        "0.08 is 8 % more. States: confirmed by a rerun, rerunning, suspected or undecided.",
-        ["test", "a", "b", "metric", "state", "comparison"],
+        "Relative change of a metric with release b of ROOT, or of a server, against a, of the "
+        "variant with the largest: 0.08 is 8 % more. States: confirmed by a rerun, rerunning, "
+        "suspected or undecided.",
+        ["test", "a", "b", "metric", "state", "comparison", "server"],
     ),
     "change_ratio": (
         "Relative change of a metric at a confirmed change point of the last week to the slower.",
@@ -374,8 +375,8 @@ def _list_regressions(store: Store, now_us: int) -> Iterator[Sample]:
     """List the regressions of releases, and the change points that are news."""
     for check, effects in list_regressions(store):
         for metric, effect in effects.items():
-            labels = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
-            yield "regression_ratio", labels, math.expm1(effect)
+            names = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
+            yield "regression_ratio", [*names, check.server], math.expm1(effect)
     for change in list_slowdowns(alarms.fetch_change_points(store), now_us):
         labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
         yield "change_ratio", labels, math.expm1(change.effect)

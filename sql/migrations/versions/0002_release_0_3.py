@@ -23,6 +23,7 @@ _COLUMNS = {
         origin_rtt_s:real
     """,
     "node": "architecture:text energy_missing:text",
+    "release_check": "server:text",
     "storage": "origin_version:text distance_method:text",
 }
 

@@ -189,9 +189,7 @@ class OccasionFinder:
         versions = look.value(now_us)
         if versions is None:
             raise ConfigError(look.problem)
-        names = (
-            name_occasion(SERVER, f"{label} {version}") for label, version in versions.items()
-        )
+        names = (name_occasion(SERVER, f"{label} {version}") for label, version in versions.items())
         return {name: Occasion(name, now_us, spec) for name in names}
 
     def update_servers(self, now_us: int) -> None:

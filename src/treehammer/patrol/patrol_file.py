@@ -219,7 +219,7 @@ class ServerWatch(StrictModel):
     look_every: _Seconds = _duration_field("6h", "How often doors are asked for their versions.")
     update: Items[FilledLine] = Field(
         default_factory=tuple,
-        description="Commands to run before each look, such as one that upgrades a server when its "
+        description="Commands to run before each look but the first, such as one that upgrades a server when its "
         "repository has a new release; exit code 3 means that there is nothing to do.",
     )
 

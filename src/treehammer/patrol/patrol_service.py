@@ -53,9 +53,10 @@ from treehammer.patrol.occasions import (
     name_occasion,
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import AlarmMessage, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch import patrol_report
+from treehammer.sql.watch.alarms import STATE
 from treehammer.sql.watch.patrol_starts import (
     CLAIMED,
     PROBE,
@@ -83,6 +84,12 @@ _INCOMPARABLE = (EqualCommitsError, DefinitionError)
 WATCH_S = 60
 #: Seconds from the start to the first search for changes, and between two searches.
 CHANGES_AFTER_S, CHANGES_EVERY_S = 3600, 86_400
+
+
+def _log_event(event: AlarmMessage) -> None:
+    """Log a new event; the title of a changed state has its reason."""
+    for line in (event.title, *(event.text.splitlines() if event.kind != STATE else ())):
+        _LOG.warning("%s", line)
 
 
 @dataclass
@@ -228,7 +235,9 @@ class Patrol:
             return
         self._next_watch_us = now_us + WATCH_S * SECOND_US
         record_reruns(self._store, self._starts, now_us)
-        messages = watch_and_notify(self._store, self._rules, self._channels, self._read_clock)
+        messages = watch_and_notify(
+            self._store, self._rules, self._channels, self._read_clock, _log_event
+        )
         for message in messages:
             if message.error:
                 _LOG.warning("a message was not sent: %s: %s", message.title, message.error)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,26 @@ from spool_harness import SpoolHarness
 from storage_alone import run_storage
 
 from treehammer import config
+from treehammer.analysis.alarms.alarm_watch import REGRESSION
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.patrol import patrol_service
 from treehammer.patrol.patrol_file import parse_patrol_file
-from treehammer.patrol.patrol_service import Patrol, open_patrol
+from treehammer.patrol.patrol_service import open_patrol
+from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read import site_history
-from treehammer.sql.read.query_model import Condition, Selection
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.watch.alarms import AlarmOutbox
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
 from treehammer.testbed import network
-from treehammer.testbed.components import site_list
+from treehammer.testbed.components import site_list, xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.debian_packages import SUITE
@@ -256,54 +261,115 @@ def test_cache_and_origin_are_upgraded_apart_and_at_a_distance(
         set_distance(storage.box, "SITE_A", "root", 20, None)
 
 
-def run_rounds(patrol: Patrol, store: Store, version: str) -> None:
-    """Run rounds of a patrol until a campaign has ended that read from this version of the door."""
-    door = Selection(conditions=(Condition("door", "=", "patrolled"),))
+TIMED_DEFINITION = f"""
+[test]
+name = "copies"
+payload = "copy.sh"
+dataset = "{DATASET}"
+rounds = 1
+repeats = 3
+headline = ["total_s"]
+[matrix]
+root = ["none"]
+door = ["patrolled"]
+[metrics.total_s]
+unit = "s"
+better = "lower"
+description = "Time of the copy, and 0.3 s"
+"""
+#: The constant time keeps the spread of short copies small.
+TIMED_COPY = """#!/bin/sh
+set -e
+begin=$(date +%s.%N)
+sleep 0.3
+'{xrdcp}' --silent --force "$TREEHAMMER_URL" copied
+total_s=$(awk "BEGIN {{print $(date +%s.%N) - $begin}}")
+echo '{{"format": 1, "extras": {{"total_s": '$total_s'}}, "failure": null}}' > "$TREEHAMMER_RESULT"
+"""
+#: Delays each read of a file, which XRootD does by sendfile or pread.
+SLOW_READS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+ssize_t sendfile64(int out, int in, off64_t *offset, size_t size)
+{
+   usleep(500000);
+   return ((ssize_t (*)(int, int, off64_t *, size_t))dlsym(RTLD_NEXT, "sendfile64"))(out, in, offset, size);
+}
+ssize_t pread64(int fd, void *buffer, size_t size, off64_t offset)
+{
+   usleep(500000);
+   return ((ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64"))(fd, buffer, size, offset);
+}
+"""
 
-    def has_ended() -> bool:
-        patrol.run_round()
-        ended = {
-            start.campaign_id for start in fetch_report(store).starts if start.state == FINISHED
-        }
-        return any(
-            row["server_version"] == version and row["campaign_id"] in ended
-            for row in store.measurements(door, ("server_version", "campaign_id"))
-        )
 
-    wait_until(has_ended, f"a campaign with {version}")
+def install_slow_release(storage: XrootdStorage, folder: Path) -> str:
+    """Make an installation of the newer release whose server reads slowly; return its name."""
+    programs = xrootd_storage.install_servers(SUITE, storage.box.cache, print)
+    (folder / "bin").mkdir(parents=True)
+    for program in programs.iterdir():
+        (folder / "bin" / program.name).symlink_to(program)
+    (folder / "slow.c").write_text(SLOW_READS)
+    command = ["cc", "-shared", "-fPIC", "-o", f"{folder}/slow.so", f"{folder}/slow.c", "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    server = folder / "bin/xrootd"
+    server.unlink()
+    server.write_text(
+        f'#!/bin/sh\nLD_PRELOAD="$LD_PRELOAD {folder}/slow.so" exec {programs}/xrootd "$@"\n'
+    )
+    server.chmod(0o755)
+    return f"path:{folder}"
 
 
-def test_upgrade_is_recorded_while_patrol_runs(
-    storage: XrootdStorage, settings: Settings, tmp_path: Path
+def list_regressions(store: Store) -> list[AlarmMessage]:
+    events = AlarmOutbox(store).list_events(100)
+    return [event for event in events if event.kind == REGRESSION]
+
+
+def test_patrol_finds_a_slow_release_of_a_server(
+    storage: XrootdStorage, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = COPY.partition("case")[0] + COPY.partition("esac")[2]
-    definition = DEFINITION.replace('"stable", "testing"', '"stable", "patrolled"')
-    write_test(tmp_path, definition, script.format(xrdcp=storage.programs / "xrdcp"))
+    """The new version starts a campaign once, another one confirms it, and an event names it."""
+    monkeypatch.setattr(patrol_service, "WATCH_S", 1)
+    settings = replace(settings, local_slots=3)
+    script = TIMED_COPY.format(xrdcp=storage.programs / "xrdcp")
+    write_test(tmp_path, TIMED_DEFINITION, script)
+    slow_release = install_slow_release(storage, storage.box.folder / "slow")
     file = parse_patrol_file(PATROL_TOML, tmp_path / "patrol.toml")
     with (
         Store.open(settings.database) as store,
         open_patrol(settings, file) as patrol,
     ):
-        run_rounds(patrol, store, OLD)
-        versions = upgrade_server(storage.box, "SITE_A", "patrolled", SUITE, print)
+
+        def has(condition: Callable[[], object]) -> bool:
+            patrol.run_round()
+            return bool(condition())
+
+        def count_finished() -> int:
+            return sum(start.state == FINISHED for start in fetch_report(store).starts)
+
+        wait_until(lambda: has(count_finished), f"a campaign with {OLD}")
+        versions = upgrade_server(storage.box, "SITE_A", "patrolled", slow_release, print)
         assert versions == (OLD, NEW)
         upgraded_us = time.time_ns() // 1000
-        run_rounds(patrol, store, NEW)
-        occasions = [start.occasion for start in fetch_report(store).starts]
+        wait_until(lambda: has(lambda: list_regressions(store)), "an event")
+        (event,) = list_regressions(store)
+        occasions = [start.occasion for start in reversed(fetch_report(store).starts)]
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
         sites = {budget.site.site: budget for budget in fetch_report(store).sites}
     assert not [row["failure_message"] for row in rows if row["failure_class"]]
-    # The next start by time is a day away: the new version started this campaign, once.
-    assert [name for name in occasions if not name.startswith("time:")] == [
-        f"server:SITE_A:patrolled {NEW}"
-    ]
-    patrolled_rows = [row for row in rows if row["door"] == "patrolled"]
-    assert {row["server_version"] for row in patrolled_rows} == {OLD, NEW}
-    assert all(
-        row["server_version"] == NEW for row in patrolled_rows if row["started_us"] > upgraded_us
+    assert event.title.startswith(
+        f"Regression: copies is slower with {NEW} at SITE_A:patrolled than with {OLD} by up to +"
     )
-    assert {row["server_version"] for row in rows if row["door"] == "stable"} == {NEW}
-    assert len({row["series"] for row in patrolled_rows}) == 1
+    assert (event.subject_kind, event.subject, event.severity) == ("site", "SITE_A", "critical")
+    # The next start by time is a day away.
+    started, rerun = [name for name in occasions if not name.startswith(("time:", "server:begin"))]
+    assert started == f"server:SITE_A:patrolled {NEW}"
+    assert rerun.startswith("rerun:")
+    assert {row["server_version"] for row in rows} == {OLD, NEW}
+    assert all(row["server_version"] == NEW for row in rows if row["started_us"] > upgraded_us)
+    assert len({row["series"] for row in rows}) == 1
     # Jobs ran on this machine and read the storage of the site.
     assert {(row["site"], row["storage_site"]) for row in rows} == {("local", "SITE_A")}
     assert sites["local"].use.cpu_s > 0

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
 import os
+import re
 import signal
 import socket
 import ssl
@@ -14,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,13 @@ from local_servers import (
     serve_mail,
     serve_tcp,
 )
-from measurement_factory import build_alarm_event, build_change_point
-from simulated_campaign import START_US, add_campaign
+from measurement_factory import (
+    build_alarm_event,
+    build_change_point,
+    make_campaign_row,
+    make_job_row,
+)
+from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer.analysis.alarms import alarm_delivery
 from treehammer.analysis.alarms.alarm_delivery import (
@@ -46,6 +54,7 @@ from treehammer.analysis.alarms.alarm_overview import (
     assess_release,
     assess_releases,
     judge_service,
+    list_regressions,
 )
 from treehammer.analysis.alarms.alarm_watch import (
     MAX_RERUNS,
@@ -59,6 +68,7 @@ from treehammer.analysis.alarms.alarm_watch import (
 )
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.cli import cli
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, DeliveryError
 from treehammer.sql.core.evidence import ChangeEvidence
@@ -299,6 +309,78 @@ def test_rerun_without_result_is_repeated(store: Store) -> None:
     assert check.state == CheckState.SUSPECTED
     (request,) = requested_reruns(store)
     assert request.number == 2
+
+
+FAST, SLOW = "XRootD v5.8.1", "XRootD v5.8.9"
+
+
+def add_read(
+    store: Store,
+    name: str,
+    hour: int,
+    version: str,
+    *,
+    column: str = "server_version",
+    effect: float = 0.0,
+    jobs: int = 8,
+) -> str:
+    """Add a campaign of one release through a server of this version; return its identity."""
+    plan = SimulatedCampaign(
+        name=name, seed=hour, roots=(OLD,), jobs=jobs, loop_s=10 * math.exp(effect)
+    )
+    id_ = hashlib.sha256(name.encode()).hexdigest()[:12]
+    campaign = make_campaign_row(id_, name=name, created_us=NOW + hour * HOUR)
+    store.add_campaign(campaign, [make_job_row(f"{name}-job", campaign_id=id_, state="done")])
+    store.add([Measurement(row | {column: version}) for row in plan.rows()])
+    return id_
+
+
+@pytest.mark.parametrize(
+    ("column", "suffix"), [("server_version", ""), ("origin_version", " origin")]
+)
+def test_slow_version_of_a_server_is_one_event_of_its_site(
+    store: Store, column: str, suffix: str
+) -> None:
+    add_slow = partial(add_read, column=column, effect=0.7)
+    before = add_read(store, "before", 1, FAST, column=column)
+    watch_campaigns(store, NOW + HOUR)
+    # A single job has no verdict, so the next campaign is compared.
+    add_slow(store, "probe", 2, SLOW, jobs=1)
+    after = add_slow(store, "after", 3, SLOW)
+    checks = watch_campaigns(store, NOW + 4 * HOUR)
+    (check,) = [check for check in checks if check.server]
+    server = f"T2_A:t2_a-door{suffix}"
+    assert (check.campaign_id, check.server, check.a, check.b) == (after, server, FAST, SLOW)
+    (request,) = requested_reruns(store)
+    assert request.reason == (
+        f"confirm that ttree-read is slower with {SLOW} at {server} than with {FAST}"
+    )
+    again = add_slow(store, "again", 5, SLOW)
+    assert record_rerun(store, request, again, NOW + 6 * HOUR)
+    (check,) = watch_campaigns(store, NOW + 6 * HOUR)
+    assert check.state == CheckState.CONFIRMED
+    assert check.effect == pytest.approx(0.7, abs=0.2)
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title.startswith(f"Regression: {request.reason[13:]} by up to +")
+    assert (event.subject_kind, event.subject) == (AlarmKind.SITE, "T2_A")
+    assert re.search(r": \+[\d.]+ % \(\+[\d.]+ … \+[\d.]+ %\) at T2_A", event.text)
+    verdicts = store.verdicts(check.comparison_id)
+    assert {row.evidence.campaigns for row in verdicts} == {(before, again)}
+    assert [regression for regression, _ in list_regressions(store)] == [check]
+    # The next campaign is as slow, and the one before it has read from this version already.
+    add_slow(store, "next day", 24, SLOW)
+    checks = watch_campaigns(store, NOW + 25 * HOUR)
+    assert [check for check in checks if check.server] == []
+
+
+def test_quick_version_of_a_server_is_checked_once(store: Store) -> None:
+    for hour, version in enumerate((FAST, SLOW, SLOW, FAST), 1):
+        add_read(store, f"campaign {hour}", hour, version)
+    checks = [check for check in watch_campaigns(store, NOW + 5 * HOUR) if check.server]
+    assert [(check.a, check.b, check.state) for check in checks] == [
+        (FAST, SLOW, CheckState.CLEAR),
+        (SLOW, FAST, CheckState.CLEAR),
+    ]
 
 
 @pytest.mark.parametrize(

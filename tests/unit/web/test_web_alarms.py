@@ -41,8 +41,8 @@ SITES = {
 }
 RELEASE = "6.40.00"
 REGRESSION = (
-    'a="6.38.00",b="6.40.00",comparison="[0-9a-f]+",metric="(\\w+)",state="suspected",'
-    'test="ttree-read"'
+    'a="6.38.00",b="6.40.00",comparison="[0-9a-f]+",metric="(\\w+)",server="",'
+    'state="suspected",test="ttree-read"'
 )
 CODES = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
 

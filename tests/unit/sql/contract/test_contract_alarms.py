@@ -291,6 +291,23 @@ def test_releases_of_a_campaign_are_listed(store: Store) -> None:
     assert table.list_measured_releases() == ["6.38.00", "6.40.00", "7.00.00"]
 
 
+def test_servers_and_earlier_campaigns_are_listed(store: Store) -> None:
+    table = ReleaseCheckTable(store)
+    for name, created_us, test in (("first", 1, "a"), ("other", 2, "b"), ("last", 3, "a")):
+        row = make_campaign_row(name, created_us=created_us)
+        store.add_campaign(replace(row, test_name=test), [])
+    store.add(
+        [
+            make_measurement(f"j{n}", campaign_id="last", server_version=version, started_us=n)
+            for n, version in enumerate(("5.8.1", "5.8.1", "6.2.0"), 1)
+        ]
+    )
+    uses = {row["server_version"]: row["last_us"] for row in table.list_servers("last")}
+    assert uses == {"5.8.1": 2, "6.2.0": 3}
+    assert [row.id for row in table.list_earlier_campaigns("last", 10)] == ["first"]
+    assert table.list_earlier_campaigns("first", 10) == []
+
+
 class FakeClock:
     """Time of the database, set by the test."""
 
