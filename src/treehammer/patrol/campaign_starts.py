@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from treehammer.analysis.alarms.alarm_watch import RerunRequest, record_rerun, requested_reruns
+from treehammer.analysis.alarms.release_checks import RerunRequest, record_rerun, requested_reruns
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.config import Settings

@@ -33,7 +33,11 @@ from monitoring_servers import (
 from service_process import serve_folder
 from simulated_campaign import START_US, add_campaign
 
-from treehammer.analysis.alarms.alarm_watch import record_rerun, requested_reruns, watch_campaigns
+from treehammer.analysis.alarms.release_checks import (
+    record_rerun,
+    requested_reruns,
+    watch_campaigns,
+)
 from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow

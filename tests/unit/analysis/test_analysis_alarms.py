@@ -57,10 +57,12 @@ from treehammer.analysis.alarms.alarm_overview import (
     list_regressions,
 )
 from treehammer.analysis.alarms.alarm_watch import (
-    MAX_RERUNS,
     find_change_points,
     find_regressions,
     find_state_changes,
+)
+from treehammer.analysis.alarms.release_checks import (
+    MAX_RERUNS,
     judge_rerun,
     record_rerun,
     requested_reruns,

@@ -24,7 +24,7 @@ from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer import config, patrol
 from treehammer.analysis.alarms.alarm_overview import CheckState
-from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
+from treehammer.analysis.alarms.release_checks import requested_reruns, watch_campaigns
 from treehammer.analysis.comparison.comparison_result import compare_campaign_commits
 from treehammer.analysis.status.status_rules import parse_status_rules
 from treehammer.collectors.json_documents import format_json

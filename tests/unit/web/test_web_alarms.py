@@ -23,7 +23,8 @@ from simulated_campaign import START_US, add_campaign
 
 from treehammer import config
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
-from treehammer.analysis.alarms.alarm_watch import record_events, watch_campaigns
+from treehammer.analysis.alarms.alarm_watch import record_events
+from treehammer.analysis.alarms.release_checks import watch_campaigns
 from treehammer.analysis.cli.watch_commands import check_command, notify_command
 from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules, load_status_rules
