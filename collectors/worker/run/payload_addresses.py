@@ -11,7 +11,7 @@ import http.client
 import re
 import urllib.error
 from dataclasses import replace
-from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...job_spec import InputFile, SoftwareRequest
 from ...pelican_director import locate_object
@@ -32,6 +32,9 @@ _SIGNING_SERIES = ("6.37", "6.38", "6.39")
 _PLAIN_SCHEME = re.compile(r"^s3://", re.IGNORECASE)
 #: Seconds between the signature and the start of the payload's clock, at most.
 _MARGIN_S = 600.0
+#: URL of an object -> its address at a cache.  A director names another cache each time, by chance and
+#: load: all executions of a job read at one, which the record names.
+_CACHE_ADDRESSES: Dict[str, str] = {}
 
 
 class PayloadAddresses(NamedTuple):
@@ -109,6 +112,8 @@ def sign_url(
 def locate_url(url: str, env: Mapping[str, str], failure_class: str = "open") -> str:
     """Return the address of an object at a cache of its federation; other URLs as they are.
 
+    A worker asks the director for each object once.
+
     Raises:
         ExecutionError: class ``failure_class``, kind ``missing`` or ``director``.
     """
@@ -117,7 +122,9 @@ def locate_url(url: str, env: Mapping[str, str], failure_class: str = "open") ->
         return url
     kind = "director"
     try:
-        return locate_object(url, env)
+        if url not in _CACHE_ADDRESSES:
+            _CACHE_ADDRESSES[url] = locate_object(url, env)
+        return _CACHE_ADDRESSES[url]
     except urllib.error.HTTPError as error:
         error.close()
         kind, reason = ("missing" if error.code == 404 else kind), str(error)

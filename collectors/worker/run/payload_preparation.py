@@ -32,6 +32,8 @@ END_FILE = "load-ended"
 #: Folder of staged files in the payload's folder.
 INPUT_FOLDER = "input"
 
+#: A longer variable would keep the kernel from starting the payload (MAX_ARG_STRLEN).
+_MAX_VARIABLE_CHARACTERS = 120_000
 #: An axis in the value of an environment variable.
 _AXIS_IN_TEXT = re.compile(r"\{(\w+)\}")
 
@@ -318,13 +320,14 @@ class PayloadPreparation:
             "TREEHAMMER_JOB": os.path.join(self._folder, PAYLOAD_JOB_FILE),
             "TREEHAMMER_RESULT": os.path.join(self._folder, RESULT_FILE),
             "TREEHAMMER_URL": urls[0] if urls else "",
-            "TREEHAMMER_URLS": "\n".join(urls),
             "TREEHAMMER_TREE": spec.tree,
             "TREEHAMMER_KIT": self._context.kit,
             "TREEHAMMER_PASSES": str(spec.passes),
             "TREEHAMMER_KIND": spec.kind,
             **node_commands.list_axis_variables(spec.variant),
         }
+        if len(lines := "\n".join(urls)) < _MAX_VARIABLE_CHARACTERS:
+            env["TREEHAMMER_URLS"] = lines
         libraries = node_commands.find_loop_libraries(self._context, spec)
         if libraries and self._loops_folder:
             env[node_commands.LOOP_LIBRARIES_VARIABLE] = libraries

@@ -427,6 +427,13 @@ def test_servers(scheme: str, answers: list[bytes], expected: ServerIdentity) ->
         assert query_server(scheme, "127.0.0.1", port) == expected
 
 
+def test_server_is_identified_whatever_its_authority(tmp_path: Path) -> None:
+    with serve_http(certificate=make_authority(tmp_path)) as port:
+        identity = query_server("https", "127.0.0.1", port, measures=True)
+    assert (identity.version or "").startswith("SimpleHTTP")
+    assert identity.rtt_s is not None
+
+
 def test_data_server_is_identified() -> None:
     with serve_tcp(_respond_with(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
         found = identify_door_server(f"root://127.0.0.1:{port}//file")

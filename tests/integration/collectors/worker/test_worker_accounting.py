@@ -264,6 +264,11 @@ def test_payload_sees_its_task_and_no_secrets(
     seen = json.loads((ran.folder / "payload" / "seen.json").read_text())
     assert "TREEHAMMER_DATABASE" not in seen
     assert seen["TREEHAMMER_URL"] == seen["TREEHAMMER_URLS"] == input_file.url
+    long = make_spec(files=(input_file,) * (200_000 // len(input_file.url)))
+    crowd = bench.run(payload, long)
+    seen_crowd = json.loads((crowd.folder / "payload" / "seen.json").read_text())
+    assert "TREEHAMMER_URLS" not in seen_crowd  # the kernel would not start the payload
+    assert len(seen_crowd["job"]["execution"]["files"]) == len(long.files)
     assert seen["TREEHAMMER_AXIS_BRANCHES"] == "0.02"
     assert seen["TREEHAMMER_AXIS_CACHE_MB"] == "30"
     assert (seen["TREEHAMMER_TREE"], seen["TREEHAMMER_PASSES"]) == ("events", "3")
