@@ -212,6 +212,7 @@ class ExecutionSpec:
     ``server_cache`` is the cache behind its door, None for none.
     ``origin`` is the address of the server behind a cache, and ``link`` the control of the link before
     the data's origin, '' for none.
+    ``netem`` permits the job to delay its node's traffic with the door instead of using a proxy.
     """
 
     round: int
@@ -233,6 +234,7 @@ class ExecutionSpec:
     server_cache: Optional[ServerCache] = None
     origin: str = ""
     link: str = ""
+    netem: bool = False
 
     @property
     def threads(self) -> int:

@@ -312,7 +312,7 @@ def _worker_metrics() -> List[Metric]:
         m("door_rtt_s", "float", "s", "lower", "Round-trip time to the door.", "TCP connect"),
         m("origin_version", "text", "", "", "Version that the server behind a cache reports, the door's origin.", "client"),
         m("origin_rtt_s", "float", "s", "lower", "Round-trip time to the origin of the data: behind a cache, or of the door itself with the axes latency_ms and bandwidth_mbit, through the proxy or link that they set.", "shortest answer of the server"),
-        m("distance_method", "text", "", "", "How these axes were brought about: 'link' before the origin, 'proxy' between client and door; NULL without a distance.", "worker"),
+        m("distance_method", "text", "", "", "How these axes were brought about: 'link' before the origin, 'netem' or 'proxy' between client and door; NULL without a distance.", "worker"),
         m("client_cache_state", "text", "", "", "Client page cache before the first pass: first touch, evicted, warmed, unknown.", "worker"),
         m("client_cache_method", "text", "", "", "How that state was reached.", "worker"),
         m("client_cached_fraction", "float", "1", "", "Share of the file's pages in the node's page cache before the payload.", "mincore"),

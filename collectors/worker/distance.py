@@ -1,8 +1,9 @@
 """Distance between a job and the origin of its data: the axes ``latency_ms`` and ``bandwidth_mbit``.
 
 A door whose data lie behind an adjustable link names the link's control, and the link is set before each
-execution: it may be between a cache and its origin. For every other door a proxy on the node adds the
-distance between client and door. A proxy covers one server; a redirection would leave it.
+execution: it may be between a cache and its origin. For every other door the distance is between client
+and door: the kernel's ``netem`` delays the node's traffic, if the sites file permits that and the node is
+able to, otherwise a proxy on the node. Both cover one server; a redirection would leave it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from ..http_requests import Deadline, TimedConnection
 from ..job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, ExecutionSpec
 from ..record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ..shared_files import local_path
-from ..storage_access import HTTP_CLIENT, SCHEMES, StorageScheme
+from ..storage_access import HTTP_CLIENT, PELICAN_CLIENT, SCHEMES, StorageScheme
 from .child_processes import enter_helper_process
 from .delay_proxy import UNLIMITED_MBIT
+from .netem import NetemBusyError, NetemError, NodeDelay
 from .probes import storage_door
 
 #: Methods, as recorded.
-LINK, PROXY = "link", "proxy"
+LINK, NETEM, PROXY = "link", "netem", "proxy"
 _HOST = "127.0.0.1"
 _CONTROL_TRIES = 5
 _CONTROL_TIMEOUT_S = 1.0
@@ -96,14 +98,19 @@ class JobDistance:
         self._proxies: Dict[Tuple[str, float, float], _Proxy] = {}
         #: Control of a link -> its settings before the job.
         self._settings: Dict[str, Tuple[float, float]] = {}
+        self._node_delay = NodeDelay()
+        #: Reason why the node cannot delay its traffic itself, '' for none.
+        self._netem_problem = ""
 
     def __enter__(self) -> JobDistance:
+        self._node_delay.remove_leftovers()
         return self
 
     def __exit__(self, *_: object) -> None:
         for proxy in self._proxies.values():
             proxy.process.kill()
             proxy.process.wait()
+        self._node_delay.close()
         for control, settings in self._settings.items():
             with suppress(OSError):  # the link is gone
                 set_link(control, *settings)
@@ -130,6 +137,9 @@ class JobDistance:
         if distance is not None and spec.link:
             self._set_link(spec.link, *distance)
             values["distance_method"] = LINK
+        elif distance is not None and spec.netem and self._delay_node(spec, door_url, *distance):
+            if any(distance):
+                values["distance_method"] = NETEM
         elif distance is not None and any(distance):
             files = tuple(
                 replace(file, url=self._divert(file.url, *distance)) for file in spec.files
@@ -159,23 +169,40 @@ class JobDistance:
             message = f"The link at {control} refused {requested[0]:g} ms, {requested[1]:g} Mbit/s."
             raise ExecutionError(Failure("software-setup", "distance", "setup", message))
 
+    def _delay_node(
+        self, spec: ExecutionSpec, door_url: str, rtt_ms: float, rate_mbit: float
+    ) -> bool:
+        """Delay the node's traffic with the servers of an execution; False if the node cannot."""
+        urls = {file.url for file in spec.files} or {door_url}
+        servers = {_find_server(url): url for url in sorted(urls)}
+        try:
+            for _, host, port in servers:
+                self._node_delay.set_distance(host, port, rtt_ms, rate_mbit)
+        except NetemBusyError as error:
+            failure = Failure("software-setup", "distance", "setup", f"{error}.", transient=True)
+            raise ExecutionError(failure) from error
+        except NetemError as error:
+            self._netem_problem = str(error)
+            return False
+        for (scheme, host, port), url in servers.items():
+            if not scheme.tls and (rtt_ms or rate_mbit):
+                _check_redirection(scheme, host, port, url)
+        return True
+
     def _divert(self, url: str, rtt_ms: float, rate_mbit: float) -> str:
         """Return the address that leads through a proxy to the server of a URL."""
         parts = urlsplit(url)
-        scheme = SCHEMES.get(parts.scheme)
-        if scheme is None or local_path(url) is not None:
-            raise _make_refusal(f"{url} is a file of the node, at no distance")
+        scheme, host, port = _find_server(url)
         if scheme.tls:
             raise _make_refusal(
-                f"the certificate of {parts.hostname} does not name a proxy on the node, so that "
-                f"{scheme.name}:// needs a link before the origin"
+                f"the certificate of {host} does not name a proxy on the node, so that {scheme.name}:// "
+                f"needs a link before the origin, or netem ({self._netem_problem or 'not permitted'})"
             )
-        target = f"{parts.hostname}:{parts.port or scheme.port}"
-        key = target, rtt_ms, rate_mbit
+        key = f"{host}:{port}", rtt_ms, rate_mbit
         if key not in self._proxies:
             self._proxies[key] = self._start_proxy(*key)
         address = self._proxies[key].address
-        _check_redirection(scheme, address, url, target)
+        _check_redirection(scheme, _HOST, int(address.rpartition(":")[2]), url)
         user, at, _ = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{user}{at}{address}").geturl() if parts.path else url
 
@@ -214,13 +241,16 @@ class JobDistance:
         return targets.get(data_server, data_server)
 
     def describe_escape(self, spec: ExecutionSpec, data_server: Optional[str]) -> str:
-        """Describe how a payload left its proxy, by the server of its data; '' if it did not."""
+        """Describe how a payload left the distance, by the server of its data; '' if it did not."""
         distance = read_axes(spec.variant)
         if not data_server or spec.link or distance is None or not any(distance):
             return ""
         if data_server in {proxy.address for proxy in self._proxies.values()}:
             return ""
-        return f"The data came from {data_server}, past the proxy on the node"
+        host, _, port = data_server.rpartition(":")
+        if port.isdigit() and self._node_delay.is_delayed(host, int(port)):
+            return ""
+        return f"The data came from {data_server}, past the distance made on the node"
 
 
 def read_axes(variant: Mapping[str, object]) -> Optional[Tuple[float, float]]:
@@ -233,26 +263,46 @@ def read_axes(variant: Mapping[str, object]) -> Optional[Tuple[float, float]]:
     return float(rtt_ms), float(rate_mbit)
 
 
-def _check_redirection(scheme: StorageScheme, address: str, url: str, target: str) -> None:
+def _find_server(url: str) -> Tuple[StorageScheme, str, int]:
+    """Return scheme, host and port of the server that a client of a URL connects to.
+
+    Raises:
+        ExecutionError: it is not known before, or there is none.
+    """
+    parts = urlsplit(url)
+    scheme = SCHEMES.get(parts.scheme)
+    if scheme is None or local_path(url) is not None:
+        raise _make_refusal(f"{url} is a file of the node, at no distance")
+    if scheme.client == PELICAN_CLIENT:
+        raise _make_refusal(f"a director names the cache of {url} later")
+    return scheme, parts.hostname or "", parts.port or scheme.port
+
+
+def _check_redirection(scheme: StorageScheme, host: str, port: int, url: str) -> None:
     """Refuse a server that redirects its clients to others.
+
+    Args:
+        scheme: of its URLs.
+        host: of the server or of a proxy before it.
+        port: likewise.
+        url: of a file at the server itself.
 
     Raises:
         ExecutionError: it does.
     """
-    host, _, port = address.rpartition(":")
-    if scheme.client != HTTP_CLIENT:
-        if storage_door.query_server(scheme.name, host, int(port)).is_data_server is False:
-            raise _make_refusal(f"{target} redirects its clients to other servers")
-        return
     parts = urlsplit(url)
-    connection = TimedConnection(host, Deadline(_HEAD_TIMEOUT_S), int(port))
+    if scheme.client != HTTP_CLIENT:
+        if storage_door.query_server(scheme.name, host, port).is_data_server is False:
+            raise _make_refusal(f"{parts.netloc} redirects its clients to other servers")
+        return
+    connection = TimedConnection(host, Deadline(_HEAD_TIMEOUT_S), port)
     with suppress(OSError, ValueError, http.client.HTTPException):  # the payload will report it
         connection.request("HEAD", f"{parts.path}?{parts.query}".rstrip("?"))
         if 300 <= connection.getresponse().status < 400:
-            raise _make_refusal(f"{target} redirects its clients to other servers")
+            raise _make_refusal(f"{parts.netloc} redirects its clients to other servers")
     connection.close()
 
 
 def _make_refusal(reason: str) -> ExecutionError:
-    message = f"A proxy cannot make the distance of {LATENCY_AXIS}, {BANDWIDTH_AXIS}: {reason}."
+    message = f"The node cannot make the distance of {LATENCY_AXIS}, {BANDWIDTH_AXIS}: {reason}."
     return ExecutionError(Failure("software-setup", NOT_SUPPORTED, "setup", message))

@@ -345,6 +345,7 @@ class JobPlanner:
             payload=self._payload_by_commit.get(variant.commit),
             origin=door.origin,
             link=door.link,
+            netem=door.netem,
             **_list_left_out(manifest, definition.test.tree),
         )
 

@@ -10,7 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH, LoadSpec
-from treehammer.collectors.storage_access import SCHEMES, find_scheme
+from treehammer.collectors.storage_access import (
+    FILE_CLIENT,
+    PELICAN_CLIENT,
+    SCHEMES,
+    find_scheme,
+)
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
 from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
@@ -315,27 +320,40 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     without_proxy = {
         (access.storage.name, access.door.name): access.door
         for access in plan.jobs.accesses
-        if needs_proxy and not access.door.link and not _can_have_proxy(access.door)
+        if needs_proxy and not access.door.link and not _can_have_distance(access.door)
     }
     return [
         *(
-            f"Door {name} of site {site} cannot be put behind a proxy on the node, because "
-            + ("jobs read it as a file" if door.is_path else "its certificate names the host")
+            f"Door {name} of site {site} cannot be put at a distance on the node, because "
+            + _explain_no_distance(door)
             + f": choose a root or http door (-P door=NAME), or leave out {' and '.join(names)}."
             for (site, name), door in without_proxy.items()
         ),
-        *(_list_shared_links(plan, local_slots) if linked else ()),
+        *(_list_shared_links(plan) if linked else ()),
+        *_list_shared_nodes(plan, local_slots),
     ]
 
 
-def _can_have_proxy(door: Door) -> bool:
+def _can_have_distance(door: Door) -> bool:
     scheme = find_scheme(door.prefix) if door.prefix else SCHEMES.get(door.protocol)
-    return not door.is_path and scheme is not None and not scheme.tls
+    if scheme is None or scheme.client in (FILE_CLIENT, PELICAN_CLIENT):
+        return False
+    return door.netem or not scheme.tls
 
 
-def _list_shared_links(plan: Plan, local_slots: int) -> Iterator[str]:
-    """Describe why jobs could change the distance while another one measures it."""
-    reason = "one job would change the distance while another measures it"
+def _explain_no_distance(door: Door) -> str:
+    if door.is_path:
+        return "jobs read it as a file"
+    if door.protocol == "pelican":
+        return "a director names the cache"
+    return "its certificate names the host, not a proxy, and the door does not permit netem"
+
+
+_CONFLICT = "one job would change the distance while another measures it"
+
+
+def _list_shared_links(plan: Plan) -> Iterator[str]:
+    """Describe why jobs could change a link while another one measures over it."""
     ways: dict[str, set[str]] = {}
     for accesses in plan.jobs.shared_accesses:
         label = "+".join(access.door.name for access in accesses)
@@ -344,14 +362,20 @@ def _list_shared_links(plan: Plan, local_slots: int) -> Iterator[str]:
     for names in ways.values():
         if len(names) > 1:
             yield (
-                f"One link leads to the data of {', '.join(sorted(names))}, and {reason}: compare the "
+                f"One link leads to the data of {', '.join(sorted(names))}, and {_CONFLICT}: compare the "
                 "doors in one job (-P bundle=door), and choose one site of jobs."
             )
-    at_local = any(access.site.is_local for access in plan.jobs.accesses)
-    if at_local and local_slots > 1:
-        yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
     if plan.options.pace.in_flight > 1:
-        yield f"{plan.options.pace.in_flight} jobs of a door run at once, and {reason}: --in-flight 1."
+        yield (
+            f"{plan.options.pace.in_flight} jobs of a door run at once, and {_CONFLICT}: --in-flight 1."
+        )
+
+
+def _list_shared_nodes(plan: Plan, local_slots: int) -> Iterator[str]:
+    """Describe why jobs on this machine could change a link or its queues while another one measures."""
+    shared = [access for access in plan.jobs.accesses if access.door.link or access.door.netem]
+    if local_slots > 1 and any(access.site.is_local for access in shared):
+        yield f"{local_slots} local jobs run at once, and {_CONFLICT}: --local-slots 1."
 
 
 def check_common_start(plan: Plan, *, has_service: bool) -> None:

@@ -383,6 +383,11 @@ class Door(StrictModel):
         description="HOST:PORT of the control of a link before the data's origin, which the axes latency_ms "
         "and bandwidth_mbit set; without one, jobs start a proxy on their node.",
     )
+    netem: bool = Field(
+        False,
+        description="Whether jobs may set these axes by the kernel's netem, as root or with CAP_NET_ADMIN: "
+        "everything on the node that talks with the door is delayed meanwhile. Others start the proxy.",
+    )
     load: LoadPermission | None = Field(
         None, description="Load that load tests may put on it; none without this table."
     )

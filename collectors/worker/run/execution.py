@@ -270,9 +270,9 @@ class Execution:
             self.add_values(log_excerpt=first_error or run.excerpt)
 
     def _name_data_server(self, data_server: Optional[str]) -> None:
-        """Name the server behind a proxy; fail if the payload read past the proxy."""
+        """Name the server behind a proxy; fail if the payload read past its distance."""
         distance = self._context.distance
-        if not data_server or not distance.has_proxies:
+        if not data_server:
             return
         escape = distance.describe_escape(self._spec, data_server)
         if escape:

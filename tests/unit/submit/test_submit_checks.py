@@ -368,7 +368,20 @@ def test_doors_that_can_have_no_distance_are_refused(tmp_path: Path) -> None:
     matrix = 'door = ["far", "tls", "linked"]\n'
     plan = make_distant_plan(tmp_path / "a", *doors, matrix=matrix)
     (line,) = list_distance_violations(plan, 1)
-    assert line.startswith("Door tls of site SITE_A cannot be put behind a proxy")
+    assert line.startswith("Door tls of site SITE_A cannot be put at a distance")
+    assert "does not permit netem" in line
+    permitted = [door.replace(netem=not door.link) for door in doors]
+    delayed = make_distant_plan(tmp_path / "n", *permitted, matrix=matrix)
+    assert not list_distance_violations(delayed, 1)
+    assert all(
+        execution.netem != bool(execution.link)
+        for job in delayed.jobs
+        for execution in job.spec.executions
+    )
+    near = make_grid_site().replace(batch="local", requirements="", doors=permitted[1:2])
+    text = TEST.partition("[matrix]")[0] + "[matrix]\nlatency_ms = [0, 20]\n"
+    (crowded,) = list_distance_violations(make_plan(tmp_path / "c", near, text), 2)
+    assert "2 local jobs run at once" in crowded
     with pytest.raises(ConfigError, match="the distance cannot be set"):
         submission.submit_plan(plan, make_settings(tmp_path))
     (job, *_) = plan.jobs
