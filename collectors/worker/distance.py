@@ -147,7 +147,7 @@ class JobDistance:
             door_url = self._divert(door_url, *distance) if door_url else ""
             spec = replace(spec, files=files, door_url=door_url)
             values["distance_method"] = PROXY
-            origin = files[0].url if files else door_url
+            origin = spec.origin or (files[0].url if files else door_url)
         if distance is not None or spec.origin:
             identity = storage_door.identify_server(origin)
             values["origin_rtt_s"] = identity.rtt_s

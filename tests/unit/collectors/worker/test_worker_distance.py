@@ -22,6 +22,7 @@ from treehammer.collectors.job_spec import ExecutionSpec, InputFile
 from treehammer.collectors.record.outcome import NOT_SUPPORTED, ExecutionError
 from treehammer.collectors.worker import delay_proxy
 from treehammer.collectors.worker.distance import JobDistance, read_link, set_link
+from treehammer.collectors.worker.probes import storage_door
 
 LATENCY_S = 0.05
 MANAGER = struct.pack(">2sHiii", b"th", 0, 8, 0x520, 0)
@@ -118,6 +119,27 @@ def test_proxy_leads_to_the_door_from_afar(distance: JobDistance) -> None:
     assert distance.find_server_behind(address) == f"127.0.0.1:{port}"
     assert not distance.describe_escape(spec, address)
     assert "other.example:1094" in distance.describe_escape(spec, "other.example:1094")
+
+
+def test_origin_of_a_cache_is_asked_itself_although_a_proxy_is_before_the_cache(
+    distance: JobDistance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version of the cache is that of the door."""
+    asked: list[str] = []
+
+    def identify(url: str) -> storage_door.ServerIdentity:
+        asked.append(url)
+        return storage_door.ServerIdentity("XRootD v5.8.1", rtt_s=0.01)
+
+    monkeypatch.setattr(storage_door, "identify_server", identify)
+    monkeypatch.setattr(
+        storage_door, "query_server", lambda *_: storage_door.ServerIdentity(is_data_server=True)
+    )
+    with serve_tcp(echo) as cache:
+        url = f"root://127.0.0.1:{cache}//a"
+        spec = make_distant_spec(url, latency_ms=50)
+        distance.apply(replace(spec, origin="root://origin.example:1094"), "", {})
+    assert asked == ["root://origin.example:1094"]
 
 
 def test_no_distance_needs_no_proxy(distance: JobDistance) -> None:
