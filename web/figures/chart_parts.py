@@ -250,7 +250,7 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
     axis = {
         "values": [number - shift for number in range(count)],
         "labelExpr": f"places[round(datum.value + {shift})]",
-        "labelAngle": 0 if upright else _label_angle(layout),
+        **({"labelAngle": 0} if upright else _turn_labels(layout)),
         # Boxes around slanted labels overlap where the labels do not.
         "labelOverlap": "greedy" if upright or layout.has_panels or count > MAX_SLANTED else False,
         "ticks": bool(shift),
@@ -261,14 +261,17 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
     return encode_field(field, QUANTITATIVE, title=layout.x_title, scale=scale, axis=axis)
 
 
-def _label_angle(layout: FigureLayout) -> Any:
-    """Return the rotation of labels that depends on the width of the chart."""
+def _turn_labels(layout: FigureLayout) -> Specification:
+    """Return the rotation of labels, and the end that lies at the tick; both depend on the width."""
     width = _LETTER_WIDTH * max(map(len, layout.places)) * len(layout.places)
     if layout.has_panels:
-        return -90 if width > PANEL_WIDTH else 0
+        return {"labelAngle": -90 if width > PANEL_WIDTH else 0}
     turned = -90 if len(layout.places) > MAX_SLANTED else _TURNED_LABEL_DEGREES
-    fitting = f"{width:.0f} < width ? 0 : {30 * len(layout.places)} < width ? {turned} : -90"
-    return {"expr": fitting}
+    is_fitting = f"{width:.0f} < width"
+    angle = f"{is_fitting} ? 0 : {30 * len(layout.places)} < width ? {turned} : -90"
+    # Vega-Lite would begin level labels at the tick, as it does not know the angle.
+    align = f"{is_fitting} ? 'center' : 'right'"
+    return {"labelAngle": {"expr": angle}, "labelAlign": {"expr": align}}
 
 
 def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Specification]:

@@ -130,6 +130,13 @@ def test_each_panel_column_has_labels() -> None:
     assert drawn.count(">where<") == 3
 
 
+def test_labels_lie_under_their_places() -> None:
+    """Level labels are centered, slanted ones end at their place."""
+    for letters, anchor in (("i", "middle"), ("i" * 40, "end")):
+        drawn = draw([[mark(1.0)]], places=[f"{number}{letters}" for number in range(4)])
+        assert re.search(rf'text-anchor="{anchor}"[^>]*>2{letters}<', drawn)
+
+
 def test_heat_map_colors_differences_from_the_median_of_the_row() -> None:
     values = ((1.0, 1.0, 2.0), (10.0, 10.0, 5.0))
     marks = [
