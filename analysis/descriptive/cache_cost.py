@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.text_formatting import format_significant
 
 #: Test whose measurements are compared.
 TEST = "cache-read"
@@ -21,20 +20,25 @@ TEST = "cache-read"
 STATES = ("warm", "half", "cold")
 #: Axes of the test that the comparison shows apart; others form the setup.
 PATTERN, FRACTION, BLOCK, LATENCY = "pattern", "fraction", "block_kib", "latency_ms"
-_SHOWN_AXES = (PATTERN, FRACTION, BLOCK, LATENCY, "server_cache")
+SERVER_CACHE = "server_cache"
+_SHOWN_AXES = (PATTERN, FRACTION, BLOCK, LATENCY, SERVER_CACHE)
 #: Metrics of the test: seconds and rate.
 SECONDS, RATE = "extra_total_s", "extra_achieved_mb_per_s"
 #: The cache's counts: bytes fetched from the origin for each byte asked, the share of bytes that it
 #: calls hits, which may be on their way, and the share that it held before.
 COUNTS = ("extra_fetch_ratio", "extra_hit_share", "extra_stored_share")
-METRICS = (SECONDS, RATE, *COUNTS)
+#: The cache's own size of block, pfc.blocksize.
+CACHE_BLOCK = "extra_cache_block_kib"
+METRICS = (SECONDS, RATE, *COUNTS, CACHE_BLOCK)
 #: Columns that tell executions apart.
 COLUMNS = (
     *("job_id", "round", "position", "site", "storage_site", "dataset"),
-    *("door", "server_version", "server_cache_state", "variant"),
+    *("door", "server_version", "server_cache_state", "origin_version", "variant"),
 )
 #: Reads of whole files by the protocol's copy program.
 WHOLE_COPY = "whole copy"
+#: Name of the door without a cache.
+DIRECT = "direct"
 #: Cost from which users of caches call one bad: 30 % more time than without it.
 LIMIT = 1.3
 
@@ -48,7 +52,9 @@ class CacheRead(NamedTuple):
         setup: site, dataset and the axes that the comparison does not show apart.
         door: name of the door.
         release: version of the door's server.
+        origin: version of the cache's origin, '' if unknown.
         state: one of :data:`STATES`, '' without a cache.
+        planned_state: state that the job was to prepare, also of its direct reads; '' without one.
         latency_ms: round trip added on the way to the origin.
         read: share of the file that was asked, in per cent, or :data:`WHOLE_COPY`.
         block_kib: block of the client.
@@ -60,11 +66,19 @@ class CacheRead(NamedTuple):
     setup: str
     door: str
     release: str
+    origin: str
     state: str
+    planned_state: str
     latency_ms: float
     read: str
     block_kib: float
     metrics: Mapping[str, float]
+
+    @property
+    def pair_key(self) -> tuple[Any, ...]:
+        """What a read and the direct read that it is compared with have in common."""
+        condition = (self.planned_state, self.latency_ms, self.read, self.block_kib)
+        return self.job, self.round, self.setup, *condition
 
 
 def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) -> CacheRead | None:
@@ -82,7 +96,7 @@ def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) 
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     recorded = {name: value for name, value in metrics.items() if value is not None}
-    if recorded.get(SECONDS, 0.0) <= 0 or recorded.get(RATE, 0.0) <= 0:
+    if recorded.get(SECONDS, 0.0) <= 0:
         return None
     storage_site = columns["storage_site"] or columns["site"]
     others = {name: value for name, value in variant.items() if name not in _SHOWN_AXES}
@@ -98,7 +112,9 @@ def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) 
         "; ".join(filter(None, setup)),
         columns["door"],
         columns["server_version"] or "unknown release",
+        columns["origin_version"] or "",
         state if state in STATES else "",
+        str(variant.get(SERVER_CACHE) or ""),
         latency,
         read,
         block,
@@ -124,6 +140,16 @@ class LogMean(NamedTuple):
             return None
         low, high = self.estimate.interval()
         return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
+
+    def subtract(self, other: LogMean) -> LogMean:
+        """Return the difference from an independent mean, with Welch's degrees of freedom."""
+        difference = self.mean - other.mean
+        if self.estimate is None or other.estimate is None:
+            return LogMean(difference, None)
+        squares = [estimate.se**2 for estimate in (self.estimate, other.estimate)]
+        dfs = (self.estimate.df, other.estimate.df)
+        df = sum(squares) ** 2 / sum(s**2 / df for s, df in zip(squares, dfs, strict=True))
+        return LogMean(difference, Estimate(difference, math.sqrt(sum(squares)), df))
 
 
 def list_units(by_job: Mapping[str, Collection[float]]) -> list[float]:
@@ -163,13 +189,43 @@ class Spread(NamedTuple):
 
 
 class CellKey(NamedTuple):
-    """A cache under one condition; ``release`` is '' for the direct door."""
+    """A cache, or the direct door, under one condition.
+
+    Attributes:
+        release: of the cache, with what else distinguishes caches of this release; of the direct door
+            :data:`DIRECT`.
+        state: of the cache; of the direct door that of the cache in the same jobs, '' without one.
+    """
 
     release: str
     state: str
     latency_ms: float
     read: str
     block_kib: float
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether these are reads without a cache."""
+        return self.release.split(" (")[0] == DIRECT
+
+    @property
+    def condition(self) -> tuple[str, float]:
+        """State and distance."""
+        return self.state, self.latency_ms
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Sort key: caches by release, then the direct door."""
+        state = STATES.index(self.state) if self.state in STATES else len(STATES)
+        read = (self.read == WHOLE_COPY, natural_sort_key(self.read))
+        place = (state, self.latency_ms, read, self.block_kib)
+        return self.is_direct, _rank_release(self.release), *place
+
+
+def _rank_release(release: str) -> tuple[Any, ...]:
+    """Sort by version: 5.9 before 5.10, and candidates before their release."""
+    final, is_candidate, candidate = release.partition("-rc")
+    return natural_sort_key(final), not is_candidate, natural_sort_key(candidate)
 
 
 @dataclass(frozen=True)
@@ -180,7 +236,7 @@ class CacheCell:
         key: of the cell.
         rates: independent values of MB/s, in ln.
         costs: ln of the time through the cache over that of the direct door; empty without pairs.
-        rate: mean of the rates.
+        rate: mean of the rates; None if the generator was always the limit.
         cost: mean of the costs; None without any.
         jobs: number of jobs.
         counts: means of the cache's known :data:`COUNTS`.
@@ -189,7 +245,7 @@ class CacheCell:
     key: CellKey
     rates: Sequence[float]
     costs: Sequence[float]
-    rate: LogMean
+    rate: LogMean | None
     cost: LogMean | None
     jobs: int
     counts: Mapping[str, float]
@@ -200,39 +256,70 @@ class CacheComparison:
 
     Args:
         reads: executions of the setup.
+        direct_door: door that costs refer to, by default the one in most pairs.
+        shown_read: the only kind of read in :attr:`cells`; all contribute to the spread.
+
+    Attributes:
+        direct_doors: doors without a cache that were read, those in most pairs first.
+        direct_door: the one that costs refer to; reads of the others are left out.
     """
 
-    def __init__(self, reads: Iterable[CacheRead]) -> None:
+    def __init__(
+        self, reads: Iterable[CacheRead], direct_door: str = "", shown_read: str = ""
+    ) -> None:
+        reads = [*reads]
+        self.direct_doors = _list_direct_doors(reads)
+        named = direct_door if direct_door in self.direct_doors else ""
+        self.direct_door = named or next(iter(self.direct_doors), "")
+        reads = [read for read in reads if read.state or read.door == self.direct_door]
+        self._direct_releases = {read.release for read in reads if not read.state}
+        direct: dict[tuple[Any, ...], list[CacheRead]] = defaultdict(list)
+        for read in reads:
+            if not read.state:
+                direct[read.pair_key].append(read)
         by_key: dict[CellKey, list[tuple[CacheRead, float | None]]] = defaultdict(list)
-        for read, cost in _pair_reads([*reads]):
-            key = CellKey(
-                read.release if read.state else "",
-                read.state,
-                read.latency_ms,
-                read.read,
-                read.block_kib,
-            )
-            by_key[key].append((read, cost))
-        units = {key: _list_units(by_key[key]) for key in sorted(by_key, key=_rank_key)}
-        self._rate_spreads = _pool_spreads((key, rates) for key, (rates, _) in units.items())
+        for read, label in zip(reads, _label_caches(reads, direct), strict=True):
+            state = read.state or (read.planned_state if read.planned_state in STATES else "")
+            key = CellKey(label, state, read.latency_ms, read.read, read.block_kib)
+            references = direct[read.pair_key] if read.state else ()
+            by_key[key].append((read, _calculate_cost(read, references)))
+        units = {key: _list_units(by_key[key]) for key in sorted(by_key, key=lambda key: key.rank)}
+        rate_spreads = _pool_spreads((key, rates) for key, (rates, _) in units.items())
         self._cost_spreads = _pool_spreads((key, costs) for key, (_, costs) in units.items())
         self.cells = {
             key: CacheCell(
                 key,
                 rates,
                 costs,
-                average_cells([rates], self._rate_spreads[_condition_of(key)]),
-                average_cells([costs], self._cost_spreads[_condition_of(key)]) if costs else None,
+                self._average(rates, rate_spreads, key),
+                self._average(costs, self._cost_spreads, key),
                 len({read.job for read, _ in by_key[key]}),
                 _average_counts([read for read, _ in by_key[key]]),
             )
             for key, (rates, costs) in units.items()
+            if shown_read in ("", key.read)
         }
+
+    @staticmethod
+    def _average(
+        values: Sequence[float], spreads: Mapping[tuple[str, str, float], Spread], key: CellKey
+    ) -> LogMean | None:
+        return average_cells([values], spreads[key.release, *key.condition]) if values else None
+
+    @cached_property
+    def direct_releases(self) -> list[str]:
+        """Releases of the direct door's server, the oldest first."""
+        return sorted(self._direct_releases, key=_rank_release)
 
     @cached_property
     def cached(self) -> list[CacheCell]:
         """Cells of reads through a cache."""
-        return [cell for key, cell in self.cells.items() if key.release]
+        return [cell for key, cell in self.cells.items() if not key.is_direct]
+
+    @cached_property
+    def direct_labels(self) -> list[str]:
+        """Names of the direct door, several if its server's release changed."""
+        return list(dict.fromkeys(key.release for key in self.cells if key.is_direct))
 
     @cached_property
     def releases(self) -> list[str]:
@@ -240,9 +327,14 @@ class CacheComparison:
         return list(dict.fromkeys(cell.key.release for cell in self.cached))
 
     @cached_property
+    def costed_releases(self) -> list[str]:
+        """Releases of caches whose cost is known, the oldest first."""
+        return list(dict.fromkeys(cell.key.release for cell in self.cached if cell.cost))
+
+    @cached_property
     def conditions(self) -> list[tuple[str, float]]:
         """States with distances that were measured, as panels show them."""
-        pairs = {(cell.key.state, cell.key.latency_ms) for cell in self.cached}
+        pairs = {cell.key.condition for cell in self.cached}
         return sorted(pairs, key=lambda pair: (STATES.index(pair[0]), pair[1]))
 
     @cached_property
@@ -269,52 +361,105 @@ class CacheComparison:
             return None
         return average_cells(costs, self._cost_spreads[release, *condition])
 
-    def list_common_blocks(self, condition: tuple[str, float], read: str) -> list[float]:
-        """List the sizes of blocks whose cost is known for all releases."""
-        return [
-            block
-            for block in self.blocks
-            if all(self.pool_cost(r, condition, read, [block]) for r in self.releases)
+    def choose_blocks(
+        self, condition: tuple[str, float], read: str
+    ) -> tuple[list[float], list[str]]:
+        """Choose the sizes of blocks over which releases are compared, and list these releases.
+
+        Of the sizes of the newest release, those that give most cells; each release has all of them.
+        """
+        blocks = {
+            release: self._list_blocks(release, condition, read) for release in self.costed_releases
+        }
+        newest = next((b for b in reversed(blocks.values()) if b), frozenset())
+
+        def list_releases(common: frozenset[float]) -> list[str]:
+            return [release for release in blocks if common and common <= blocks[release]]
+
+        chosen = max(
+            (newest & own for own in blocks.values()),
+            key=lambda common: (len(common) * len(list_releases(common)), len(common)),
+            default=newest,
+        )
+        return sorted(chosen), list_releases(chosen)
+
+    def _list_blocks(
+        self, release: str, condition: tuple[str, float], read: str
+    ) -> frozenset[float]:
+        keys = (CellKey(release, *condition, read, block) for block in self.blocks)
+        return frozenset(
+            key.block_kib for key in keys if (cell := self.cells.get(key)) and cell.costs
+        )
+
+    def compare_releases(
+        self, newer: str, older: str, condition: tuple[str, float]
+    ) -> LogMean | None:
+        """Compare the cost of two releases over the cells that both have; None without any."""
+        pairs = [
+            (cell.costs, other.costs)
+            for cell in self.cached
+            if (cell.key.release, cell.key.condition) == (newer, condition)
+            and (other := self.cells.get(cell.key._replace(release=older)))
+            and cell.costs
+            and other.costs
         ]
+        if not pairs:
+            return None
+        sides = zip(*pairs, strict=True)
+        new, old = (
+            average_cells(costs, self._cost_spreads[release, *condition])
+            for release, costs in zip((newer, older), sides, strict=True)
+        )
+        return new.subtract(old)
 
 
-def _rank_key(key: CellKey) -> tuple[Any, ...]:
-    state = STATES.index(key.state) if key.state else len(STATES)
-    read = (key.read == WHOLE_COPY, natural_sort_key(key.read))
+def _list_direct_doors(reads: Sequence[CacheRead]) -> list[str]:
+    """List the doors without a cache, those that were read beside one most often first."""
+    cached_keys = {read.pair_key for read in reads if read.state}
+    counts = Counter({read.door: 0 for read in sorted(reads, key=lambda read: read.door)})
+    counts.update(read.door for read in reads if not read.state and read.pair_key in cached_keys)
+    direct_doors = {read.door for read in reads if not read.state}
+    return [door for door, _ in counts.most_common() if door in direct_doors]
+
+
+def _label_caches(
+    reads: Sequence[CacheRead], direct: Mapping[tuple[Any, ...], Sequence[CacheRead]]
+) -> list[str]:
+    """Label each read with its release, and with what else differs between caches of this release."""
+    caches = [_describe_cache(read, direct.get(read.pair_key, ())) for read in reads]
+    values: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for release, *parts in caches:
+        for place, part in enumerate(parts):
+            values[release, place] |= {part} - {""}
+    labels = []
+    for release, *parts in caches:
+        differing = [
+            part for place, part in enumerate(parts) if part and len(values[release, place]) > 1
+        ]
+        labels.append(f"{release} ({', '.join(differing)})" if differing else release)
+    return labels
+
+
+def _describe_cache(read: CacheRead, references: Sequence[CacheRead]) -> tuple[str, ...]:
+    """Describe a cache by its release, door, size of block and origin; the direct door by its release."""
+    if not read.state:
+        return DIRECT, read.release
+    block = read.metrics.get(CACHE_BLOCK)
+    origin = read.origin or next((reference.release for reference in references), "")
     return (
-        not key.release,
-        natural_sort_key(key.release),
-        state,
-        key.latency_ms,
-        read,
-        key.block_kib,
+        read.release,
+        read.door,
+        f"blocks of {block:g} KiB" if block else "",
+        f"origin {origin}" if origin else "",
     )
 
 
-def _pair_reads(reads: Sequence[CacheRead]) -> list[tuple[CacheRead, float | None]]:
-    """Add ln of the time over that of the direct door in the same round to each read."""
-    direct: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    for read in reads:
-        if not read.state:
-            direct[_pair_key(read)].append(math.log(read.metrics[SECONDS]))
-    doors = {(read.release, read.door) for read in reads if read.state}
-    counts = Counter(release for release, _ in doors)
-    pairs = []
-    for read in reads:
-        times = direct.get(_pair_key(read)) if read.state else None
-        cost = math.log(read.metrics[SECONDS]) - fmean(times) if times else None
-        is_ambiguous = read.state and counts[read.release] > 1  # several caches of one release
-        release = f"{read.release} ({read.door})" if is_ambiguous else read.release
-        pairs.append((read._replace(release=release), cost))
-    return pairs
-
-
-def _pair_key(read: CacheRead) -> tuple[Any, ...]:
-    return read.job, read.round, read.setup, read.latency_ms, read.read, read.block_kib
-
-
-def _condition_of(key: CellKey) -> tuple[str, str, float]:
-    return key.release, key.state, key.latency_ms
+def _calculate_cost(read: CacheRead, references: Sequence[CacheRead]) -> float | None:
+    """Return ln of the time over that of the direct reads of the same round."""
+    if not references:
+        return None
+    times = [math.log(reference.metrics[SECONDS]) for reference in references]
+    return math.log(read.metrics[SECONDS]) - fmean(times)
 
 
 def _list_units(
@@ -324,7 +469,8 @@ def _list_units(
     rates: dict[str, list[float]] = defaultdict(list)
     costs: dict[str, list[float]] = defaultdict(list)
     for read, cost in pairs:
-        rates[read.job].append(math.log(read.metrics[RATE]))
+        if read.metrics.get(RATE, 0.0) > 0:
+            rates[read.job].append(math.log(read.metrics[RATE]))
         if cost is not None:
             costs[read.job].append(cost)
     return list_units(rates), list_units(costs)
@@ -337,7 +483,7 @@ def _pool_spreads(
     by_condition: dict[tuple[str, str, float], list[Sequence[float]]] = defaultdict(list)
     for key, values in cells:
         if values:
-            by_condition[_condition_of(key)].append(values)
+            by_condition[key.release, *key.condition].append(values)
     return {condition: Spread.pool(values) for condition, values in by_condition.items()}
 
 
@@ -366,76 +512,3 @@ def shorten_setups(setups: Sequence[str]) -> dict[str, str]:
         setup: "; ".join(part for part in own if "=" not in part or part not in common)
         for setup, own in zip(setups, parts, strict=True)
     }
-
-
-# --- The concluding sentence
-
-
-def conclude(comparison: CacheComparison) -> str:
-    """Conclude in a sentence what the newest release costs, and in how many cells it is too much."""
-    if not comparison.cached:
-        return (
-            f"Nothing was read through a cache in this selection: run the test {TEST} at a door "
-            "that states its cache."
-        )
-    costs = [cell.cost for cell in comparison.cached if cell.cost]
-    if not costs:
-        return (
-            "The cost of the cache is unknown: no job read through the direct door, too. Bundle both: "
-            "-P bundle=door -P door=CACHE,DIRECT."
-        )
-    release = next(
-        r for r in reversed(comparison.releases) if any(_list_costs(comparison, r, "all"))
-    )
-    read = next(r for r in comparison.reads if any(_list_costs(comparison, release, r)))
-    clauses: list[str] = []
-    for state in STATES:
-        by_distance = [
-            (condition[1], cost)
-            for condition in comparison.conditions
-            if condition[0] == state and (cost := comparison.pool_cost(release, condition, read))
-        ]
-        if by_distance:
-            subject = f"{state} reads of {read}" if not clauses else f"{state} ones"
-            clauses.append(f"{subject} {_describe_distances(by_distance)}")
-    above = sum(cost.ratio > LIMIT for cost in costs)
-    return (
-        f"Through the cache ({release}), {'; '.join(clauses)}. "
-        f"{above} of {len(costs)} cells of the map cost more than {100 * (LIMIT - 1):.0f} %."
-    )
-
-
-def _list_costs(comparison: CacheComparison, release: str, read: str) -> Iterable[LogMean]:
-    for cell in comparison.cached:
-        if cell.cost and cell.key.release == release and read in ("all", cell.key.read):
-            yield cell.cost
-
-
-def _describe_distances(by_distance: Sequence[tuple[float, LogMean]]) -> str:
-    """Describe the costs at all distances; the verb is written once."""
-    texts: list[str] = []
-    last_verb = ""
-    for latency_ms, cost in by_distance:
-        verb, _, amount = describe_cost(cost).partition(" ")
-        text = amount if verb == last_verb else f"{verb} {amount}"
-        texts.append(f"at {latency_ms:g} ms {text}" if latency_ms else text)
-        last_verb = verb
-    return ", ".join(texts)
-
-
-def describe_cost(cost: LogMean) -> str:
-    """Describe a cost in words, e.g. ``cost 12 % [9, 15]`` or ``cost a factor of 3.1 [2.9, 3.3]``."""
-    ratio, ends = cost.ratio, cost.ends
-    if ratio >= 2:
-        interval = _format_interval([format_significant(end) for end in ends or ()])
-        return f"cost a factor of {format_significant(ratio)}{interval}"
-    percents = [100 * (end - 1) for end in ends or ()]
-    if ratio < 1:
-        interval = _format_interval([f"{-percent:.0f}" for percent in reversed(percents)])
-        return f"save {100 * (1 - ratio):.0f} %{interval}"
-    interval = _format_interval([f"{percent:.0f}" for percent in percents])
-    return f"cost {100 * (ratio - 1):.0f} %{interval}"
-
-
-def _format_interval(ends: Sequence[str]) -> str:
-    return f" [{', '.join(end.replace('-', '−') for end in ends)}]" if ends else ""

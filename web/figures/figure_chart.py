@@ -43,7 +43,7 @@ from treehammer.web.figures.figure_layout import (
 
 #: Maximum panels in a row of a file.
 _PANELS_PER_ROW = 3
-_HEIGHT, _PANEL_HEIGHT = 380, 210
+_HEIGHT, _PANEL_HEIGHT, _CURVES_HEIGHT = 380, 210, 300
 #: Height of a plot on paper as a share of its width, and its least one.
 _PAPER_ASPECT, _LEAST_HEIGHT = 0.62, 150
 #: Most pixels of the height of a plot on paper: 230 mm.
@@ -53,6 +53,8 @@ _LEAST_PANEL_WIDTH, _AXIS_WIDTH, _PANEL_GAP = 200, 64, 20
 #: Height of a row of a heat map or of sorted dots; less in heat maps that would exceed a screen, but
 #: no less than a label needs.
 _ROW_HEIGHT, _LEAST_ROW_HEIGHT, _HEAT_MAP_HEIGHT = 18, 14, 760
+#: Least width of a cell with a number.
+_NUMBER_WIDTH = 34
 #: Colors of cells that are worse and better than their row, and of those beside a metric without either.
 _WORSE_COLOR, _BETTER_COLOR = "#b8431a", "#14639b"
 #: Share of the cells whose difference from their row's median is within the scale of colors.
@@ -113,8 +115,9 @@ def chart_figure(
         chart["title"] = {"text": layout.title, "subtitle": subtitle}
     meta = {
         "series": _list_legend(layout),
-        # Narrow columns of a heat map have labels that cannot be read.
+        # Narrow columns of a heat map have labels, or numbers, that cannot be read.
         **({"places": len(layout.places)} if layout.kind == Kind.HEAT_MAP else {}),
+        **({"column_width": _NUMBER_WIDTH} if layout.limit else {}),
         "legend": layout.groups[2],
         "panels": len(layout.panels),
         "links": links,
@@ -145,7 +148,8 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     row_height = float(_ROW_HEIGHT)
     if layout.kind == Kind.HEAT_MAP:
         row_height = min(max(_HEAT_MAP_HEIGHT / series, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
-    height = row_height * rows if rows else float(_PANEL_HEIGHT if layout.has_panels else _HEIGHT)
+    panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
+    height = row_height * rows if rows else float(panel_height if layout.has_panels else _HEIGHT)
     if layout.has_panels:
         return PANEL_WIDTH, max(height, 60)
     points = places * (1 if layout.dates or layout.kind in (Kind.HEAT_MAP, *UPRIGHT) else series)

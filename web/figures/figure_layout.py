@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -114,16 +114,20 @@ _MAX_LABEL_CHARS = 60
 GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
 
 
-def choose_release_colors(releases: Iterable[str]) -> dict[str, str]:
+def choose_release_colors(
+    releases: Iterable[str], reserved: Collection[str] = ()
+) -> dict[str, str]:
     """Choose a color for each release, the same in every figure.
 
-    Only if two releases of a figure have the same color, the later one takes the next free color.
+    Only if two releases of a figure have the same color, or it is reserved for something else, the
+    later one takes the next free color.
     """
     chosen: dict[str, str] = {}
     for release in sorted({*releases}, key=natural_sort_key):
         slot = _color_slot(release)
         slots = [(slot + step) % len(PALETTE) for step in range(len(PALETTE))]
-        free = [PALETTE[index] for index in slots if PALETTE[index] not in chosen.values()]
+        taken = {*chosen.values(), *reserved}
+        free = [PALETTE[index] for index in slots if PALETTE[index] not in taken]
         chosen[release] = free[0] if free else PALETTE[slot]
     return chosen
 
@@ -247,16 +251,20 @@ class FigureLayout:
 
 
 def style_series(
-    series: Sequence[tuple[str, Hashable, str]], *, by_release: bool = False
+    series: Sequence[tuple[str, Hashable, str]],
+    *,
+    by_release: bool = False,
+    reserved: Collection[str] = (),
 ) -> list[FigureSeries]:
     """Choose color and marker of series: the color of their release, the marker of their work.
 
     Args:
         series: name, work and release of each.
         by_release: use the color of a release even if there is only one.
+        reserved: colors of other things in the figure.
     """
     works = {work: place for place, work in enumerate(dict.fromkeys(work for _, work, _ in series))}
-    colors = choose_release_colors(release for _, _, release in series if release)
+    colors = choose_release_colors((release for _, _, release in series if release), reserved)
     if len(colors) < 2 and not by_release:
         colors = {}
     return [

@@ -75,7 +75,8 @@ class Chart {
       spec.config.header.labelLimit = spec.spec.width;
     } else {
       // Narrower columns of a heat map would have no room for labels: it scrolls instead.
-      spec.width = Math.max(width, own ? 0 : COLUMN_WIDTH * (this.meta.places ?? 0) + spec.config.axis.labelLimit);
+      const least = (this.meta.column_width ?? COLUMN_WIDTH) * (this.meta.places ?? 0);
+      spec.width = Math.max(width, own ? 0 : least + spec.config.axis.labelLimit);
       spec.autosize = { type: "fit-x", contains: "padding" };
     }
     return spec;

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from scipy import stats
 
+from treehammer.analysis.descriptive.cache_conclusion import (
+    conclude,
+    conclude_evolution,
+    describe_cost,
+)
 from treehammer.analysis.descriptive.cache_cost import (
+    CACHE_BLOCK,
     RATE,
     SECONDS,
     WHOLE_COPY,
@@ -17,7 +24,6 @@ from treehammer.analysis.descriptive.cache_cost import (
     LogMean,
     Spread,
     average_cells,
-    describe_cost,
     parse_read,
     shorten_setups,
 )
@@ -33,13 +39,35 @@ COLUMNS = {
     "door": "cache",
     "server_version": "XRootD v6.2.0",
     "server_cache_state": "cold",
+    "origin_version": None,
     "variant": json.dumps({"pattern": "sparse", "fraction": 0.3, "block_kib": 64, "clients": 2}),
 }
 
 
-def make_read(door: str, release: str, state: str, seconds: float, round_: int = 1) -> CacheRead:
-    metrics = {SECONDS: seconds, RATE: 1 / seconds}
-    return CacheRead("j", round_, "SITE_A", door, release, state, 0.0, "10 %", 64.0, metrics)
+def make_read(
+    door: str, release: str, state: str, seconds: float, round_: int = 1, **changes: Any
+) -> CacheRead:
+    read = CacheRead(
+        job="j",
+        round=round_,
+        setup="SITE_A",
+        door=door,
+        release=release,
+        origin="",
+        state=state,
+        planned_state="",
+        latency_ms=0.0,
+        read="10 %",
+        block_kib=64.0,
+        metrics={SECONDS: seconds, RATE: 1 / seconds},
+    )
+    return read._replace(**changes)
+
+
+def list_costs(comparison: CacheComparison) -> dict[tuple[str, str], object]:
+    """Return the cost of each release and state."""
+    cells = [(cell.key, cell.cost) for cell in comparison.cached if cell.cost]
+    return {(key.release, key.state): pytest.approx(cost.ratio) for key, cost in cells}
 
 
 def test_executions_are_parsed() -> None:
@@ -53,6 +81,9 @@ def test_executions_are_parsed() -> None:
     assert direct is not None
     assert (direct.read, direct.state, direct.latency_ms) == (WHOLE_COPY, "", 20.0)
     assert parse_read(COLUMNS, {SECONDS: None, RATE: None}) is None
+    limited = parse_read(COLUMNS, {SECONDS: 2.0, RATE: None})
+    assert limited is not None
+    assert limited.metrics == {SECONDS: 2.0}, "a time without a rate has a cost"
     for variant in ('{"fraction": 1}', "[]", "", '{"block_kib": "x"}'):
         assert parse_read({**COLUMNS, "variant": variant}, {SECONDS: 2.0, RATE: 5.0}) is None
 
@@ -84,6 +115,121 @@ def test_rounds_are_paired_and_caches_of_one_release_apart() -> None:
     assert costs == pytest.approx([3.0, 2.0])
 
 
+def test_direct_reads_of_another_state_are_no_reference() -> None:
+    """The origin of a job that evicts files is cold, too."""
+    seconds = {"cold": (6.0, 3.0), "half": (4.0, 2.0), "warm": (1.0, 1.0)}
+    reads = [
+        read
+        for state, (cached, direct) in seconds.items()
+        for read in (
+            make_read("cache", "X v6.2.0", state, cached, planned_state=state),
+            make_read("root", "X v5.9.0", "", direct, planned_state=state),
+        )
+    ]
+    comparison = CacheComparison(reads)
+    assert list_costs(comparison) == {
+        ("X v6.2.0", "warm"): 1.0,
+        ("X v6.2.0", "half"): 2.0,
+        ("X v6.2.0", "cold"): 2.0,
+    }
+    direct = {key.state: cell.rate for key, cell in comparison.cells.items() if key.is_direct}
+    assert {state: rate and rate.ratio for state, rate in direct.items()} == pytest.approx(
+        {"warm": 1.0, "half": 1 / 2, "cold": 1 / 3}
+    )
+
+
+def test_costs_refer_to_one_direct_door() -> None:
+    reads = [
+        make_read("cache", "X v6.2.0", "warm", 2.0),
+        make_read("cache", "X v6.2.0", "warm", 2.0, round_=2),
+        make_read("https", "X v5.9.0", "", 8.0),
+        make_read("root", "X v5.9.0", "", 1.0),
+        make_read("root", "X v5.9.0", "", 1.0, round_=2),
+    ]
+    comparison = CacheComparison(reads)
+    assert (comparison.direct_doors, comparison.direct_door) == (["root", "https"], "root")
+    assert list_costs(comparison) == {("X v6.2.0", "warm"): 2.0}
+    assert [cell.jobs for key, cell in comparison.cells.items() if key.is_direct] == [1]
+    other = CacheComparison(reads, "https")
+    assert list_costs(other) == {("X v6.2.0", "warm"): 0.25}
+    assert CacheComparison(reads, "none").direct_door == "root"
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        (
+            {"metrics": {SECONDS: 1.0, CACHE_BLOCK: 1024.0}},
+            ["blocks of 64 KiB", "blocks of 1024 KiB"],
+        ),
+        ({"origin": "X v5.9.0"}, ["origin X v5.8.1", "origin X v5.9.0"]),
+        ({"door": "far"}, ["cache", "far"]),
+    ],
+)
+def test_differing_caches_of_one_release_are_apart(
+    changes: dict[str, Any], labels: list[str]
+) -> None:
+    cache = make_read("cache", "X v6.2.0", "warm", 2.0, origin="X v5.8.1")
+    cache = cache._replace(metrics={**cache.metrics, CACHE_BLOCK: 64.0})
+    comparison = CacheComparison([cache, cache, cache._replace(**changes)])
+    assert {*comparison.releases} == {f"X v6.2.0 ({label})" for label in labels}
+    assert CacheComparison([cache, cache]).releases == ["X v6.2.0"]
+
+
+def test_releases_are_in_the_order_of_their_versions() -> None:
+    versions = ["5.5.3", "5.8.1", "5.9.2", "5.10.0", "6.0.0-rc1", "6.0.0-rc2", "6.0.0", "6.2.0"]
+    reads = [make_read("cache", f"XRootD v{v}", "warm", 1.0) for v in reversed(versions)]
+    assert CacheComparison(reads).releases == [f"XRootD v{version}" for version in versions]
+
+
+def make_evolution(**costs: tuple[float, ...]) -> CacheComparison:
+    """Make reads of two rounds by blocks of 64, 128 … KiB, of each release."""
+    reads = []
+    for release, factors in costs.items():
+        for place, factor in enumerate(factors):
+            for round_ in (1, 2):
+                changes = {"job": release, "block_kib": 64.0 * 2**place}
+                time = factor * (1 + 0.01 * round_)
+                reads += [
+                    make_read("cache", release, "warm", time, round_, **changes),
+                    make_read("root", "X v5.9", "", 1.0, round_, **changes),
+                ]
+    return CacheComparison(reads)
+
+
+def test_releases_are_compared_over_the_blocks_of_the_newest() -> None:
+    condition = ("warm", 0.0)
+    comparison = make_evolution(v1=(1.1, 1.1, 1.1), v2=(5.0,), v3=(1.1, 1.1, 1.1))
+    assert comparison.choose_blocks(condition, "10 %") == ([64.0, 128.0, 256.0], ["v1", "v3"])
+    comparison = make_evolution(v1=(1.1, 1.1, 1.1), v2=(1.1, 1.1, 1.1), v3=(1.1, 1.1))
+    assert comparison.choose_blocks(condition, "10 %") == ([64.0, 128.0], ["v1", "v2", "v3"])
+    comparison = make_evolution(v1=(1.1, 1.1), v2=(1.1, 1.1), v3=(1.1, 1.1, 9.0))
+    assert comparison.choose_blocks(condition, "10 %") == ([64.0, 128.0], ["v1", "v2", "v3"])
+    assert comparison.choose_blocks(("cold", 0.0), "10 %") == ([], [])
+
+
+def test_evolution_is_concluded_over_common_cells() -> None:
+    changed = conclude_evolution(make_evolution(v1=(1.0, 1.2), v2=(2.0, 2.4, 9.0)))
+    assert changed.startswith("v2 against v1, over the same reads: warm: 2 times the cost [1.9")
+    same = conclude_evolution(make_evolution(v1=(1.0, 1.2), v2=(1.0, 1.2)))
+    assert same == "v2 against v1, over the same reads: warm: no certain change."
+    assert conclude_evolution(make_evolution(v1=(1.0,))) == ""
+
+
+def test_uncertain_costs_are_not_concluded() -> None:
+    wide = [
+        read
+        for round_, cached in enumerate((0.4, 3.0))
+        for read in (
+            make_read("cache", "v1", "half", cached, round_),
+            make_read("root", "v0", "", 1.0, round_),
+        )
+    ]
+    text = conclude(CacheComparison(wide))
+    assert "half warm reads of 10 % cost nothing certain (10 % [" in text
+    assert "0 of 1 cells of the map cost more than 30 %." in text
+
+
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [(1.12, "cost 12 %"), (0.25, "save 75 %"), (3.14159, "cost a factor of 3.14")],
@@ -96,7 +242,7 @@ def test_costs_are_worded_with_intervals() -> None:
     saved = LogMean(math.log(0.5), Estimate(math.log(0.5), 0.01, 1e6))
     assert describe_cost(saved) == "save 50 % [49, 51]"
     doubtful = LogMean(math.log(1.05), Estimate(math.log(1.05), 0.05, 1e6))
-    assert describe_cost(doubtful) == "cost 5 % [−5, 16]"
+    assert describe_cost(doubtful) == "cost nothing certain (5 % [−5, 16])"
 
 
 def test_setups_are_told_by_what_differs() -> None:

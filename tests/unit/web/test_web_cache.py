@@ -20,17 +20,24 @@ BLOCKS = (64, 1024)
 
 
 def make_read(
-    variant: Mapping[str, object], job: str, round_: int, state: str, seconds: float, release: str
+    variant: Mapping[str, object],
+    job: str,
+    round_: int,
+    state: str,
+    seconds: float,
+    release: str,
+    *,
+    door: str = "",
 ) -> Measurement:
     return make_measurement(
         job,
         round_,
-        1 if state == "unknown" else 2,
+        3 if door else 1 if state == "unknown" else 2,
         test_name="cache-read",
         site="SITE_A",
         storage_site="SITE_A",
         dataset="raw-small",
-        door="root" if state == "unknown" else "cache",
+        door=door or ("root" if state == "unknown" else "cache"),
         day=20260301,
         plausible=True,
         variant=json.dumps(variant),
@@ -72,7 +79,8 @@ def test_answer_names_the_cost_by_state_and_distance(pages: ServiceThread) -> No
     page = pages.read("/figures/cache")
     assert "Through the cache (XRootD v6.2.0), warm reads of 10 % cost 12 % [11, 13]" in page.text
     assert "cold ones cost 20 % [19, 21], at 80 ms a factor of 3 [2.99, 3.01]." in page.text
-    assert "12 of 36 cells of the map cost more than 30 %." in page.text
+    assert "12 of 36 cells of the map cost more than 30 %, 12 of them for certain." in page.text
+    assert "Costs refer to the direct door root (XRootD v5.9) in the same job." in page.text
     rows = [{name: cell.text for name, cell in row.items()} for row in page.tables["caches"].cells]
     (cold,) = [
         row
@@ -97,6 +105,43 @@ def test_figures_show_curves_costs_and_releases(pages: ServiceThread) -> None:
         if mark["s"] < 2 and mark["p"] == 0:
             by_release.setdefault(mark["x"], set()).add(round(mark["y"], 1))
     assert by_release == {0: {1.1}, 1: {2.2}, 2: {1.1}}, "the slow release stands out"
+    page = pages.read("/figures/cache").text
+    assert "XRootD v6.2.0 against XRootD v5.8.1, over the same reads: warm: 0.5 times" in page
+
+
+def test_colors_of_releases_are_stable(pages: ServiceThread) -> None:
+    """A release has its color beside any others, and never that of the direct door."""
+    variant = {"pattern": "copy", "fraction": 1.0, "block_kib": 64}
+    colors: dict[str, set[str]] = {}
+    # The palette's place of 5.8.2 is gray.
+    for number, release in enumerate(("v6.2.0", "v5.5.3", "v5.8.2")):
+        name = f"XRootD {release}"
+        pages.store.add([make_read(variant, f"job{number}", 1, "half", 2.0, name)])
+        pages.store.add([make_read(variant, f"job{number}", 1, "unknown", 1.0, "XRootD v5.9")])
+        curves = load_charts(pages.load_page("/figures/cache"))[0]
+        assert curves["params"][0]["value"] == ["half warm"]
+        for line in curves["usermeta"]["series"]:
+            colors.setdefault(line["name"].removeprefix("XRootD v"), set()).add(line["color"])
+    assert colors.keys() == {
+        f"{name}, whole copy" for name in ("6.2.0", "5.5.3", "5.8.2", "direct")
+    }
+    assert all(len(of_release) == 1 for of_release in colors.values())
+    assert len(set.union(*colors.values())) == 4
+
+
+def test_direct_door_and_share_can_be_chosen(pages: ServiceThread) -> None:
+    pages.store.add(make_study())
+    variant = {"fraction": 0.9, "block_kib": 64, "latency_ms": 0.0, "server_cache": "warm"}
+    job = f"{RELEASES[0]}-warm-0.0-0.9-64-0"
+    variant |= {"pattern": "sparse", "clients": 1}
+    pages.store.add([make_read(variant, job, 1, "unknown", 1.0, "v1", door="https")])
+    page = pages.read("/figures/cache?read=90+%25")
+    assert "the door https is left out" in page.text
+    assert {row["read"] for row in page.tables["caches"].rows} == {"90 %"}
+    page = pages.read("/figures/cache?direct=https")
+    assert "the direct door https (v1)" in page.text
+    costs = [row["cost"] for row in page.tables["caches"].rows if row["cost"] != "–"]
+    assert len(costs) == 1
 
 
 def test_operation_returns_the_cells(pages: ServiceThread) -> None:

@@ -1,0 +1,129 @@
+"""Conclusions on reads through caches, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from treehammer.analysis.descriptive.cache_cost import (
+    LIMIT,
+    STATES,
+    TEST,
+    CacheComparison,
+    LogMean,
+)
+from treehammer.text_formatting import format_significant
+
+
+def conclude(comparison: CacheComparison) -> str:
+    """Conclude in a sentence what the newest release costs, and in how many cells it is too much."""
+    if not comparison.cached:
+        return (
+            f"Nothing was read through a cache in this selection: run the test {TEST} at a door "
+            "that states its cache."
+        )
+    costs = [cell.cost for cell in comparison.cached if cell.cost]
+    if not costs:
+        return (
+            "The cost of the cache is unknown: no job read through the direct door, too. Bundle both: "
+            "-P bundle=door -P door=CACHE,DIRECT."
+        )
+    release = next(
+        r for r in reversed(comparison.releases) if any(_list_costs(comparison, r, "all"))
+    )
+    read = next(r for r in comparison.reads if any(_list_costs(comparison, release, r)))
+    clauses: list[str] = []
+    for state in STATES:
+        by_distance = [
+            (condition[1], cost)
+            for condition in comparison.conditions
+            if condition[0] == state and (cost := comparison.pool_cost(release, condition, read))
+        ]
+        if by_distance:
+            name = _STATE_NAMES.get(state, state)
+            subject = f"{name} reads of {read}" if not clauses else f"{name} ones"
+            clauses.append(f"{subject} {_describe_distances(by_distance)}")
+    return f"Through the cache ({release}), {'; '.join(clauses)}. {_count_costly(costs)}"
+
+
+def _count_costly(costs: Sequence[LogMean]) -> str:
+    above = [cost for cost in costs if cost.ratio > LIMIT]
+    certain = sum(cost.ends is not None and cost.ends[0] > LIMIT for cost in above)
+    text = f"{len(above)} of {len(costs)} cells of the map cost more than {100 * (LIMIT - 1):.0f} %"
+    return f"{text}, {certain} of them for certain." if above else f"{text}."
+
+
+def conclude_evolution(comparison: CacheComparison) -> str:
+    """Conclude how the cost of the newest release differs from that of the one measured before."""
+    newer = comparison.costed_releases[-1]
+    for older in reversed(comparison.costed_releases[:-1]):
+        changes = {
+            describe_condition(condition): change
+            for condition in comparison.conditions
+            if (change := comparison.compare_releases(newer, older, condition))
+        }
+        if changes:
+            return f"{newer} against {older}, over the same reads: {_describe_changes(changes)}."
+    return ""
+
+
+def _describe_changes(changes: Mapping[str, LogMean]) -> str:
+    """Describe ratios of costs by condition."""
+    clauses = []
+    for condition, change in changes.items():
+        ends = change.ends
+        text = "no certain change"
+        if ends and not ends[0] <= 1 <= ends[1]:
+            interval = _format_interval([format_significant(end) for end in ends])
+            text = f"{format_significant(change.ratio)} times the cost{interval}"
+        clauses.append(f"{condition}: {text}")
+    return "; ".join(clauses)
+
+
+#: State -> its name in a sentence.
+_STATE_NAMES = {"half": "half warm"}
+
+
+def describe_condition(condition: tuple[str, float]) -> str:
+    """Describe a state and a distance, e.g. ``cold, 40 ms away``."""
+    state, latency = condition
+    name = _STATE_NAMES.get(state, state)
+    return f"{name}, {latency:g} ms away" if latency else name
+
+
+def _list_costs(comparison: CacheComparison, release: str, read: str) -> Iterable[LogMean]:
+    for cell in comparison.cached:
+        if cell.cost and cell.key.release == release and read in ("all", cell.key.read):
+            yield cell.cost
+
+
+def _describe_distances(by_distance: Sequence[tuple[float, LogMean]]) -> str:
+    """Describe the costs at all distances; the verb is written once."""
+    texts: list[str] = []
+    last_verb = ""
+    for latency_ms, cost in by_distance:
+        verb, _, amount = describe_cost(cost).partition(" ")
+        text = amount if verb == last_verb else f"{verb} {amount}"
+        texts.append(f"at {latency_ms:g} ms {text}" if latency_ms else text)
+        last_verb = verb
+    return ", ".join(texts)
+
+
+def describe_cost(cost: LogMean) -> str:
+    """Describe a cost in words, e.g. ``cost 12 % [9, 15]`` or ``cost a factor of 3.1 [2.9, 3.3]``."""
+    ratio, ends = cost.ratio, cost.ends
+    percents = [100 * (end - 1) for end in ends or ()]
+    if ends and ends[0] < 1 < ends[1]:
+        interval = _format_interval([f"{percent:.0f}" for percent in percents])
+        return f"cost nothing certain ({100 * (ratio - 1):.0f} %{interval})".replace("(-", "(−")
+    if ratio >= 2:
+        interval = _format_interval([format_significant(end) for end in ends or ()])
+        return f"cost a factor of {format_significant(ratio)}{interval}"
+    if ratio < 1:
+        interval = _format_interval([f"{-percent:.0f}" for percent in reversed(percents)])
+        return f"save {100 * (1 - ratio):.0f} %{interval}"
+    interval = _format_interval([f"{percent:.0f}" for percent in percents])
+    return f"cost {100 * (ratio - 1):.0f} %{interval}"
+
+
+def _format_interval(ends: Sequence[str]) -> str:
+    return f" [{', '.join(end.replace('-', '−') for end in ends)}]" if ends else ""

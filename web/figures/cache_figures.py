@@ -1,0 +1,290 @@
+"""Figures of reads through caches: rates by size of block, cost against the direct door, releases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from treehammer.analysis.descriptive.cache_conclusion import (
+    conclude_evolution,
+    describe_condition,
+)
+from treehammer.analysis.descriptive.cache_cost import (
+    COLUMNS,
+    LIMIT,
+    METRICS,
+    TEST,
+    CacheComparison,
+    CacheRead,
+    LogMean,
+    list_setups,
+    parse_read,
+)
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
+from treehammer.web.figures.figure_layout import (
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    FigureSeries,
+    Kind,
+    Scale,
+    style_series,
+)
+from treehammer.web.figures.figure_points import MAX_READ
+
+#: Color of the direct door's lines and of the limit.
+_REFERENCE_COLOR = "#8c8c8c"
+_LIMIT_TEXT = f"{100 * (LIMIT - 1):.0f} %"
+#: The same names of series are hidden together: not like a share of the file.
+_LIMIT_NAME = f"limit (+{_LIMIT_TEXT})"
+RATE_TITLE, COST_TITLE = "MB/s", "time through the cache ÷ direct"
+
+
+def load_cache_reads(
+    snapshot: DatabaseSnapshot,
+    campaigns: tuple[str, ...] = (),
+    conditions: Sequence[Condition] = (),
+    days: tuple[int | None, int | None] = (None, None),
+) -> list[CacheRead]:
+    """Load the good reads of campaigns and days (YYYYMMDD) that meet the conditions."""
+    selection = Selection(campaigns, (Condition.parse(f"test_name={TEST}"), *conditions))
+    first, last = days
+    query = FigureQuery(METRICS, COLUMNS, selection, first_day=first, last_day=last)
+    groups = snapshot.fetch_figure(query, MAX_READ).groups
+    reads = (
+        parse_read(group.by, {name: group.metrics[name].mean for name in METRICS})
+        for group in groups
+    )
+    return [read for read in reads if read is not None]
+
+
+def compare_setups(reads: Sequence[CacheRead]) -> dict[str, CacheComparison]:
+    """Compare the reads of each setup that has reads through a cache, the largest first."""
+    return {
+        setup: CacheComparison(read for read in reads if read.setup == setup)
+        for setup in list_setups(reads)
+    }
+
+
+class CacheFigure(NamedTuple):
+    """A figure with its short name, heading, conclusion ('' for none) and caption."""
+
+    name: str
+    heading: str
+    conclusion: str
+    layout: FigureLayout
+    caption: str
+
+
+def lay_out_figures(comparison: CacheComparison) -> Iterator[CacheFigure]:
+    """Lay out the figures that have data: rates, costs, and costs by release."""
+    if any(cell.rate for cell in comparison.cached):
+        yield CacheFigure(
+            "curves",
+            "Rate by size of block",
+            "",
+            _lay_out_curves(comparison),
+            "Rate by the client's size of block; a line and marker for each share of the file that was "
+            "read, a color for each release of the cache, gray for the direct door in the same jobs. "
+            "Logarithmic axis; bars are 95 % intervals over jobs.",
+        )
+    if any(cell.cost for cell in comparison.cached):
+        yield CacheFigure(
+            "cost",
+            "Cost of the cache",
+            "",
+            _lay_out_cost(comparison),
+            f"Time through the cache divided by the time through the door {comparison.direct_door} in "
+            f"the same round. Red costs more than {_LIMIT_TEXT}, blue less, gray is that line.",
+        )
+        evolution, left_out = _lay_out_evolution(comparison)
+        if evolution.panels:
+            yield CacheFigure(
+                "evolution",
+                "Over releases",
+                conclude_evolution(comparison),
+                evolution,
+                "Cost by release of the cache, the mean over those sizes of blocks that its releases "
+                f"have in common; the line of {_LIMIT_TEXT} in gray. {left_out}",
+            )
+
+
+def format_block(kib: float) -> str:
+    """Format a size of block, e.g. ``64 KiB`` or ``1 MiB``."""
+    return f"{kib / 1024:g} MiB" if kib >= 1024 else f"{kib:g} KiB"
+
+
+def _format_column(read: str, block_kib: float) -> str:
+    """Format a short label of a column, which is narrow: ``10 % 64K``."""
+    return f"{read.removeprefix('whole ')} {format_block(block_kib).replace(' ', '')[:-2]}"
+
+
+def _shorten_releases(releases: Sequence[str]) -> dict[str, str]:
+    """Leave out the name of the server if all releases have the same: ``5.8.1``."""
+    starts = {re.match(r"\D*", release)[0] for release in releases}  # type: ignore[index]
+    common = starts.pop() if len(starts) == 1 else ""
+    return {release: release.removeprefix(common) or release for release in releases}
+
+
+def _make_mark(series: int, place: int, value: LogMean, count: int | None = None) -> FigureMark:
+    low, high = value.ends or (None, None)
+    return FigureMark(series, place, value.ratio, low, high, count=count)
+
+
+def _lay_out_panels(
+    panels: Sequence[FigurePanel],
+    series: Sequence[FigureSeries],
+    *,
+    title: str,
+    titles: tuple[str, str],
+    groups: tuple[str, str, str],
+    places: Sequence[str],
+    better: str,
+    limit: float | None = None,
+) -> FigureLayout:
+    """Lay out curves, or with a limit the heat map, on a logarithmic scale."""
+    return FigureLayout(
+        kind=Kind.HEAT_MAP if limit else Kind.CURVES,
+        title=title,
+        x_title=titles[0],
+        y_title=titles[1],
+        groups=groups,
+        counted="jobs",
+        scale=Scale.LOG,
+        places=tuple(places),
+        series=tuple(series),
+        panels=tuple(panels),
+        better=better,
+        limit=limit,
+    )
+
+
+def _lay_out_curves(comparison: CacheComparison) -> FigureLayout:
+    """Lay out rates by size of block: a panel for each state and distance."""
+    measured = {(key.release, key.read) for key, cell in comparison.cells.items() if cell.rate}
+    lines = [line for line in product(comparison.releases, comparison.reads) if line in measured]
+    names = _shorten_releases(comparison.releases)
+    series = style_series(
+        [(f"{names[release]}, {read}", read, release) for release, read in lines],
+        by_release=True,
+        reserved=(_REFERENCE_COLOR,),
+    )
+    markers = {read: line.marker for line, (_, read) in zip(series, lines, strict=True)}
+    direct = [
+        line for line in product(comparison.direct_labels, comparison.reads) if line in measured
+    ]
+    series += [
+        FigureSeries(f"{label}, {read}", _REFERENCE_COLOR, markers[read]) for label, read in direct
+    ]
+    lines += direct
+    panels = []
+    for state, latency in comparison.conditions:
+        marks = [
+            _make_mark(
+                lines.index((key.release, key.read)),
+                comparison.blocks.index(key.block_kib),
+                cell.rate,
+                cell.jobs,
+            )
+            for key, cell in comparison.cells.items()
+            if key.latency_ms == latency
+            and key.state in (state, "")
+            and key.read in comparison.reads
+            and key.block_kib in comparison.blocks
+            and cell.rate
+        ]
+        panels.append(FigurePanel(describe_condition((state, latency)), tuple(marks)))
+    return _lay_out_panels(
+        panels,
+        series,
+        title="Rate through the cache by size of block",
+        titles=("size of block", RATE_TITLE),
+        groups=("condition", "block", "cache and share of the file"),
+        places=[*map(format_block, comparison.blocks)],
+        better="higher",
+    )
+
+
+def _lay_out_cost(comparison: CacheComparison) -> FigureLayout:
+    """Lay out costs as a heat map: rows are releases and conditions, columns reads and blocks."""
+    cells = [cell for cell in comparison.cached if cell.cost]
+    measured_columns = {(cell.key.read, cell.key.block_kib) for cell in cells}
+    measured_rows = {(cell.key.release, cell.key.condition) for cell in cells}
+    columns = [
+        (read, block)
+        for read in comparison.reads
+        for block in comparison.blocks
+        if (read, block) in measured_columns
+    ]
+    rows = [
+        (release, condition)
+        for condition in comparison.conditions
+        for release in comparison.releases
+        if (release, condition) in measured_rows
+    ]
+    marks = tuple(
+        _make_mark(
+            rows.index((cell.key.release, cell.key.condition)),
+            columns.index((cell.key.read, cell.key.block_kib)),
+            cell.cost,
+            cell.jobs,
+        )
+        for cell in cells
+        if cell.cost
+    )
+    names = _shorten_releases(comparison.releases)
+    series = [
+        FigureSeries(
+            f"{names[release]} · {describe_condition(condition)}", _REFERENCE_COLOR, "circle"
+        )
+        for release, condition in rows
+    ]
+    return _lay_out_panels(
+        [FigurePanel("", marks)],
+        series,
+        title="Cost of the cache",
+        titles=("share of the file, size of block (K: KiB, M: MiB)", COST_TITLE),
+        groups=("", "read", "cache and condition"),
+        places=[_format_column(read, block) for read, block in columns],
+        better="lower",
+        limit=LIMIT,
+    )
+
+
+def _lay_out_evolution(comparison: CacheComparison) -> tuple[FigureLayout, str]:
+    """Lay out costs by release, and name those that lack sizes of blocks."""
+    all_releases = comparison.costed_releases
+    panels: list[FigurePanel] = []
+    incomplete: dict[str, None] = {}
+    for condition in comparison.conditions:
+        marks: list[FigureMark] = []
+        for line, read in enumerate(comparison.reads):
+            blocks, releases = comparison.choose_blocks(condition, read)
+            for place, release in enumerate(all_releases if len(releases) > 1 else ()):
+                if release in releases and (
+                    cost := comparison.pool_cost(release, condition, read, blocks)
+                ):
+                    marks.append(_make_mark(line, place, cost))
+                elif comparison.pool_cost(release, condition, read):
+                    incomplete[release] = None
+        if marks:
+            marks += [
+                FigureMark(len(comparison.reads), place, LIMIT, None, None)
+                for place in range(len(all_releases))
+            ]
+            panels.append(FigurePanel(describe_condition(condition), tuple(marks)))
+    limit_line = FigureSeries(_LIMIT_NAME, _REFERENCE_COLOR, "circle")
+    layout = _lay_out_panels(
+        panels,
+        [*style_series([(read, read, "") for read in comparison.reads]), limit_line],
+        title="Cost of the cache by release",
+        titles=("release of the cache", COST_TITLE),
+        groups=("condition", "release", "share of the file"),
+        places=[*_shorten_releases(all_releases).values()],
+        better="lower",
+    )
+    left_out = f"Without all of these sizes: {', '.join(incomplete)}." if incomplete else ""
+    return layout, left_out
