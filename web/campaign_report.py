@@ -30,19 +30,21 @@ from treehammer.analysis.comparison.series_changes import (
     compare_phases,
     describe_phases,
 )
+from treehammer.analysis.descriptive.cache_cost import CacheRead
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,
+    Sample,
     count_hosts,
     find_bundled_axes,
     find_varying_axes,
     natural_sort_key,
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.job_spec import TIMED, Scalar
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
@@ -59,10 +61,13 @@ from treehammer.web.display_formats import (
     build_environment,
     explain_efficiency,
 )
+from treehammer.web.figures.cache_figures import load_cache_reads
 from treehammer.web.report_figures import (
     MEAN_COLUMNS,
+    CacheSection,
     ExecutionCell,
     InlineFigure,
+    draw_cache_reads,
     draw_efficiency_figure,
     draw_forest,
     draw_time_figure,
@@ -172,6 +177,7 @@ class CampaignReport:
     listed: tuple[Row, ...]
     limited_loads: tuple[str, ...] = ()
     limits: LimitReport | None = None
+    cache_sections: tuple[CacheSection, ...] = ()
 
     @property
     def missing_count(self) -> int:
@@ -182,12 +188,16 @@ class CampaignReport:
     def conclusions(self) -> tuple[str, ...]:
         """Conclusion of each comparison in plain sentences, without that of the title."""
         _, *following = self._first_sentences
+        if self.cache_sections:
+            following = self._first_sentences
         others = (describe_conclusion(other.verdicts) for other in self.comparisons[1:])
         return tuple(filter(None, (" ".join(following), *others)))
 
     @property
     def title(self) -> str:
         """The verdict: first sentence of the first conclusion, else the efficiency or the outcome."""
+        if self.cache_sections:
+            return self.cache_sections[0].sentences[0].partition(". ")[0].removesuffix(".")
         if verdict := self._first_sentences[0]:
             return verdict.removesuffix(".")
         places = pluralize(len(self.sites), "site")
@@ -241,6 +251,7 @@ def build_report(
     made_us: int,
     limited_loads: Iterable[str] = (),
     limits: LimitReport | None = None,
+    cache_reads: Sequence[CacheRead] = (),
 ) -> CampaignReport:
     """Compute a report.
 
@@ -249,6 +260,7 @@ def build_report(
         made_us: time of the report, microseconds since 1970 UTC.
         limited_loads: from :func:`list_limited_loads`.
         limits: outcomes of the limits that the test states; None for a test without any.
+        cache_reads: its reads through caches, and the direct ones.
     """
     rows = list(rows)
     detailed = [DetailedSample.from_row(row) for row in rows]
@@ -261,7 +273,8 @@ def build_report(
     sites = _distinct_texts(rows, "site")
     rows_by_site = {site: [row for row in rows if row["site"] == site] for site in sites}
     explanations = [explain_efficiency(site, of_site) for site, of_site in rows_by_site.items()]
-    comparisons = tuple(_compare_axes(detailed, selection, made_us))
+    axes = _list_doors(cache_reads) or _list_bundled_values(samples)
+    comparisons = tuple(_compare_axes(detailed, selection, made_us, axes))
     return CampaignReport(
         campaign=campaign,
         created_us=made_us,
@@ -286,18 +299,33 @@ def build_report(
         listed=tuple(rows[:MAX_LISTED]),
         limited_loads=tuple(limited_loads),
         limits=limits if limits and limits.outcomes else None,
+        cache_sections=tuple(draw_cache_reads(cache_reads)),
     )
 
 
-def _compare_axes(
-    detailed: Sequence[DetailedSample], selection: Selection, made_us: int
-) -> Iterator[Comparison]:
-    """Compare every value of a bundled axis (else of ``root``) with the first, in natural order."""
-    samples = [item.sample for item in detailed]
+def _list_doors(cache_reads: Iterable[CacheRead]) -> Mapping[str, Sequence[Scalar]]:
+    """List the doors of reads through caches, the direct ones first: other axes change the work."""
+    doors = {read.door: bool(read.state) for read in cache_reads}
+    ordered = sorted(doors, key=lambda door: (doors[door], door))
+    return {"door": ordered} if doors else {}
+
+
+def _list_bundled_values(samples: Iterable[Sample]) -> Mapping[str, Sequence[Scalar]]:
+    """List the values of each bundled axis, else of ``root``, in natural order."""
     timed = [sample for sample in samples if sample.kind == TIMED]
     varying = find_varying_axes(sample.variant for sample in timed)
-    for axis in find_bundled_axes(timed) or ("root",):
-        values = varying.get(axis, [])
+    return {axis: varying.get(axis, []) for axis in find_bundled_axes(timed) or ("root",)}
+
+
+def _compare_axes(
+    detailed: Sequence[DetailedSample],
+    selection: Selection,
+    made_us: int,
+    axes: Mapping[str, Sequence[Scalar]],
+) -> Iterator[Comparison]:
+    """Compare every value of each axis with its first one."""
+    samples = [item.sample for item in detailed]
+    for axis, values in axes.items():
         questions = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
         if questions:
             with suppress(NothingToDoError):
@@ -401,13 +429,21 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         limits = judge_limits(store, row, made_us)
         with store.snapshot() as snapshot:
             limited = list_limited_loads(snapshot, selection)
+            cache_reads = load_cache_reads(snapshot, selection.campaigns)
     if not measurements:
         raise NothingToDoError(
             "this campaign has no measurements yet",
             where=row.name,
             hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
         )
-    report = build_report(row, measurements, made_us=made_us, limited_loads=limited, limits=limits)
+    report = build_report(
+        row,
+        measurements,
+        made_us=made_us,
+        limited_loads=limited,
+        limits=limits,
+        cache_reads=cache_reads,
+    )
     page = render_report(report)
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page
     try:

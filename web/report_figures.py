@@ -8,14 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.descriptive.cache_conclusion import conclude
+from treehammer.analysis.descriptive.cache_cost import (
+    CacheComparison,
+    CacheRead,
+    list_setups,
+    shorten_setups,
+)
 from treehammer.analysis.statistics.job_pairs import (
     ExecutionGroup,
     Key,
@@ -30,6 +37,7 @@ from treehammer.analysis.statistics.sample import parse_variant
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display_formats import format_mean_and_rms
+from treehammer.web.figures.cache_figures import lay_out_figures
 from treehammer.web.figures.drawing import draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (
@@ -289,6 +297,44 @@ def _count_range(cells: Sequence[ExecutionCell], metric: str) -> str:
     counts = [cell.spreads[metric].n for cell in cells]
     low, high = min(counts), max(counts)
     return f"n = {low}" if low == high else f"n = {low} to {high}"
+
+
+@dataclass(frozen=True)
+class CacheSection:
+    """Reads through caches of one setup.
+
+    Attributes:
+        setup: site, dataset and what else distinguishes it from the other setups.
+        sentences: what they cost, and how that changed.
+        figures: drawings by their headings.
+    """
+
+    setup: str
+    sentences: Sequence[str]
+    figures: Mapping[str, InlineFigure]
+
+
+def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[CacheSection]:
+    """Draw rates and costs of reads through caches (study S5), a section for each setup."""
+    setups = shorten_setups(list_setups(reads))
+    for number, (setup, name) in enumerate(setups.items(), 1):
+        comparison = CacheComparison(read for read in reads if read.setup == setup)
+        figures = [*lay_out_figures(comparison)]
+        yield CacheSection(
+            name,
+            [conclude(comparison), *filter(None, (figure.conclusion for figure in figures))],
+            {
+                figure.heading: InlineFigure(
+                    draw_inline(
+                        chart_figure(replace(figure.layout, title="")),
+                        f"{figure.name}{number}",
+                        f"{figure.heading}. {figure.conclusion or conclude(comparison)}",
+                    ),
+                    figure.caption,
+                )
+                for figure in figures
+            },
+        )
 
 
 def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:

@@ -19,7 +19,6 @@ from treehammer.analysis.descriptive.cache_cost import (
     CacheComparison,
     CacheRead,
     LogMean,
-    list_setups,
     parse_read,
 )
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
@@ -59,14 +58,6 @@ def load_cache_reads(
         for group in groups
     )
     return [read for read in reads if read is not None]
-
-
-def compare_setups(reads: Sequence[CacheRead]) -> dict[str, CacheComparison]:
-    """Compare the reads of each setup that has reads through a cache, the largest first."""
-    return {
-        setup: CacheComparison(read for read in reads if read.setup == setup)
-        for setup in list_setups(reads)
-    }
 
 
 class CacheFigure(NamedTuple):

@@ -33,7 +33,7 @@ from treehammer.web.figures.chart_parts import (
 )
 from treehammer.web.figures.figure_layout import (
     GRID_COLOR,
-    INK_COLOR,
+    NUMBER_COLOR,
     THEME,
     UPRIGHT,
     FigureLayout,
@@ -353,7 +353,7 @@ def _layer_limited_heat(
         "x": encode_places(layout, "x"),
         "y": {**encoding["y"], "field": "s"},
         "text": encode_field("y", QUANTITATIVE, format=".2~f"),
-        "color": {"condition": {"test": is_dark, "value": "#ffffff"}, "value": INK_COLOR},
+        "color": {"condition": {"test": is_dark, "value": "#ffffff"}, "value": NUMBER_COLOR},
     }
     return [
         make_layer("rect", {**encoding, "color": color}, transform, clip=True),

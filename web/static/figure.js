@@ -1,7 +1,7 @@
 // Draw the charts of a page with Vega-Lite, once they are visible, from JSON beside them.
 
 /** Colors of a chart's texts and grid, which are replaced by the page's. */
-const COLORS = { "#1d2329": "--ink", "#d9dee3": "--line" };
+const COLORS = { "#1d2329": "--ink", "#1d2328": "--ink", "#d9dee3": "--line" };
 const SVG = "http://www.w3.org/2000/svg";
 /** Narrower panels lie below each other; space between panels, and for the axis beside them. */
 const PANEL_WIDTH = 300, GAP = 36, AXIS_WIDTH = 64;

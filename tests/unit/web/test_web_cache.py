@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
-from measurement_factory import make_measurement
-from page_contents import list_marks, load_charts
+from measurement_factory import make_campaign_row, make_measurement
+from page_contents import PageContents, list_marks, load_charts
 from service_thread import ServiceThread
 
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.write.store import Store
+from treehammer.web.campaign_report import write_report
 
 #: Time through the cache over that of the direct door, by state and distance.
 COSTS = {("warm", 0.0): 1.12, ("cold", 0.0): 1.2, ("cold", 80.0): 3.0}
@@ -181,3 +184,17 @@ def test_other_axes_are_setups(pages: ServiceThread) -> None:
     setup = "SITE_A%3B%20raw-small%3B%20clients%3D8"
     text = pages.read(f"/figures/cache?setup={setup}").text
     assert "cold reads of whole copy cost a factor of 2." in text, "equal ratios have no interval"
+
+
+def test_report_begins_with_the_cost_of_the_cache(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path / 'results.db'}", tmp_path / "report.html"
+    with Store.open(url) as store:
+        store.add_campaign(make_campaign_row(test_name="cache-read"), [])
+        store.add(make_study())
+    write_report(url, "last", file)
+    page = PageContents.parse(file.read_text("utf-8"))
+    (title,) = page.list_texts("h1")
+    assert title.startswith("Through the cache (XRootD v6.2.0), warm reads of 10 % cost 12 %")
+    assert "12 of 36 cells of the map cost more than 30 %" in page.text
+    headings = page.list_texts("h3")
+    assert [*headings[:3]] == ["Rate by size of block", "Cost of the cache", "Over releases"]
