@@ -100,17 +100,7 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
         store, campaign, count, progress.no_failures_text
     )
     unsupported = campaign_tables.build_unsupported_table(campaign, count)
-    changing = [progress.as_dict(), *(table.rows for table in (sites, failures, unsupported))]
-    fingerprint = hashlib.sha256(json.dumps(changing).encode()).hexdigest()[:16]
-    live = ui.Live(
-        *_list_progress(campaign, progress),
-        ui.Titled("Failures", failures, ui.if_filled(unsupported), anchor="failures"),
-        ui.Titled("Sites", sites, anchor="sites"),
-        address=""
-        if progress.is_finished
-        else link_to_same_page(part="progress", shown=fingerprint),
-        every_s=REFRESH_INTERVAL_S,
-    )
+    live, fingerprint = _build_live_part(campaign, progress, sites, failures, unsupported)
     parameters = request.raw.query_params
     if parameters.get("part") == "progress" and request.is_html:
         # Unchanged content is not sent again, so that screen readers do not repeat it.
@@ -122,40 +112,16 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
     jobs, job_count = campaign_tables.build_job_table(store, query)
     pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
     facts = list(_describe_provenance(store, campaign))
-    command = campaign_outcome.rerun_command(campaign)
-    render = campaign_outcome.rerun_command(campaign, "render")
-    changed = ""
-    if campaign.dirty:
-        changed = (
-            "The test was submitted with uncommitted changes; this command runs it without them."
-        )
-    elif not campaign.commit_id:
-        changed = "The test was read from a folder that may have changed since."
     form = _build_form(query, count, (*failures.rows, *unsupported.rows))
-    anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]
     sections = (
-        ui.quiet(
-            f"Test {campaign.test_name}{' at ' if campaign.commit_id else ''}",
-            ui.Code(campaign.commit_id[:12]) if campaign.commit_id else "",
-            f"{', with uncommitted changes' if campaign.dirty else ''} · submitted "
-            f"{format_time(campaign.created_us)}",
-        ),
-        ui.quiet(_describe_cost(store, campaign)),
-        ui.Links([*_list_related_links(campaign), *anchors], "Results of the campaign"),
+        *_describe_submission(store, campaign),
         live,
         ui.if_filled(messages),
         ui.Titled("Limits of the test", limits, anchor="expected")
         if limits.rows or limits.empty_text
         else None,
         ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
-        ui.Titled(
-            "Run again",
-            ui.Paragraph(changed),
-            ui.Command(command),
-            ui.Paragraph("Show the submit descriptions without submitting them:"),
-            ui.Command(render),
-            anchor="again",
-        ),
+        _suggest_rerun(campaign),
         ui.Titled(
             "Jobs",
             form,
@@ -168,8 +134,8 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
     about = {
         "progress": progress.as_dict(),
         "facts": dict(facts),
-        "command_line": command,
-        "render": render,
+        "command_line": campaign_outcome.rerun_command(campaign),
+        "render": campaign_outcome.rerun_command(campaign, "render"),
         "page": query.page,
         "pages": pages,
         "job_count": job_count,
@@ -180,6 +146,59 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
         (jobs, sites, failures, unsupported, messages, limits),
         about,
         [ui.Link("Campaigns", link_to("campaigns"))],
+    )
+
+
+def _build_live_part(
+    campaign: CampaignRow, progress: CampaignProgress, *tables: DataTable
+) -> tuple[ui.Live, str]:
+    """Build the part that changes during jobs, and the fingerprint of its content.
+
+    Args:
+        tables: of sites, failures and unsupported tests.
+    """
+    sites, failures, unsupported = tables
+    changing = [progress.as_dict(), *(table.rows for table in tables)]
+    fingerprint = hashlib.sha256(json.dumps(changing).encode()).hexdigest()[:16]
+    address = link_to_same_page(part="progress", shown=fingerprint)
+    live = ui.Live(
+        *_list_progress(campaign, progress),
+        ui.Titled("Failures", failures, ui.if_filled(unsupported), anchor="failures"),
+        ui.Titled("Sites", sites, anchor="sites"),
+        address="" if progress.is_finished else address,
+        every_s=REFRESH_INTERVAL_S,
+    )
+    return live, fingerprint
+
+
+def _describe_submission(store: Store, campaign: CampaignRow) -> Iterator[ui.Section]:
+    """Describe test, time and cost, and link to the results."""
+    yield ui.quiet(
+        f"Test {campaign.test_name}{' at ' if campaign.commit_id else ''}",
+        ui.Code(campaign.commit_id[:12]) if campaign.commit_id else "",
+        f"{', with uncommitted changes' if campaign.dirty else ''} · submitted "
+        f"{format_time(campaign.created_us)}",
+    )
+    yield ui.quiet(_describe_cost(store, campaign))
+    anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]
+    yield ui.Links([*_list_related_links(campaign), *anchors], "Results of the campaign")
+
+
+def _suggest_rerun(campaign: CampaignRow) -> ui.Titled:
+    changed = ""
+    if campaign.dirty:
+        changed = (
+            "The test was submitted with uncommitted changes; this command runs it without them."
+        )
+    elif not campaign.commit_id:
+        changed = "The test was read from a folder that may have changed since."
+    return ui.Titled(
+        "Run again",
+        ui.Paragraph(changed),
+        ui.Command(campaign_outcome.rerun_command(campaign)),
+        ui.Paragraph("Show the submit descriptions without submitting them:"),
+        ui.Command(campaign_outcome.rerun_command(campaign, "render")),
+        anchor="again",
     )
 
 

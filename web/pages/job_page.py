@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,20 +134,12 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     campaign = campaign_queries.fetch_campaign(store, job.campaign_id)
     rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
-    measured: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        measured[row["attempt"]].append(row)
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
     attempts = {
-        number: build_measurement_table(
-            f"attempt_{number}", f"Measurements of attempt {number}", measured[number], variants
-        )
-        for number in sorted({*recorded, *measured})
+        number: _describe_attempt(number, recorded.get(number), rows, folders.get(number), variants)
+        for number in sorted({*recorded, *(row["attempt"] for row in rows)})
     }
-    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
-    with store.snapshot() as snapshot:
-        diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
-    explanation = display_formats.explain_efficiency("The job", diagnosed)
+    explanation = _explain_job(store, job)
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
@@ -162,33 +153,13 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ),
         ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
-        ui.Paragraph(
-            "Not all measurements are shown; ", ui.Code("treehammer export"), " writes them all."
-        )
-        if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS
-        else None,
+        _SHORTENED_NOTE if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS else None,
         count_messages(bad_rows) if len(bad_rows) > 1 else None,
-        *(
-            _describe_attempt(
-                table, number, recorded.get(number), measured[number], folders.get(number), variants
-            )
-            for number, table in attempts.items()
-        ),
+        *(section for section, _ in attempts.values()),
         efficiency_section(explanation) if explanation.sentences else None,
         draw_reads(reads, bins),
         ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
-        ui.Titled(
-            "Run again",
-            ui.Paragraph(
-                "This runs the whole campaign again; narrow ",
-                ui.Code("--sites"),
-                " and ",
-                ui.Code("-P"),
-                " as needed.",
-            ),
-            ui.Command(command),
-            anchor="again",
-        ),
+        ui.Titled("Run again", _RERUN_NOTE, ui.Command(command), anchor="again"),
     )
     # The table of all measurements covers every attempt; a single one is sent on request only.
     requested = request.raw.query_params.get("table")
@@ -197,7 +168,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded.values()),
         explanation.table,
         bins,
-        *(table for table in attempts.values() if table.name == requested),
+        *(table for _, table in attempts.values() if table.name == requested),
     )
     return PageContent(
         f"{job.label or job.kind} at {job.site}",
@@ -209,6 +180,26 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
             ui.Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
         ],
     )
+
+
+_SHORTENED_NOTE = ui.Paragraph(
+    "Not all measurements are shown; ", ui.Code("treehammer export"), " writes them all."
+)
+_RERUN_NOTE = ui.Paragraph(
+    "This runs the whole campaign again; narrow ",
+    ui.Code("--sites"),
+    " and ",
+    ui.Code("-P"),
+    " as needed.",
+)
+
+
+def _explain_job(store: Store, job: JobRow) -> display_formats.EfficiencyExplanation:
+    """Explain the CPU efficiency of all measurements of the job."""
+    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
+    with store.snapshot() as snapshot:
+        diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
+    return display_formats.explain_efficiency("The job", diagnosed)
 
 
 def _describe_progress(
@@ -230,14 +221,21 @@ def _describe_progress(
 
 
 def _describe_attempt(
-    table: DataTable,
     number: int,
     row: AttemptRow | None,
-    measured: Sequence[Row],
+    rows: Sequence[Row],
     folder: Path | None,
     variants: VariantLabels,
-) -> ui.Titled:
-    """Show an attempt: its end, measurements, node, storage and logs."""
+) -> tuple[ui.Titled, DataTable]:
+    """Show an attempt: its end, measurements, node, storage and logs; return its table, too.
+
+    Args:
+        rows: measurements of the job.
+    """
+    measured = [row for row in rows if row["attempt"] == number]
+    table = build_measurement_table(
+        f"attempt_{number}", f"Measurements of attempt {number}", measured, variants
+    )
     titles = {"Node": _NODE_COLUMNS, "Load on the node": _CIRCUMSTANCE_COLUMNS}
     facts = {
         title: ui.Facts(list(_shared_values(measured, names)))
@@ -248,7 +246,7 @@ def _describe_attempt(
         for title, values in facts.items()
         if values or title in titles
     ]
-    return ui.Titled(
+    section = ui.Titled(
         f"Attempt {number}",
         *_describe_end(row),
         table,
@@ -260,6 +258,7 @@ def _describe_attempt(
         ),
         anchor=f"attempt-{number}",
     )
+    return section, table
 
 
 def _describe_end(row: AttemptRow | None) -> Iterator[ui.Section]:

@@ -99,15 +99,12 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
     door_days = site_charts.fetch_door_days(store, query)
-    history = site_history.fetch_history(store, site, *query.day_numbers)
-    earlier = site_history.has_measured_before(store, site, query.day_numbers[0])
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        "state": site_charts.build_state_table(history, earlier=earlier),
-        "changes": site_charts.build_change_table(history),
+        **_build_history_tables(store, query),
         "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
@@ -123,27 +120,10 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
-        ui.Titled(
-            "Slower or faster since",
-            tables["changepoints"],
-            ui.quiet(
-                "Steps of the last 90 days, regardless of the filters above; see ",
-                ui.Link("all changes", link_to("changes")),
-                ".",
-            ),
-            anchor="since",
-        )
-        if tables["changepoints"].rows
-        else None,
+        _list_steps(tables["changepoints"]),
         common_tables.efficiency_section(explanation),
         _describe_doors(tables, charts),
-        ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states"),
-        ui.Titled(
-            "Outcomes",
-            tables["outcomes"],
-            ui.quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
-            anchor="outcomes",
-        ),
+        *_list_outcomes(tables),
         ui.Titled(
             "Workloads",
             ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
@@ -177,6 +157,34 @@ def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
     filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
     metrics = {name: head_column(name) for name in ROLLUP_METRICS}
     return ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
+
+
+def _build_history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
+    """Build the tables of the site's doors and middleware, and of their changes."""
+    history = site_history.fetch_history(store, query.site, *query.day_numbers)
+    earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
+    return {
+        "state": site_charts.build_state_table(history, earlier=earlier),
+        "changes": site_charts.build_change_table(history),
+    }
+
+
+def _list_steps(table: DataTable) -> ui.Titled | None:
+    """Show the steps of daily series; None without any."""
+    note = ui.quiet(
+        "Steps of the last 90 days, regardless of the filters above; see ",
+        ui.Link("all changes", link_to("changes")),
+        ".",
+    )
+    return ui.Titled("Slower or faster since", table, note, anchor="since") if table.rows else None
+
+
+def _list_outcomes(tables: Mapping[str, DataTable]) -> Iterator[ui.Titled]:
+    """Show changes of the state, and executions by day and outcome."""
+    yield ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states")
+    outcomes = tables["outcomes"]
+    note = ui.quiet(_ALL_COUNTED) if outcomes.rows else None
+    yield ui.Titled("Outcomes", outcomes, note, anchor="outcomes")
 
 
 def _compare_with_similar(
