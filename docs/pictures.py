@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -26,9 +27,17 @@ from service_process import serve_folder
 from benchmarks.harness import synthetic_measurements
 from treehammer.analysis.comparison.conclusion import count_headline, count_slower
 from treehammer.analysis.status.subject_state import SiteState
+from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.watch import alarms, state_history
+from treehammer.sql.watch.patrol_report import write_entries, write_limits
+from treehammer.sql.watch.patrol_starts import (
+    PatrolLease,
+    PatrolStarts,
+    SiteCharge,
+    SiteLimits,
+)
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
@@ -91,6 +100,9 @@ SHOTS: Mapping[str, Shot] = {
     "release": Shot(f"/releases/{planted_world.SLOWER}", 1000),
     "doors": Shot("/figures/doors", 1000),
     "trend": Shot("/explore?by=day&color=site", 1000),
+    "patrol": Shot("/patrol", 1000),
+    "rootfile": Shot("/root-file?campaign={campaign}", 1000),
+    "cache": Shot("/figures/cache", 1000),
     "load": Shot(f"/campaigns/{page_database.CAMPAIGN}/load", 1000),
     "alarms": Shot("/alarms", 1000),
     "search": Shot("/search?q=SITE-4", 1000),
@@ -101,6 +113,8 @@ OF_WORLD = (
     *("campaign", "explore", "latency"),
 )
 OF_CAMPAIGN = ("campaign", "explore", "latency")
+#: Those of a data folder of study S5, which the synthetic world lacks.
+OF_CACHES = ("cache",)
 #: Sizes of windows of ``--looks``.
 LOOKS = ((1400, 1300), (390, 1300))
 #: Quality of its pictures, in which texts can be read.
@@ -125,9 +139,31 @@ def main() -> None:
             parts = _find_parts(store, is_world=not arguments.data)
             if not arguments.data:
                 page_database.add_load_campaign(store)
+                _add_patrol(store, parts["campaign"])
         default = OF_CAMPAIGN if arguments.data else OF_WORLD
-        names = arguments.names or (list(SHOTS) if arguments.looks else default)
+        looks = [name for name in SHOTS if name not in OF_CACHES]
+        names = arguments.names or (looks if arguments.looks else default)
         _take_pictures(data, names, parts, arguments.looks)
+
+
+def _add_patrol(store: Store, campaign: str) -> None:
+    """Add a patrol of two entries, of which one has started a campaign."""
+    lease = PatrolLease(store, "node1:/data")
+    lease.acquire()
+    sites = synthetic_measurements.SITE_NAMES[:3]
+    limits = {site: SiteLimits(cpu_s=36_000, bytes=10**11) for site in sites}
+    write_limits(store, lease, limits)
+    now_us = time.time_ns() // 1000
+    day_us = 86_400_000_000
+    entries = [
+        PatrolEntryRow("daily", 1, "ttree-read", "", "all", 86_400, 1, now_us + day_us, "", now_us),
+        PatrolEntryRow(
+            "releases", 9, "ttree-read", "releases", ", ".join(sites), None, 1, None, "", now_us
+        ),
+    ]
+    write_entries(store, lease, entries)
+    start = PatrolStartRow("daily", "time:1", campaign, "", now_us, 0, None, 0, "", "{}", "")
+    PatrolStarts(store, lease).claim(start, {sites[0]: SiteCharge(1800.0, 5 * 10**9)}, limits, 1)
 
 
 def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
