@@ -31,6 +31,8 @@ from treehammer.web.figures.figure_layout import INK_COLOR, PALETTE, shorten_lab
 #: Lines of a plot; the others are in its table.
 MAX_LINES = 30
 _PANEL_WIDTH, _LINE_HEIGHT = 260, 18
+#: Per cent beyond which intervals are cut off, unless a change itself is larger.
+_MOST_PERCENT = 1000.0
 _GRAY = PALETTE[7]
 _COLORS = {Verdict.SLOWER: PALETTE[5], Verdict.FASTER: PALETTE[2], Verdict.SAME: PALETTE[0]}
 _LABEL_LETTERS = 60
@@ -115,11 +117,18 @@ class ForestPlot:
         """What the plot shows."""
         left_out = len(self.lines) - MAX_LINES
         more = f" The {MAX_LINES} surest of {len(self.lines)} lines." if left_out > 0 else ""
+        if any(_to_percent(row.high or 0.0) > self._reach for _, row in self.drawn):
+            more += f" Intervals are cut off at {self._reach:,.0f} %."
         return (
             "Changes of B against A on the same work, with 95 % intervals that are adjusted for all "
             f"lines. Changes within the band, ±{100 * math.expm1(self.delta):.2g} %, count as none. "
             f"The surest changes come first.{more}"
         )
+
+    @cached_property
+    def _reach(self) -> float:
+        """Largest number of the axis."""
+        return max(_MOST_PERCENT, *(_to_percent(row.effect or 0.0) for _, row in self.drawn))
 
     @property
     def specification(self) -> Specification:
@@ -178,7 +187,7 @@ class ForestPlot:
                 "metric": title_metric(row.metric),
                 "verdict": row.verdict,
                 **{
-                    name: 100 * math.expm1(value)
+                    name: min(_to_percent(value), self._reach)
                     for name in ("effect", "low", "high")
                     if (value := getattr(row, name)) is not None
                 },
@@ -186,6 +195,10 @@ class ForestPlot:
             for label, row in self.drawn
         ]
         return complete_specification(chart, rows, {})
+
+
+def _to_percent(effect: float) -> float:
+    return 100 * math.expm1(min(effect, 700.0))
 
 
 def _certainty(row: VerdictRow) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from measurement_factory import build_verdict
 from page_contents import agrees_with, find_heading_unit, read_tables
 from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
@@ -272,6 +273,21 @@ def test_forest_plot_has_the_verdicts_of_the_widest_scope() -> None:
     band = plot.specification["spec"]["layer"][0]["encoding"]["x2"]["datum"]
     assert band == pytest.approx(100 * math.expm1(comparison.query.delta))
     assert ForestPlot.of_comparisons([[]], 0.02) is None
+
+
+def test_forest_plot_is_readable_beside_wide_intervals() -> None:
+    wide, narrow = (
+        build_verdict("c", effect=effect, low=0.1, high=high, label=f"cache={effect}")
+        for effect, high in ((1.0, 15.0), (0.5, 0.9))
+    )
+    plot = ForestPlot.of_comparisons([[wide, narrow]], 0.02)
+    assert plot is not None
+    (marks,) = plot.specification["datasets"].values()
+    assert {round(mark["high"]) for mark in marks} == {1000, round(100 * math.expm1(0.9))}
+    assert "Intervals are cut off at 1,000 %." in plot.caption
+    alone = ForestPlot.of_comparisons([[narrow]], 0.02)
+    assert alone is not None
+    assert "cut off" not in alone.caption
 
 
 def test_report_is_written_as_pdf(tmp_path: Path) -> None:
