@@ -73,7 +73,7 @@ def _load_reads(store: Store, query: CacheQuery) -> list[CacheRead]:
         "compareCaches",
         "Rates of reads through caches, and their cost against the direct door",
         {"caches": "kinds of reads by release, state, distance and size of block"},
-        about=("answer",),
+        about=("answer", "direct_door"),
     ),
 )
 def cache_page(request: PageRequest[CacheQuery]) -> PageContent:

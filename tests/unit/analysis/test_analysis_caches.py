@@ -216,6 +216,22 @@ def test_evolution_is_concluded_over_common_cells() -> None:
     assert conclude_evolution(make_evolution(v1=(1.0,))) == ""
 
 
+def test_evolution_is_that_of_one_cache() -> None:
+    """Two caches of the newest release are no evolution."""
+    reads = [
+        read
+        for release, factor in (("v1", 1.0), ("v2", 2.0))
+        for door in ("far", "near")
+        for round_ in (1, 2)
+        for read in (
+            make_read(door, release, "warm", factor + 0.01 * round_, round_, job=release + door),
+            make_read("root", "v0", "", 1.0, round_, job=release + door),
+        )
+    ]
+    text = conclude_evolution(CacheComparison(reads))
+    assert text.startswith("v2 (near) against v1 (near), over the same reads: warm: ")
+
+
 def test_uncertain_costs_are_not_concluded() -> None:
     wide = [
         read
