@@ -30,7 +30,9 @@ from treehammer.analysis.comparison.series_changes import (
     compare_phases,
     describe_phases,
 )
-from treehammer.analysis.descriptive.cache_cost import CacheRead
+from treehammer.analysis.descriptive.cache_reads import (
+    CacheRead,
+)
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row

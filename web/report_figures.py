@@ -17,8 +17,8 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.analysis.descriptive.cache_conclusion import conclude
-from treehammer.analysis.descriptive.cache_cost import (
-    CacheComparison,
+from treehammer.analysis.descriptive.cache_cost import CacheComparison
+from treehammer.analysis.descriptive.cache_reads import (
     CacheRead,
     list_setups,
     shorten_setups,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from treehammer.analysis.descriptive.cache_cost import (
     LIMIT,
-    STATES,
-    TEST,
     CacheComparison,
     LogMean,
+)
+from treehammer.analysis.descriptive.cache_reads import (
+    STATES,
+    TEST,
 )
 from treehammer.text_formatting import format_significant
 
@@ -27,17 +29,20 @@ def conclude(comparison: CacheComparison) -> str:
             "The cost of the cache is unknown: no job read through the direct door, too. Bundle both: "
             "-P bundle=door -P door=CACHE,DIRECT."
         )
-    release = next(
-        r for r in reversed(comparison.releases) if any(_list_costs(comparison, r, "all"))
-    )
-    read = next(r for r in comparison.reads if any(_list_costs(comparison, release, r)))
+    release = comparison.costed_releases[-1]
+    by_read = {
+        read: {
+            condition: cost
+            for condition in comparison.conditions
+            if (cost := comparison.pool_cost(release, condition, read))
+        }
+        for read in comparison.reads
+    }
+    # The smallest share of those that were read under most conditions.
+    read = max(by_read, key=lambda name: len(by_read[name]))
     clauses: list[str] = []
     for state in STATES:
-        by_distance = [
-            (condition[1], cost)
-            for condition in comparison.conditions
-            if condition[0] == state and (cost := comparison.pool_cost(release, condition, read))
-        ]
+        by_distance = [(ms, cost) for (of, ms), cost in by_read[read].items() if of == state]
         if by_distance:
             name = _STATE_NAMES.get(state, state)
             subject = f"{name} reads of {read}" if not clauses else f"{name} ones"
@@ -92,12 +97,6 @@ def describe_condition(condition: tuple[str, float]) -> str:
     state, latency = condition
     name = _STATE_NAMES.get(state, state)
     return f"{name}, {latency:g} ms away" if latency else name
-
-
-def _list_costs(comparison: CacheComparison, release: str, read: str) -> Iterable[LogMean]:
-    for cell in comparison.cached:
-        if cell.cost and cell.key.release == release and read in ("all", cell.key.read):
-            yield cell.cost
 
 
 def _describe_distances(by_distance: Sequence[tuple[float, LogMean]]) -> str:

@@ -12,13 +12,15 @@ from treehammer.analysis.descriptive.cache_conclusion import (
     describe_condition,
 )
 from treehammer.analysis.descriptive.cache_cost import (
-    COLUMNS,
     LIMIT,
+    CacheComparison,
+    LogMean,
+)
+from treehammer.analysis.descriptive.cache_reads import (
+    COLUMNS,
     METRICS,
     TEST,
-    CacheComparison,
     CacheRead,
-    LogMean,
     parse_read,
 )
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot

@@ -9,9 +9,11 @@ from pydantic import Field
 
 from treehammer.analysis.descriptive.cache_conclusion import conclude
 from treehammer.analysis.descriptive.cache_cost import (
-    COUNTS,
     CacheCell,
     CacheComparison,
+)
+from treehammer.analysis.descriptive.cache_reads import (
+    COUNTS,
     CacheRead,
     list_setups,
     shorten_setups,

@@ -15,15 +15,17 @@ from treehammer.analysis.descriptive.cache_conclusion import (
     describe_cost,
 )
 from treehammer.analysis.descriptive.cache_cost import (
+    CacheComparison,
+    LogMean,
+    Spread,
+    average_cells,
+)
+from treehammer.analysis.descriptive.cache_reads import (
     CACHE_BLOCK,
     RATE,
     SECONDS,
     WHOLE_COPY,
-    CacheComparison,
     CacheRead,
-    LogMean,
-    Spread,
-    average_cells,
     parse_read,
     shorten_setups,
 )
@@ -230,6 +232,16 @@ def test_evolution_is_that_of_one_cache() -> None:
     ]
     text = conclude_evolution(CacheComparison(reads))
     assert text.startswith("v2 (near) against v1 (near), over the same reads: warm: ")
+
+
+def test_conclusion_is_on_the_share_with_most_conditions() -> None:
+    reads = []
+    for state, share in (("cold", "10 %"), ("cold", "30 %"), ("warm", "30 %")):
+        for door, of_door, seconds in (("cache", state, 3.0), ("root", "", 1.0)):
+            read = make_read(door, "v1", of_door, seconds)
+            reads.append(read._replace(planned_state=state, read=share, job=state + share))
+    text = conclude(CacheComparison(reads))
+    assert "warm reads of 30 % cost a factor of 3; cold ones cost a factor of 3." in text
 
 
 def test_uncertain_costs_are_not_concluded() -> None:

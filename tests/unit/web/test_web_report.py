@@ -20,7 +20,7 @@ from page_contents import agrees_with, find_heading_unit, read_tables
 from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer.analysis.comparison.verdict_text import title_metric
-from treehammer.analysis.descriptive import cache_cost
+from treehammer.analysis.descriptive import cache_reads
 from treehammer.analysis.statistics.job_pairs import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
@@ -308,8 +308,8 @@ def test_reads_through_caches_are_compared_by_door_alone(without_figures: None) 
     """Other axes, such as the share of a file, change the work."""
     rows = columns(SimulatedCampaign().rows())
     variant = json.dumps({"block_kib": 64, "fraction": 0.1})
-    read_columns = {**dict.fromkeys(cache_cost.COLUMNS, "x"), "round": 1, "variant": variant}
-    read = cache_cost.parse_read(read_columns, {cache_cost.SECONDS: 1.0})
+    read_columns = {**dict.fromkeys(cache_reads.COLUMNS, "x"), "round": 1, "variant": variant}
+    read = cache_reads.parse_read(read_columns, {cache_reads.SECONDS: 1.0})
     assert read is not None
     assert build_report(campaign_row(), rows, made_us=START_US).comparisons
     report = build_report(campaign_row(), rows, made_us=START_US, cache_reads=[read])
