@@ -12,6 +12,7 @@ from treehammer.analysis.descriptive.cache_cost import (
 from treehammer.analysis.descriptive.cache_reads import (
     STATES,
     TEST,
+    WHOLE_COPY,
 )
 from treehammer.text_formatting import format_significant
 
@@ -45,7 +46,8 @@ def conclude(comparison: CacheComparison) -> str:
         by_distance = [(ms, cost) for (of, ms), cost in by_read[read].items() if of == state]
         if by_distance:
             name = _STATE_NAMES.get(state, state)
-            subject = f"{name} reads of {read}" if not clauses else f"{name} ones"
+            things = "whole copies" if read == WHOLE_COPY else f"reads of {read}"
+            subject = f"{name} {'ones' if clauses else things}"
             clauses.append(f"{subject} {_describe_distances(by_distance)}")
     return f"Through the cache ({release}), {'; '.join(clauses)}. {_count_costly(costs)}"
 
@@ -129,4 +131,6 @@ def describe_cost(cost: LogMean) -> str:
 
 
 def _format_interval(ends: Sequence[str]) -> str:
-    return f" [{', '.join(end.replace('-', '−') for end in ends)}]" if ends else ""
+    if not ends:
+        return " (without an interval)"
+    return f" [{', '.join(end.replace('-', '−') for end in ends)}]"

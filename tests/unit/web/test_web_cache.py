@@ -183,7 +183,7 @@ def test_other_axes_are_setups(pages: ServiceThread) -> None:
     assert "clients=8" in page.text
     setup = "SITE_A%3B%20raw-small%3B%20clients%3D8"
     text = pages.read(f"/figures/cache?setup={setup}").text
-    assert "cold reads of whole copy cost a factor of 2." in text, "equal ratios have no interval"
+    assert "cold whole copies cost a factor of 2 (without an interval)." in text, "equal ratios"
 
 
 def test_report_begins_with_the_cost_of_the_cache(tmp_path: Path) -> None:
