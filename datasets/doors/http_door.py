@@ -281,6 +281,10 @@ class HttpSession:
         """Build the URL of a path below the prefix."""
         return f"{self.prefix}/{quote(path)}"
 
+    def find_address(self, _method: str, url: str) -> str:
+        """Return the address to which a request is sent, that of its URL."""
+        return url
+
     def request(
         self,
         method: str,
@@ -290,9 +294,10 @@ class HttpSession:
         body: ByteBody | None = None,
     ) -> Any:
         """Send a request and follow its redirects, also to plain servers."""
+        address = self.find_address(method, url)
         return send_request(
             method,
-            url,
+            address,
             deadline or Deadline(RESPONSE_TIMEOUT_S),
             {"User-Agent": f"treehammer/{__version__}", **headers},
             body=body,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from treehammer.collectors.http_requests import ByteBody, Deadline
 from treehammer.collectors.pelican_director import locate_object
 from treehammer.datasets.doors import http_door
 from treehammer.datasets.doors.http_door import HttpSession
@@ -27,18 +24,11 @@ _READ_ONLY = FileObservation(
 class PelicanSession(HttpSession):
     """HTTP session that asks the director for the cache of each object."""
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        deadline: Deadline | None = None,
-        body: ByteBody | None = None,
-    ) -> Any:
-        """Send a request to the cache of an object, with the token of the federation."""
+    def find_address(self, _method: str, url: str) -> str:
+        """Return the address of an object's cache, which gets the token of the federation."""
         address = locate_object(url, os.environ)
         self.token = self.token.at_door(address)
-        return super().request(method, address, headers, deadline, body)
+        return address
 
 
 def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlsplit
 
-from treehammer.collectors.http_requests import NO_TOKEN, BearerToken, ByteBody, Deadline
+from treehammer.collectors.http_requests import NO_TOKEN, BearerToken
 from treehammer.collectors.s3_signing import (
     S3CredentialError,
     load_keys,
@@ -56,18 +55,9 @@ class S3Session(HttpSession):
         """Return no token: servers refuse a request with two credentials."""
         return NO_TOKEN
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        deadline: Deadline | None = None,
-        body: ByteBody | None = None,
-    ) -> Any:
-        """Send a request to a signed address."""
-        return super().request(
-            method, sign_address(method, url, self.keys), headers, deadline, body
-        )
+    def find_address(self, method: str, url: str) -> str:
+        """Sign the address of a request."""
+        return sign_address(method, url, self.keys)
 
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
         """List the start of a folder: each name, and whether objects lie below it."""
