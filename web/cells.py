@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,17 @@ class HeatCell:
 
     def __html__(self) -> str:
         """Render the content of the cell."""
-        symbol = '<span aria-hidden="true">{}</span><span class="unseen">{}</span>'
-        text = Markup(symbol if self.is_symbol else '{}<span class="unseen"> {}</span>').format(  # noqa: S704
-            self.text, self.description
+        # Comparisons have a thousand cells: Markup.format would take a tenth of their page's time.
+        text, description = escape(self.text), escape(self.description)
+        content = (
+            f'<span aria-hidden="true">{text}</span><span class="unseen">{description}</span>'
+            if self.is_symbol
+            else f'{text}<span class="unseen"> {description}</span>'
         )
         if not self.address:
-            return Markup('<span class="letter">{}</span>').format(text)
-        title = Markup(' title="{}"').format(self.tooltip) if self.tooltip else ""
-        return Markup('<a href="{}"{}>{}</a>').format(self.address, title, text)
+            return f'<span class="letter">{content}</span>'
+        title = f' title="{escape(self.tooltip)}"' if self.tooltip else ""
+        return f'<a href="{escape(self.address)}"{title}>{content}</a>'
 
 
 @dataclass(frozen=True)

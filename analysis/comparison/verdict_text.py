@@ -349,6 +349,8 @@ def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
 
 def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
     """Merge the row and its evidence into plain values, for tables, JSON and CSV."""
-    values = dict(vars(row))
-    evidence = asdict(values.pop("evidence"))
-    return {**values, **evidence, "sentence": describe_verdict(row)}
+    # Documents of evidence are never changed, so that only the controls need a plain form.
+    values, evidence = dict(vars(row)), vars(row.evidence)
+    del values["evidence"]
+    controls = tuple(map(asdict, row.evidence.controls))
+    return {**values, **evidence, "controls": controls, "sentence": describe_verdict(row)}

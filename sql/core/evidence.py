@@ -43,14 +43,14 @@ class Evidence:
         Raises:
             TypeError: the document has another key.
         """
-        return cls(
-            **{
-                name: _read_value(cls.nested.get(name), value)
-                if isinstance(value, _NESTED)
-                else value
-                for name, value in document.items()
-            }
-        )
+        return cls(**cls._read_values(document))
+
+    @classmethod
+    def _read_values(cls, document: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: _read_value(cls.nested.get(name), value) if isinstance(value, _NESTED) else value
+            for name, value in document.items()
+        }
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -63,7 +63,7 @@ def _read_value(kind: type[Any] | None, value: Any) -> Any:
     # A comparison has thousands of verdicts: most values are neither, and need no call.
     if isinstance(value, list):
         return tuple(
-            _read_value(kind, item) if isinstance(item, _NESTED) else item for item in value
+            [_read_value(kind, item) if isinstance(item, _NESTED) else item for item in value]
         )
     if isinstance(value, dict):
         values = {
@@ -212,10 +212,10 @@ class VerdictEvidence(Evidence):
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_document` returned."""
         values = dict(document)
-        if common := values.pop("of_both", None):
-            for side in ("of_a", "of_b"):
-                values[side] = {**common, **values.get(side, {})}
-        return super().from_document(values)
+        common = values.pop("of_both", {})
+        # Values of either side are texts and numbers, which need no reading.
+        sides = {side: {**common, **values.pop(side, {})} for side in ("of_a", "of_b")}
+        return cls(**{**cls._read_values(values), **sides})
 
 
 @dataclass(frozen=True)

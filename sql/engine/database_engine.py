@@ -278,16 +278,13 @@ def _list_fields(kind: Callable[..., StoredRow]) -> list[tuple[str, bool]]:
 
 def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
     """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
-    names = query.selected_columns.keys()
+    names = list(query.selected_columns.keys())
     build: Callable[..., Row] = kind
-    fields = _list_fields(build)
-    rows = []
-    for cells in connection.execute(query):
-        values = dict(zip(names, cells, strict=True))
-        rows.append(
-            build(*(values[name] or "" if is_text else values[name] for name, is_text in fields))
-        )
-    return rows
+    places = [(names.index(name), is_text) for name, is_text in _list_fields(build)]
+    return [
+        build(*(cells[place] or "" if is_text else cells[place] for place, is_text in places))
+        for cells in connection.execute(query)
+    ]
 
 
 def split_ids(ids: Iterable[Id]) -> Iterator[list[Id]]:

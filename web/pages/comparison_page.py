@@ -121,18 +121,18 @@ class DisplayedComparison:
         rows = self.filter.select(self.rows, any_metric=self.shows_counter)
         return sorted(rows, key=effect_weight, reverse=True)
 
-    @property
+    @cached_property
     def pooled(self) -> list[VerdictRow]:
         """Selected verdicts over sites."""
         return [row for row in self.selected if row.scope == verdict.SITES_SCOPE]
 
-    @property
+    @cached_property
     def by_site(self) -> list[VerdictRow]:
         """Selected verdicts on series with two sides."""
         series = [row for row in self.selected if row.scope in verdict.SERIES_SCOPES]
         return [row for row in series if row.verdict not in verdict.ONE_SIDED_VERDICTS]
 
-    @property
+    @cached_property
     def missing(self) -> list[VerdictRow]:
         """Selected verdicts on series with one side, in the order of the comparison."""
         rows = self.filter.select(self.rows, any_metric=self.shows_counter)
