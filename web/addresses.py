@@ -44,11 +44,7 @@ def requested_address(request: Request) -> str:
 
 
 def requested_format(request: Request) -> str:
-    """Return the output format that a request names.
-
-    Raises:
-        ConfigError: the format is unknown.
-    """
+    """Return the output format that a request names; an unknown one is refused."""
     output_format = request.query_params.get("format", HTML)
     if output_format not in FORMATS:
         raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {output_format!r}")
@@ -62,13 +58,7 @@ def wants_html(request: Request) -> bool:
 
 
 def link_to(name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any) -> str:
-    """Return the address of a route.
-
-    Args:
-        name: name of the route.
-        query: query parameters; '' and None are left out.
-        parts: path parameters, quoted here.
-    """
+    """Return the address of a route with quoted parts; empty values of the query are left out."""
     request = CURRENT_REQUEST.get()
     quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
     # Starlette's url_for tries all routes in turn: too slow for pages with thousands of links.
@@ -79,12 +69,7 @@ def link_to(name: str, /, *, query: Mapping[str, Any] | None = None, **parts: An
 
 
 def link_rows(name: str, /, **keys: str) -> Callable[[Row], str]:
-    """Build a function that links a row to a page.
-
-    Args:
-        name: name of the route.
-        keys: path parameter -> key of its value in the row; rows without a value have no link.
-    """
+    """Build a function that links a row by keys of its values; without one there is no link."""
 
     def link(row: Row) -> str:
         parts = {part: row[key] for part, key in keys.items()}

@@ -58,28 +58,13 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
+from treehammer.web import report_figures
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
     build_environment,
     explain_efficiency,
 )
 from treehammer.web.figures.cache_figures import load_cache_reads
-from treehammer.web.report_figures import (
-    MEAN_COLUMNS,
-    CacheSection,
-    ExecutionCell,
-    InlineFigure,
-    draw_cache_reads,
-    draw_efficiency_figure,
-    draw_forest,
-    draw_time_figure,
-    make_counted_table,
-    make_effect_tables,
-    make_means_table,
-    make_measurement_table,
-    summarize_executions,
-    title_column,
-)
 
 NODE_COLUMNS = (
     "host",
@@ -128,7 +113,7 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
         (
             *SAMPLE_COLUMNS,
             *PHASE_COLUMNS,
-            *(column.key for column in MEAN_COLUMNS),
+            *(column.key for column in report_figures.MEAN_COLUMNS),
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
             *LISTED_COLUMNS,
@@ -147,7 +132,7 @@ _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 MAX_LISTED = 500
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
-    "effect_tables": make_effect_tables,
+    "effect_tables": report_figures.make_effect_tables,
     "limit_table": make_limit_table,
     # Safe: the figure's texts are escaped where its SVG is drawn.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
@@ -167,11 +152,11 @@ class CampaignReport:
     datasets: tuple[str, ...]
     test_hashes: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
-    cells: tuple[ExecutionCell, ...]
+    cells: tuple[report_figures.ExecutionCell, ...]
     explanations: tuple[EfficiencyExplanation, ...]
-    forest_figures: tuple[InlineFigure, ...]
-    efficiency_figure: InlineFigure | None
-    time_figure: InlineFigure | None
+    forest_figures: tuple[report_figures.InlineFigure, ...]
+    efficiency_figure: report_figures.InlineFigure | None
+    time_figure: report_figures.InlineFigure | None
     builds: tuple[Row, ...]
     nodes: tuple[Row, ...]
     failures: tuple[Row, ...]
@@ -179,7 +164,7 @@ class CampaignReport:
     listed: tuple[Row, ...]
     limited_loads: tuple[str, ...] = ()
     limits: LimitReport | None = None
-    cache_sections: tuple[CacheSection, ...] = ()
+    cache_sections: tuple[report_figures.CacheSection, ...] = ()
 
     @property
     def missing_count(self) -> int:
@@ -268,7 +253,7 @@ def build_report(
     detailed = [DetailedSample.from_row(row) for row in rows]
     samples = [item.sample for item in detailed]
     rows = select_counted(rows)
-    cells = summarize_executions(rows)
+    cells = report_figures.summarize_executions(rows)
     selection = Selection((campaign.id,))
     failed = [row for row in rows if row["failure_class"]]
     implausible = [row for row in rows if not row["plausible"]]
@@ -292,8 +277,8 @@ def build_report(
         cells=tuple(cells),
         explanations=tuple(filter(lambda explanation: explanation.sentences, explanations)),
         forest_figures=tuple(_draw_forests(comparisons)),
-        efficiency_figure=draw_efficiency_figure(cells),
-        time_figure=draw_time_figure(cells),
+        efficiency_figure=report_figures.draw_efficiency_figure(cells),
+        time_figure=report_figures.draw_time_figure(cells),
         builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
         nodes=_count_nodes(rows),
         failures=_count_rows(failed, FAILURE_COLUMNS),
@@ -301,7 +286,7 @@ def build_report(
         listed=tuple(rows[:MAX_LISTED]),
         limited_loads=tuple(limited_loads),
         limits=limits if limits and limits.outcomes else None,
-        cache_sections=tuple(draw_cache_reads(cache_reads)),
+        cache_sections=tuple(report_figures.draw_cache_reads(cache_reads)),
     )
 
 
@@ -337,13 +322,13 @@ def _compare_axes(
                     yield replace(comparison, notes=(*phases, *comparison.notes))
 
 
-def _draw_forests(comparisons: Iterable[Comparison]) -> Iterator[InlineFigure]:
+def _draw_forests(comparisons: Iterable[Comparison]) -> Iterator[report_figures.InlineFigure]:
     by_axis: dict[str, list[Comparison]] = defaultdict(list)
     for comparison in comparisons:
         by_axis[comparison.query.axis].append(comparison)
     for number, of_axis in enumerate(by_axis.values(), 1):
         verdicts = [comparison.verdicts for comparison in of_axis]
-        figure = draw_forest(verdicts, of_axis[0].query.delta, f"changes{number}")
+        figure = report_figures.draw_forest(verdicts, of_axis[0].query.delta, f"changes{number}")
         if figure:
             yield figure
 
@@ -379,17 +364,24 @@ def _count_nodes(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def render_report(report: CampaignReport) -> str:
     """Render a report as one HTML document without external resources and scripts."""
-    builds = {"axis_root": "asked for", **{name: title_column(name) for name in BUILD_COLUMNS}}
-    nodes = {"site": "site", **{name: title_column(name) for name in NODE_COLUMNS}}
+    builds = {
+        "axis_root": "asked for",
+        **{name: report_figures.title_column(name) for name in BUILD_COLUMNS},
+    }
+    nodes = {"site": "site", **{name: report_figures.title_column(name) for name in NODE_COLUMNS}}
     nodes["calibration_s"] = "calibration loop (s)"
     implausible = "Implausible executions: stored, never averaged"
     tables = (
-        make_means_table(report.cells),
-        make_counted_table("builds", "ROOT builds", report.builds, builds),
-        make_counted_table("nodes", "Nodes", report.nodes, nodes),
-        make_counted_table("failures", "Failed executions", report.failures, FAILURE_COLUMNS),
-        make_counted_table("implausible", implausible, report.implausible, IMPLAUSIBLE_COLUMNS),
-        make_measurement_table(report.listed, LISTED_COLUMNS),
+        report_figures.make_means_table(report.cells),
+        report_figures.make_counted_table("builds", "ROOT builds", report.builds, builds),
+        report_figures.make_counted_table("nodes", "Nodes", report.nodes, nodes),
+        report_figures.make_counted_table(
+            "failures", "Failed executions", report.failures, FAILURE_COLUMNS
+        ),
+        report_figures.make_counted_table(
+            "implausible", implausible, report.implausible, IMPLAUSIBLE_COLUMNS
+        ),
+        report_figures.make_measurement_table(report.listed, LISTED_COLUMNS),
     )
     template = build_environment(**_FILTERS).get_template("report.html.j2")
     named = {table.name: table for table in tables}
@@ -417,12 +409,7 @@ def _print_pdf(page: str) -> bytes:
 
 
 def write_report(database: str, campaign: str, output: Path) -> None:
-    """Write the report of a campaign (identity, name or ``last``) to ``output``, as PDF by its suffix.
-
-    Raises:
-        NothingToDoError: the campaign has no measurements yet.
-        ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
-    """
+    """Write the report of a campaign (identity, name or ``last``) to ``output``, as PDF by its suffix."""
     with Store.open(database, create=False) as store:
         row = store.campaign(campaign)
         selection = Selection(campaigns=(row.id,))

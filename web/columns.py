@@ -87,13 +87,7 @@ _COLUMNS: Mapping[str, TableColumn] = {declared.key: declared for declared in _D
 
 
 def column(key: str, title: str = "", **changes: Any) -> TableColumn:
-    """Return the column of a value.
-
-    Args:
-        key: key of the value in each row.
-        title: heading, by default the usual one.
-        changes: further attributes of :class:`~treehammer.tables.TableColumn` that differ.
-    """
+    """Return the usual column of a value, with another title or other attributes if given."""
     usual = _COLUMNS.get(key) or _describe_metric(key)
     return replace(usual, title=title or usual.title, **changes)
 

@@ -193,12 +193,7 @@ class VariantLabels:
 
 
 def label_variants(variants: Iterable[str | None], *, hide_release: bool = False) -> VariantLabels:
-    """Find the shortest labels that distinguish variants.
-
-    Args:
-        variants: as recorded.
-        hide_release: leave the release out, because it is shown elsewhere.
-    """
+    """Find the shortest labels that distinguish variants, without hidden releases."""
     return _label_distinct(frozenset(filter(None, variants)), hide_release)
 
 

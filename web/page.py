@@ -16,16 +16,10 @@ from starlette.responses import Response
 from treehammer.config import Settings
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
+from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, requested_format
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.page_query import OneOf, PageQuery
-from treehammer.web.sections import (
-    DrawableChart,
-    Figure,
-    Link,
-    Section,
-    walk_sections,
-)
 
 Query = TypeVar("Query", bound=PageQuery)
 Resource = TypeVar("Resource")
@@ -138,10 +132,10 @@ class PageContent:
     """
 
     title: str
-    sections: Sequence[Section | None] = ()
+    sections: Sequence[ui.Section | None] = ()
     tables: Sequence[DataTable] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
-    crumbs: Sequence[Link] = ()
+    crumbs: Sequence[ui.Link] = ()
     heading: str = ""
     inline_styles: bool = False
     status: int = 200
@@ -149,31 +143,31 @@ class PageContent:
     feed: str = ""
     refresh_s: int | None = None
     searched: str = ""
-    drawings: Mapping[str, DrawableChart] = field(default_factory=dict)
+    drawings: Mapping[str, ui.DrawableChart] = field(default_factory=dict)
 
     @cached_property
-    def shown_sections(self) -> list[Section]:
+    def shown_sections(self) -> list[ui.Section]:
         """Sections with content."""
         return [section for section in self.sections if section]
 
     @cached_property
     def exported_tables(self) -> Sequence[DataTable]:
         """Tables available as CSV and JSON."""
-        sections = walk_sections(self.shown_sections) if self.tables is None else self.tables
+        sections = ui.walk_sections(self.shown_sections) if self.tables is None else self.tables
         tables = (getattr(section, "table", section) for section in sections)
         return [table for table in tables if isinstance(table, DataTable)]
 
     @property
-    def charts(self) -> dict[str, DrawableChart]:
+    def charts(self) -> dict[str, ui.DrawableChart]:
         """Charts that can be had as files, by name."""
         charts = {name: figure.chart for name, figure in self.figures.items()}
         return {**self.drawings, **charts}
 
     @cached_property
-    def figures(self) -> dict[str, Figure]:
+    def figures(self) -> dict[str, ui.Figure]:
         """Figures by name."""
-        sections = walk_sections(self.shown_sections)
-        return {section.name: section for section in sections if isinstance(section, Figure)}
+        sections = ui.walk_sections(self.shown_sections)
+        return {section.name: section for section in sections if isinstance(section, ui.Figure)}
 
 
 #: Returns the content of a page; raises for invalid requests.

@@ -67,11 +67,7 @@ class FigureFiles:
         self._cached: OrderedDict[str, bytes] = OrderedDict()
 
     def draw_file(self, form: str, drawing: Mapping[str, Any]) -> bytes:
-        """Draw a file in one of the :data:`.FIGURE_FORMATS`, or return it from the cache.
-
-        Raises:
-            RequestRefusedError: drawing failed or timed out.
-        """
+        """Draw a file in one of the :data:`.FIGURE_FORMATS`, or return it from the cache."""
         text = json.dumps(drawing, sort_keys=True).encode()
         key = f"{form} {hashlib.sha256(text).hexdigest()}"
         with self._lock:

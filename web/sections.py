@@ -429,13 +429,7 @@ def table_of_values(table: DataTable) -> Folded:
 
 
 def list_pages(page: int, pages: int, anchor: str = "") -> Pager | None:
-    """Build the links to the previous and next page of a list; None for a single page.
-
-    Args:
-        page: number of the page, which may be beyond the last one.
-        pages: number of pages.
-        anchor: of the list.
-    """
+    """Build the links to the neighbors of a page of a list; None for a single page."""
     if max(page, pages) == 1:
         return None
     steps = (

@@ -18,13 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.errors import StoreError
+from treehammer.web.core import request_limits
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.request_limits import (
-    BodyBudget,
-    RequestLimits,
-    parse_json,
-    too_many_requests,
-)
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -178,7 +173,7 @@ class StartRegistry:
         excess = len(barriers) + 1 - share
         started = [id_ for id_, barrier in barriers.items() if barrier.has_started(now_s)]
         if excess > len(started):
-            raise too_many_requests(
+            raise request_limits.too_many_requests(
                 f"too many common starts are pending with this {name}; try again later"
             )
         for id_ in sorted(started, key=lambda id_: barriers[id_].seen_s)[: max(excess, 0)]:
@@ -202,8 +197,8 @@ class CommonStartEndpoint:
         self._find_owner = find_owner
         self._owned: set[tuple[str, str]] = set()
         self._access_control = access_control
-        self._limits = RequestLimits(_BODY_BYTES, _BODY_BYTES)
-        self._budget = BodyBudget(_WAITING_BYTES)
+        self._limits = request_limits.RequestLimits(_BODY_BYTES, _BODY_BYTES)
+        self._budget = request_limits.BodyBudget(_WAITING_BYTES)
         self._registry = StartRegistry()
 
     async def post_start(self, request: Request) -> Response:
@@ -212,7 +207,7 @@ class CommonStartEndpoint:
         if grant.job_id is None or grant.campaign_id is None:
             raise RequestRefusedError(403, "only the token of a job permits a common start")
         async with self._budget.read_body(request, self._limits, grant) as body:
-            document = parse_json(body, _MARKS)
+            document = request_limits.parse_json(body, _MARKS)
         try:
             arrival = StartRequest.model_validate(document)
         except ValidationError as error:

@@ -141,11 +141,7 @@ class MeasurementIngest:
 
 
 def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -> list[Measurement]:
-    """Parse a body into measurements that are valid and that the token's holder may upload.
-
-    Raises:
-        RequestRefusedError: some measurement is invalid or belongs to another job.
-    """
+    """Parse a body into valid measurements of the token's holder; others are refused."""
     measurements: list[Measurement] = []
     errors: list[dict[str, Any]] = []
     for index, item in enumerate(_parse_items(body, limits)):
@@ -167,11 +163,7 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
 
 
 def _parse_items(body: bytes, limits: RequestLimits) -> list[Any]:
-    """Parse the list in a body.
-
-    Raises:
-        RequestRefusedError: the body has another form, or too many items.
-    """
+    """Parse the list in a body; another form, and too many items, are refused."""
     document = parse_json(body, limits.json_marks)
     items = document.get("measurements") if isinstance(document, dict) else None
     if not isinstance(items, list) or len(document) != 1:
@@ -304,11 +296,7 @@ def _get_list(document: Any, name: str) -> list[Any]:
 
 
 def parse_campaign_document(document: Any) -> CampaignUpload:
-    """Validate a document and convert it to rows.
-
-    Raises:
-        CampaignDocumentError: the document is invalid.
-    """
+    """Validate a document and convert it to rows, or raise its errors."""
     try:
         CampaignDocument.model_validate(document)
     except ValidationError as error:

@@ -19,6 +19,7 @@ from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.tables import DataTable
 from treehammer.version import __version__
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.api.ingest import MAX_ROWS, CampaignDocument
 from treehammer.web.api.page_data import (
@@ -38,18 +39,6 @@ from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.measurement_page import MeasurementQuery
-from treehammer.web.sections import (
-    Bullets,
-    Code,
-    Command,
-    Facts,
-    Folded,
-    Link,
-    Paragraph,
-    Section,
-    TableSection,
-    Titled,
-)
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.2.0"
@@ -330,45 +319,47 @@ def reference_page(request: PageRequest[PageQuery]) -> PageContent:
     info = description["info"]
     command = f'curl -H "Authorization: Bearer $KEY" https://SERVICE{link_to("api")}/campaigns'
     contents = [
-        Paragraph(Link(Code(name), f"#{operation['operationId']}"), f" {operation['summary']}")
+        ui.Paragraph(
+            ui.Link(ui.Code(name), f"#{operation['operationId']}"), f" {operation['summary']}"
+        )
         for name, operation, _ in operations
     ]
-    sections: list[Section] = [
-        Paragraph(
+    sections: list[ui.Section] = [
+        ui.Paragraph(
             f"Version {info['version']} of the interface. {info['description']} Programs read it as ",
-            Link("OpenAPI document", link_to("openapi")),
+            ui.Link("OpenAPI document", link_to("openapi")),
             ".",
         ),
-        Command(command),
-        Paragraph(
+        ui.Command(command),
+        ui.Paragraph(
             "Pages return the same as JSON: ",
-            Code("title"),
+            ui.Code("title"),
             ", ",
-            Code("tables"),
+            ui.Code("tables"),
             " by name, and ",
-            Code("about"),
+            ui.Code("about"),
             ". Refusals are JSON with ",
-            Code("error"),
+            ui.Code("error"),
             ".",
         ),
-        Bullets(contents),
+        ui.Bullets(contents),
         *(_show_operation(*operation) for operation in operations),
     ]
     return PageContent("API", sections, tuple(table for *_, table in operations))
 
 
-def _show_operation(name: str, operation: Mapping[str, Any], parameters: DataTable) -> Titled:
+def _show_operation(name: str, operation: Mapping[str, Any], parameters: DataTable) -> ui.Titled:
     security = operation.get("security")
     need = "a token, unless reading is open" if {} in (security or ()) else "a token"
     answers = [
         (status, response["description"]) for status, response in operation["responses"].items()
     ]
-    return Titled(
-        Paragraph(Code(name)),
-        Paragraph(f"{operation['summary']}. Needs {need if security else 'no token'}."),
-        Paragraph(operation.get("description", "")),
-        TableSection(parameters, is_static=True) if parameters.rows else None,
-        Folded("Answers", Facts(answers)),
+    return ui.Titled(
+        ui.Paragraph(ui.Code(name)),
+        ui.Paragraph(f"{operation['summary']}. Needs {need if security else 'no token'}."),
+        ui.Paragraph(operation.get("description", "")),
+        ui.TableSection(parameters, is_static=True) if parameters.rows else None,
+        ui.Folded("Answers", ui.Facts(answers)),
         anchor=operation["operationId"],
     )
 

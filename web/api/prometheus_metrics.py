@@ -256,10 +256,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
         f"CPU efficiency of jobs on the work of similar sites, {_PERIOD}.",
         ["site"],
     ),
-    "site_cpu_efficiency_median": (
-        f"Median of similar sites on that work, {_PERIOD}.",
-        ["site"],
-    ),
+    "site_cpu_efficiency_median": (f"Median of similar sites on that work, {_PERIOD}.", ["site"]),
     "site_event_time_ratio": (
         f"Wall time per event relative to the median of similar sites on the same work, {_PERIOD}: "
         "1.2 is 20 % slower.",

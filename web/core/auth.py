@@ -171,19 +171,11 @@ class AccessControl:
         return grant
 
     async def grant_for_token(self, token: str) -> AccessGrant:
-        """Verify a token, after a refresh if its key is unknown.
-
-        Raises:
-            RequestRefusedError: the token is invalid, or keys cannot be read now.
-        """
+        """Verify a token, after a refresh if its key is unknown; an invalid one is refused."""
         return await self._verify_refreshing(lambda: self._verify_token(token))
 
     async def grant_for_session(self, token: str) -> AccessGrant:
-        """Verify the token of a session, after a refresh if it is unknown.
-
-        Raises:
-            RequestRefusedError: the session has ended, or sessions cannot be read now.
-        """
+        """Verify the token of a session, after a refresh if it is unknown."""
         return await self._verify_refreshing(
             lambda: verify_session(token, self._access, self._masters, self._now_us())
         )
@@ -209,23 +201,16 @@ class AccessControl:
         return verify_token(token, self._access, self._masters, self._now_us())
 
     async def require_submitter(self, request: Request) -> AccessGrant:
-        """Verify that the request's token permits uploads.
-
-        Raises:
-            RequestRefusedError: it does not.
-        """
+        """Require a token that permits uploads; others are refused."""
         grant = await self.authenticate(request)
         if not grant.may_submit:
             raise RequestRefusedError(403, f"a token of the role '{grant.role}' may not upload")
         return grant
 
     async def require_reader(self, request: Request) -> AccessGrant | None:
-        """Verify that a request may read; return None where that requires no token.
+        """Require a reader; return None where reading needs no token.
 
         A signed-in browser sends the token of its session in a cookie, which permits nothing but reading.
-
-        Raises:
-            RequestRefusedError: it may not.
         """
         if self.reading_open or (self._user_header and request.headers.get(self._user_header)):
             return None
@@ -259,11 +244,7 @@ def make_sender(request: Request, grant: AccessGrant) -> Sender:
 
 
 def require_read_grant(grant: AccessGrant) -> AccessGrant:
-    """Return the grant if it permits reading.
-
-    Raises:
-        RequestRefusedError: it does not.
-    """
+    """Return a grant that permits reading; others are refused."""
     if not grant.may_read:
         raise RequestRefusedError(
             403,
@@ -280,13 +261,10 @@ def _unauthorized(sentence: str) -> RequestRefusedError:
 
 
 def refuse_cross_site(request: Request) -> None:
-    """Refuse a request that a page of another site has sent.
+    """Refuse a request that a page of another site or host has sent.
 
     Browsers state that in ``Sec-Fetch-Site``, older ones and those without TLS in ``Origin``; pages
     cannot change either. A request without both comes from a program, which has no cookies to abuse.
-
-    Raises:
-        RequestRefusedError: another site, or another host of this site, has sent it.
     """
     fetch_site = request.headers.get("sec-fetch-site")
     if fetch_site is not None:

@@ -49,9 +49,6 @@ class LiveDatabase:
 
     An SQLite file that was replaced or removed is noticed, since rows written to the old file would be
     lost. Every method raises :class:`~treehammer.errors.StoreError` if the database fails.
-
-    Args:
-        url: of an existing database.
     """
 
     def __init__(self, url: str) -> None:
@@ -192,11 +189,7 @@ def _file_identity(file: Path | None) -> tuple[int, int] | None:
 
 
 async def run_queries(work: Callable[[], Result], request: Request, seconds: float) -> Result:
-    """Call a function with queries in a thread.
-
-    Raises:
-        RequestRefusedError: it took too long, or the client has gone.
-    """
+    """Call a function with queries in a thread; refuse after a timeout or a disconnect."""
     group = QueryGroup()
     running = asyncio.ensure_future(anyio.to_thread.run_sync(group.run, work))
     disconnected = asyncio.ensure_future(_wait_for_disconnect(request))

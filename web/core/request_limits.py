@@ -47,11 +47,7 @@ class RequestLimits:
 
 
 class BodyBudget:
-    """Budget of bytes for all bodies in progress: half for a key, a quarter for a job.
-
-    Args:
-        limit: bytes of all bodies.
-    """
+    """Budget of bytes for all bodies in progress: half for a key, a quarter for a job."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

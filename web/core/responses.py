@@ -268,11 +268,7 @@ class StaticAsset:
 
 
 class StaticAssets:
-    """All static files of a folder, read once at startup.
-
-    Args:
-        folder: searched recursively.
-    """
+    """All static files of a folder, read once at startup."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {
@@ -282,11 +278,7 @@ class StaticAssets:
         }
 
     def versioned_path(self, name: str) -> str:
-        """Return the path of a file relative to the static route, with its version.
-
-        Raises:
-            KeyError: the file does not exist.
-        """
+        """Return the path of a file relative to the static route, with its version."""
         return f"{name}?v={self._files[name].version}"
 
     async def serve(self, request: Request) -> Response:

@@ -50,10 +50,7 @@ _NUMBER_FORMAT = ".7g"
 
 
 def make_layer(
-    mark: str,
-    encoding: Mapping[str, Any],
-    transform: Sequence[Specification] = (),
-    **style: Any,
+    mark: str, encoding: Mapping[str, Any], transform: Sequence[Specification] = (), **style: Any
 ) -> Specification:
     """Make a layer of marks of one type."""
     return {
@@ -126,11 +123,7 @@ FADE_SERIES: Specification = {
 def encode_series(
     series: Sequence[FigureSeries], width: float, names: str = "series"
 ) -> dict[str, Specification]:
-    """Return color, marker and dashes by series, with a legend of as many columns as fit.
-
-    Args:
-        names: expression of the list of their names.
-    """
+    """Return color, marker and dashes by series, with a legend of their names, an expression."""
     styles = {
         "color": [line.color for line in series],
         "shape": [MARKER_SHAPES.get(line.marker, line.marker) for line in series],
@@ -229,11 +222,7 @@ def _add_room(low: float, high: float) -> tuple[float, float]:
 
 
 def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) -> Specification:
-    """Return the axis of places: days, or numbers labeled by the names of places.
-
-    Args:
-        field: number of a mark's place.
-    """
+    """Return the axis of places (numbers in a field): days, or numbers labeled by names."""
     if layout.dates and not upright:
         years = {place[:4] for place in layout.places}
         axis: Specification = {
@@ -332,11 +321,7 @@ def chart_layers(
     *,
     zoomed: Sequence[str] = ("x", "y"),
 ) -> Specification:
-    """Make a chart of layers whose series can be hidden, with axes that can be zoomed.
-
-    Args:
-        size: width and height in a file, in pixels.
-    """
+    """Make a chart of layers with a size in pixels, whose series can be hidden and axes zoomed."""
     named, zoom = add_zoom(layers, zoomed)
     width, height = size
     return {

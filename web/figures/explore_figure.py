@@ -14,12 +14,8 @@ from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
 from treehammer.text_formatting import write_minus
 from treehammer.web.display_formats import DisplayUnit, day_from_number, fit_unit
+from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import Bars, ExploreQuery, View
-from treehammer.web.figures.figure_captions import (
-    describe_bars,
-    describe_groups,
-    describe_selection,
-)
 from treehammer.web.figures.figure_layout import (
     MAX_PANELS,
     MAX_PLACES,
@@ -128,10 +124,10 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
             places.list_values(place_names),
             names.list_values(series_numbers),
         ),
-        bars=describe_bars(query),
+        bars=figure_captions.describe_bars(query),
         shared=data.variants.shared_text,
-        caption=describe_groups(query),
-        selection=describe_selection(query, data.points),
+        caption=figure_captions.describe_groups(query),
+        selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
         left_out=_describe_left_out(drawn_count, len(drawn), max_series, is_trend=is_trend),
     )
@@ -219,11 +215,7 @@ def _make_mark(
 
 
 def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
-    """Color and name the lines of a trend that differ most from the others; all others become grey.
-
-    Returns:
-        the figure, and a sentence on these lines; unchanged and '' for few lines.
-    """
+    """Color and name the lines of a trend that differ most; return a sentence on them, too."""
     if not layout.dates or len(layout.series) <= MAX_COLORED_LINES:
         return layout, ""
     at_place: dict[tuple[int, int], list[float]] = defaultdict(list)

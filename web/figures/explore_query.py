@@ -19,15 +19,7 @@ from treehammer.collectors.record.metric_catalogue import (
     METRICS_BY_NAME,
 )
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.read import overview_queries
-from treehammer.sql.read.query_model import (
-    TIME_UNITS,
-    Condition,
-    FigureQuery,
-    Selection,
-    is_variant_axis,
-    parse_alternatives,
-)
+from treehammer.sql.read import overview_queries, query_model
 from treehammer.sql.write.store import Store
 from treehammer.web.display_formats import day_from_number, day_number, days_until
 from treehammer.web.labels import VARIANT_COLUMN, head_column, title_column
@@ -103,7 +95,7 @@ METRICS = tuple(
 )
 #: Columns that can define groups.
 DIMENSIONS = (
-    *TIME_UNITS,
+    *query_model.TIME_UNITS,
     *(
         metric.name
         for metric in CATALOGUE
@@ -211,21 +203,18 @@ class ExploreQuery(PageQuery):
     where: Conditions = Field((), description=f"A condition, as COLUMN=VALUE; {ALTERNATIVES}.")
 
     filters: tuple[tuple[str, Text], ...] = Field((), exclude=True)
-    conditions: tuple[Condition, ...] = Field((), exclude=True)
+    conditions: tuple[query_model.Condition, ...] = Field((), exclude=True)
     campaign_names: tuple[str, ...] = Field((), exclude=True)
     unreadable_conditions: tuple[str, ...] = Field((), exclude=True)
     separated_columns: tuple[str, ...] = Field((), exclude=True)
 
     def resolve(self, store: Store) -> Self:
-        """Look up the campaigns, and the window if the address has none.
+        """Look up the campaigns, and the window if there is none.
 
         The default window is the last :data:`DEFAULT_DAYS` days with measurements, or all of a campaign's.
-
-        Raises:
-            ConfigError: a condition or the window is invalid, or a campaign does not exist.
         """
         campaigns = {row.id: row.name for row in map(store.campaign, self.campaigns)}
-        conditions = parse_alternatives(self._condition_texts)
+        conditions = query_model.parse_alternatives(self._condition_texts)
         first, last = self._find_window(store)
         changes: dict[str, Any] = {
             "campaigns": tuple(campaigns),
@@ -250,11 +239,7 @@ class ExploreQuery(PageQuery):
         return self.model_copy(update=changes)
 
     def require_sense(self) -> None:
-        """Check, before anything is read, that the figure can show something.
-
-        Raises:
-            ConfigError: its columns or its metric would leave a figure that is empty or says nothing.
-        """
+        """Refuse a figure that would be empty or say nothing, before anything is read."""
         is_mean = self.view not in (View.LATENCY, View.DISTRIBUTION)
         if is_mean and self.metric in {metric.name for metric in METRICS} & {*self.group_columns}:
             raise ConfigError(
@@ -270,7 +255,7 @@ class ExploreQuery(PageQuery):
         for pair in combinations(self.group_columns, 2):
             for detailed, implied in (pair, pair[::-1]):
                 is_empty = self.view == View.HEATMAP or (
-                    implied in TIME_UNITS and implied == self.by
+                    implied in query_model.TIME_UNITS and implied == self.by
                 )
                 is_empty |= detailed == _JOB and self.panels in pair
                 if is_empty and _is_implied(implied, detailed):
@@ -282,7 +267,9 @@ class ExploreQuery(PageQuery):
 
     def resolve_valid(self, store: Store) -> Self:
         """Resolve what is valid, for the form of an address with mistakes."""
-        axes = [name for name in (self.by, self.color, self.panels) if is_variant_axis(name)]
+        axes = [
+            name for name in (self.by, self.color, self.panels) if query_model.is_variant_axis(name)
+        ]
         columns = ("", *DIMENSIONS, *axes)
         choices: Mapping[str, Collection[str]] = {
             "metric": [metric.name for metric in METRICS],
@@ -296,7 +283,7 @@ class ExploreQuery(PageQuery):
             if getattr(self, name) not in values
         }
         texts = self._condition_texts
-        changes["where"] = [text for text in texts if _accepts(Condition.parse, text)]
+        changes["where"] = [text for text in texts if _accepts(query_model.Condition.parse, text)]
         changes["unreadable_conditions"] = [text for text in texts if text not in changes["where"]]
         changes["campaigns"] = [text for text in self.campaigns if _accepts(store.campaign, text)]
         if self.first and self.last and self.first > self.last:
@@ -326,16 +313,12 @@ class ExploreQuery(PageQuery):
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
-    def figure(self) -> FigureQuery:
-        """Query to the database.
-
-        Raises:
-            ConfigError: a column cannot be used this way.
-        """
-        return FigureQuery(
+    def figure(self) -> query_model.FigureQuery:
+        """Query to the database; columns that cannot be used this way are refused."""
+        return query_model.FigureQuery(
             metrics=() if self.view == View.LATENCY else (self.metric,),
             by=self.group_columns,
-            selection=Selection(self.campaigns, self.conditions),
+            selection=query_model.Selection(self.campaigns, self.conditions),
             first_day=day_number(self.first) if self.first else None,
             last_day=day_number(self.last) if self.last else None,
             kind=self.kind or None,
@@ -392,7 +375,7 @@ class ExploreQuery(PageQuery):
 
 def _is_implied(implied: str, detailed: str) -> bool:
     """Return whether each value of a column has one value of another one."""
-    if detailed == VARIANT_COLUMN and is_variant_axis(implied):
+    if detailed == VARIANT_COLUMN and query_model.is_variant_axis(implied):
         return True
     return implied in _IMPLIED.get(detailed, ())
 

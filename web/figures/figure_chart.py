@@ -8,29 +8,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from treehammer.web.figures.chart_parts import (
-    DROP_MISSING_BARS,
-    FADE_SERIES,
-    GROUP_WIDTH,
-    MARKS,
-    NOMINAL,
-    PANEL_WIDTH,
-    QUANTITATIVE,
-    Specification,
-    add_common_fields,
-    add_zoom,
-    calculate_fields,
-    complete_specification,
-    encode_field,
-    encode_places,
-    encode_series,
-    encode_values,
-    list_rows,
-    list_tooltips,
-    make_layer,
-    make_lists,
-    wrap_lines,
-)
+from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import (
     GRID_COLOR,
     NUMBER_COLOR,
@@ -75,14 +53,14 @@ class FigureChart:
     links: Mapping[str, Any] | None = None
 
     @property
-    def specification(self) -> Specification:
+    def specification(self) -> vega.Specification:
         """The chart as Vega-Lite."""
         return chart_figure(self.layout, self.links)
 
 
 def chart_figure(
     layout: FigureLayout, links: Mapping[str, Any] | None = None, *, paper_width: float = 0.0
-) -> Specification:
+) -> vega.Specification:
     """Build the chart of a layout.
 
     Args:
@@ -100,15 +78,17 @@ def chart_figure(
         most = MAX_PAPER_HEIGHT if is_low else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
         height = min(height, most)
     full_width = width * columns
-    layers, zoom = add_zoom(_LAYERS[layout.kind](layout, full_width))
-    chart: Specification = {"layer": layers, "width": width, "height": height}
+    layers, zoom = vega.add_zoom(_LAYERS[layout.kind](layout, full_width))
+    chart: vega.Specification = {"layer": layers, "width": width, "height": height}
     if layout.has_panels:
         header = {"labelExpr": "panels[datum.value]", "title": None}
-        facet = encode_field("p", "ordinal", header=header)
+        facet = vega.encode_field("p", "ordinal", header=header)
         chart = {"facet": facet, "spec": chart, "columns": columns}
-    chart.update(data=MARKS, params=[*make_lists(layout), zoom])
+    chart.update(data=vega.MARKS, params=[*vega.make_lists(layout), zoom])
     notes = (layout.bars, layout.shared and f"all variants: {layout.shared}", layout.selection)
-    subtitle = wrap_lines([*filter(None, notes), layout.aggregated, layout.left_out], full_width)
+    subtitle = vega.wrap_lines(
+        [*filter(None, notes), layout.aggregated, layout.left_out], full_width
+    )
     if paper_width and not layout.has_panels:
         chart["autosize"] = {"type": "fit-x", "contains": "padding"}
     if layout.title and not paper_width:
@@ -122,7 +102,7 @@ def chart_figure(
         "panels": len(layout.panels),
         "links": links,
     }
-    specification = complete_specification(chart, list_rows(layout), meta)
+    specification = vega.complete_specification(chart, vega.list_rows(layout), meta)
     if paper_width and layout.kind == Kind.HEAT_MAP:
         letters = min(11.0, height / len(layout.series) - 1)
         specification["config"] = {**THEME, "axisY": {"labelFontSize": letters}}
@@ -151,7 +131,7 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
     height = row_height * rows if rows else float(panel_height if layout.has_panels else _HEIGHT)
     if layout.has_panels:
-        return PANEL_WIDTH, max(height, 60)
+        return vega.PANEL_WIDTH, max(height, 60)
     points = places * (1 if layout.dates or layout.kind in (Kind.HEAT_MAP, *UPRIGHT) else series)
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
@@ -162,17 +142,17 @@ class _MarkLayers:
     def __init__(self, layout: FigureLayout, width: float) -> None:
         upright, count = layout.kind in UPRIGHT, len(layout.series)
         self.is_dodged = count <= _MAX_DODGED or not upright
-        self._layout, self.looks = layout, encode_series(layout.series, width)
+        self._layout, self.looks = layout, vega.encode_series(layout.series, width)
         self._across = "x" if upright else "y"
-        at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
+        at = f"datum.x + {vega.GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
         if layout.kind == Kind.CURVES:
             at = "datum.x"
-        self._transform = [*add_common_fields(), *calculate_fields(at=at)]
+        self._transform = [*vega.add_common_fields(), *vega.calculate_fields(at=at)]
         field = "at" if self.is_dodged and layout.kind != Kind.STEPS else "x"
         self._base = {
-            "y" if upright else "x": encode_places(layout, field, upright=upright),
+            "y" if upright else "x": vega.encode_places(layout, field, upright=upright),
             "color": self.looks["color"],
-            "opacity": FADE_SERIES,
+            "opacity": vega.FADE_SERIES,
         }
 
     def layer(
@@ -181,24 +161,20 @@ class _MarkLayers:
         low: str = "y",
         high: str = "",
         *,
-        filters: Sequence[Specification] = (),
+        filters: Sequence[vega.Specification] = (),
         channels: Mapping[str, Any] = MappingProxyType({}),
         is_described: bool = False,
         **style: Any,
-    ) -> Specification:
-        """Make a layer of marks at one value, or between two.
-
-        Args:
-            is_described: whether they have a tooltip, as all points have.
-        """
-        encoding = {**self._base, self._across: encode_values(self._layout, low), **channels}
+    ) -> vega.Specification:
+        """Make a layer of marks at one value, or between two; points are always described."""
+        encoding = {**self._base, self._across: vega.encode_values(self._layout, low), **channels}
         if high:
             encoding[f"{self._across}2"] = {"field": high}
         if mark == "point":
             encoding["shape"] = self.looks["shape"]
         if mark == "point" or is_described:
-            encoding["tooltip"] = list_tooltips(self._layout, *_TOOLTIPS[self._layout.kind])
-        return make_layer(mark, encoding, [*self._transform, *filters], **style)
+            encoding["tooltip"] = vega.list_tooltips(self._layout, *_TOOLTIPS[self._layout.kind])
+        return vega.make_layer(mark, encoding, [*self._transform, *filters], **style)
 
 
 #: Kind -> numbers in tooltips, by field and title; that of the number of executions is added.
@@ -221,11 +197,13 @@ _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
 }
 
 
-def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
+def _layer_points(layout: FigureLayout, width: float) -> list[vega.Specification]:
     marks = _MarkLayers(layout, width)
     quiet = [number for number, line in enumerate(layout.series) if line.is_quiet]
     named = [{"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else []
-    layers = [marks.layer("rule", "l", "h", filters=[*named, DROP_MISSING_BARS], strokeWidth=1.2)]
+    layers = [
+        marks.layer("rule", "l", "h", filters=[*named, vega.DROP_MISSING_BARS], strokeWidth=1.2)
+    ]
     if quiet:
         others = [{"filter": f"indexof({quiet}, datum.s) >= 0"}]
         if layout.joined:
@@ -235,21 +213,21 @@ def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
         layers.append(marks.layer("line", filters=named, strokeWidth=2 if quiet else 1.2))
     layers.append(marks.layer("point", filters=named, filled=True, opacity=1))
     if quiet:
-        last: Specification = {
+        last: vega.Specification = {
             "window": [{"op": "last_value", "field": "x", "as": "last"}],
             "groupby": ["p", "s"],
         }
         last |= {"frame": [None, None], "sort": [{"field": "x"}]}
         ends = [*named, last, {"filter": "datum.x == datum.last"}]
-        name = {"text": encode_field("name", NOMINAL)}
-        style: Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
+        name = {"text": vega.encode_field("name", vega.NOMINAL)}
+        style: vega.Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
         layers.append(marks.layer("text", filters=ends, channels=name, **style))
     return layers
 
 
-def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
+def _layer_boxes(layout: FigureLayout, width: float) -> list[vega.Specification]:
     marks = _MarkLayers(layout, width)
-    style: Specification = {"filled": True, "stroke": "white", "strokeWidth": 1, "size": 45}
+    style: vega.Specification = {"filled": True, "stroke": "white", "strokeWidth": 1, "size": 45}
     return [
         marks.layer("rule", "a", "e"),
         marks.layer("rule", "b", "d", is_described=True, strokeWidth=7),
@@ -257,8 +235,8 @@ def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
     ]
 
 
-def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
-    style: Specification = {
+def _layer_steps(layout: FigureLayout, width: float) -> list[vega.Specification]:
+    style: vega.Specification = {
         "interpolate": "step",
         "strokeWidth": 2,
         "point": {"opacity": 0, "size": 80},
@@ -268,7 +246,7 @@ def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
     return [marks.layer("line", channels=dashes, is_described=True, **style)]
 
 
-def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
+def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]:
     count = len(layout.series)
     rows = {
         "values": list(range(count)),
@@ -278,20 +256,20 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         "labelOverlap": False,
     }
     scale = {"domain": [count - 0.5, -0.5], "nice": False, "zero": False}
-    edges = calculate_fields(
+    edges = vega.calculate_fields(
         x0="datum.x - 0.47", x1="datum.x + 0.47", y0="datum.s - 0.45", y1="datum.s + 0.45"
     )
     encoding = {
-        "x": encode_places(layout, "x0"),
+        "x": vega.encode_places(layout, "x0"),
         "x2": {"field": "x1"},
-        "y": encode_field("y0", QUANTITATIVE, title=None, axis=rows, scale=scale),
+        "y": vega.encode_field("y0", vega.QUANTITATIVE, title=None, axis=rows, scale=scale),
         "y2": {"field": "y1"},
-        "opacity": FADE_SERIES,
-        "tooltip": list_tooltips(layout, *_MEAN_TOOLTIP),
+        "opacity": vega.FADE_SERIES,
+        "tooltip": vega.list_tooltips(layout, *_MEAN_TOOLTIP),
     }
     medians = _find_row_medians(layout)
-    legend: Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
-    transform = [*add_common_fields(), *edges]
+    legend: vega.Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
+    transform = [*vega.add_common_fields(), *edges]
     if layout.limit:
         return _layer_limited_heat(layout, encoding, transform, legend)
     if not medians:
@@ -300,13 +278,13 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
             "type": "log" if layout.scale == Scale.LOG else "linear",
         }
         legend["format"] = ".3~g"
-        encoding["color"] = encode_field(
-            "y", QUANTITATIVE, title=layout.y_title, scale=plain_colors, legend=legend
+        encoding["color"] = vega.encode_field(
+            "y", vega.QUANTITATIVE, title=layout.y_title, scale=plain_colors, legend=legend
         )
-        return [make_layer("rect", encoding, transform, clip=True)]
+        return [vega.make_layer("rect", encoding, transform, clip=True)]
     reach = _find_color_reach(layout, medians)
     ends = [_WORSE_COLOR, GRID_COLOR, _BETTER_COLOR]
-    colors: Specification = {
+    colors: vega.Specification = {
         "type": "linear",
         "domain": [-reach, 0, reach],
         "range": ends[::-1] if layout.better == "lower" else ends,
@@ -315,26 +293,28 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
     }
     legend["format"] = "+.2~g"
     title = f"{layout.y_title}: difference from the row's median, %"
-    encoding["color"] = encode_field(
-        "d", QUANTITATIVE, title=title, scale=colors, legend={**legend, "titleLimit": 0}
+    encoding["color"] = vega.encode_field(
+        "d", vega.QUANTITATIVE, title=title, scale=colors, legend={**legend, "titleLimit": 0}
     )
-    difference = encode_field("d", QUANTITATIVE, title="% from the row's median", format="+.2~f")
-    encoding["tooltip"] = [*list_tooltips(layout, *_MEAN_TOOLTIP), difference]
-    differences = calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
-    return [make_layer("rect", encoding, [*transform, *differences], clip=True)]
+    difference = vega.encode_field(
+        "d", vega.QUANTITATIVE, title="% from the row's median", format="+.2~f"
+    )
+    encoding["tooltip"] = [*vega.list_tooltips(layout, *_MEAN_TOOLTIP), difference]
+    differences = vega.calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
+    return [vega.make_layer("rect", encoding, [*transform, *differences], clip=True)]
 
 
 def _layer_limited_heat(
     layout: FigureLayout,
-    encoding: Specification,
-    transform: list[Specification],
-    legend: Specification,
-) -> list[Specification]:
+    encoding: vega.Specification,
+    transform: list[vega.Specification],
+    legend: vega.Specification,
+) -> list[vega.Specification]:
     """Color ratios by the limit, which is gray, and write them into their cells."""
     limit = layout.limit or 1.0
     reach = max((max(mark.y / limit, limit / mark.y) for mark in layout.marks), default=1.0)
     ends = [_BETTER_COLOR, GRID_COLOR, _WORSE_COLOR]
-    colors: Specification = {
+    colors: vega.Specification = {
         "type": "log",
         "domain": [limit / max(reach, 1.1), limit, limit * max(reach, 1.1)],
         "range": ends if layout.better == "lower" else ends[::-1],
@@ -346,18 +326,20 @@ def _layer_limited_heat(
         "titleLimit": 0,
         "values": [limit / reach, limit, limit * reach],
     }
-    color = encode_field("y", QUANTITATIVE, title=layout.y_title, scale=colors, legend=legend)
+    color = vega.encode_field(
+        "y", vega.QUANTITATIVE, title=layout.y_title, scale=colors, legend=legend
+    )
     # Numbers are readable on the gray middle and on the dark ends.
     is_dark = f"datum.y > {limit * reach**0.5} || datum.y < {limit / reach**0.5}"
     number = {
-        "x": encode_places(layout, "x"),
+        "x": vega.encode_places(layout, "x"),
         "y": {**encoding["y"], "field": "s"},
-        "text": encode_field("y", QUANTITATIVE, format=".2~f"),
+        "text": vega.encode_field("y", vega.QUANTITATIVE, format=".2~f"),
         "color": {"condition": {"test": is_dark, "value": "#ffffff"}, "value": NUMBER_COLOR},
     }
     return [
-        make_layer("rect", {**encoding, "color": color}, transform, clip=True),
-        make_layer("text", number, transform, fontSize=10),
+        vega.make_layer("rect", {**encoding, "color": color}, transform, clip=True),
+        vega.make_layer("text", number, transform, fontSize=10),
     ]
 
 
@@ -378,10 +360,10 @@ def _find_color_reach(layout: FigureLayout, medians: Sequence[float]) -> float:
     return float(f"{max(reach, 1.0):.2g}")
 
 
-def _layer_quantiles(layout: FigureLayout, width: float) -> list[Specification]:
+def _layer_quantiles(layout: FigureLayout, width: float) -> list[vega.Specification]:
     """Draw the median as a dot, the 95 % quantile as a tick, and a line up to the 99 % quantile."""
     marks = _MarkLayers(layout, width)
-    tick: Specification = {"thickness": 2, "size": 9, "orient": "vertical"}
+    tick: vega.Specification = {"thickness": 2, "size": 9, "orient": "vertical"}
     return [
         marks.layer("rule", "l", "h", is_described=True, strokeWidth=1.5),
         marks.layer("tick", "m", is_described=True, **tick),
@@ -389,14 +371,14 @@ def _layer_quantiles(layout: FigureLayout, width: float) -> list[Specification]:
     ]
 
 
-def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
+def _layer_dots(layout: FigureLayout, width: float) -> list[vega.Specification]:
     marks = _MarkLayers(layout, width)
-    bars = marks.layer("rule", "l", "h", filters=[DROP_MISSING_BARS], strokeWidth=1)
+    bars = marks.layer("rule", "l", "h", filters=[vega.DROP_MISSING_BARS], strokeWidth=1)
     dots = marks.layer("point", filled=True)
     return [bars, dots] if marks.is_dodged else [dots]
 
 
-_LAYERS: Mapping[str, Callable[[FigureLayout, float], list[Specification]]] = {
+_LAYERS: Mapping[str, Callable[[FigureLayout, float], list[vega.Specification]]] = {
     Kind.POINTS: _layer_points,
     Kind.CURVES: _layer_points,
     Kind.BOXES: _layer_boxes,

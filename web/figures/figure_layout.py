@@ -14,16 +14,7 @@ from treehammer.sql.read.query_model import Scalar
 
 #: Okabe and Ito's colors, distinguishable for color-blind readers, without black and with a darker
 #: yellow, so that all are visible on white and on near-black.
-PALETTE = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#a89a00",
-    "#8c8c8c",
-)
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89a00", "#8c8c8c")
 #: Markers by their names in Vega.
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 #: Line styles of lines without markers, as lengths of dashes and gaps.

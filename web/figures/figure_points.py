@@ -122,12 +122,7 @@ class FigurePoints:
 
 
 def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
-    """Load the points of a figure.
-
-    Raises:
-        ConfigError: a column cannot be used this way, or the figure would read more than
-            :data:`MAX_READ` measurements or have more than :data:`MAX_GROUPS` groups.
-    """
+    """Load the points of a figure; one that is too large is refused."""
     if query.view == View.RELATIVE:
         return _load_relative(store, query)
     figure = query.figure

@@ -16,16 +16,7 @@ from treehammer.analysis.comparison.verdict_text import (
 )
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.web.figures.chart_parts import (
-    LEGEND_PARAMETERS,
-    MARKS,
-    NOMINAL,
-    QUANTITATIVE,
-    Specification,
-    complete_specification,
-    encode_field,
-    make_layer,
-)
+from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import INK_COLOR, PALETTE, shorten_label
 
 #: Lines of a plot; the others are in its table.
@@ -37,7 +28,7 @@ _GRAY = PALETTE[7]
 _COLORS = {Verdict.SLOWER: PALETTE[5], Verdict.FASTER: PALETTE[2], Verdict.SAME: PALETTE[0]}
 _LABEL_LETTERS = 60
 #: Draws a mark once in each panel, not for each line.
-_ONCE: tuple[Specification, ...] = (
+_ONCE: tuple[vega.Specification, ...] = (
     {"aggregate": [{"op": "count", "as": "lines"}], "groupby": ["metric"]},
 )
 
@@ -58,15 +49,7 @@ class ForestPlot:
     def of_comparisons(
         cls, comparisons: Iterable[Sequence[VerdictRow]], delta: float
     ) -> ForestPlot | None:
-        """Make the plot of comparisons, each with the widest scope that has intervals.
-
-        Args:
-            comparisons: all verdicts of each; they have the same A.
-            delta: limit of no effect (ln).
-
-        Returns:
-            The plot, or None without an interval.
-        """
+        """Make the plot of comparisons with the same A; None without an interval."""
         drawn: list[VerdictRow] = []
         for verdicts in comparisons:
             rows = [row for row in verdicts if row.effect is not None and row.low is not None]
@@ -131,35 +114,35 @@ class ForestPlot:
         return max(_MOST_PERCENT, *(_to_percent(row.effect or 0.0) for _, row in self.drawn))
 
     @property
-    def specification(self) -> Specification:
+    def specification(self) -> vega.Specification:
         """The chart in Vega-Lite."""
         lines = self.lines[:MAX_LINES]
         metrics = list_metrics(self.rows)
         band = 100 * math.expm1(self.delta)
-        line = encode_field(
-            "line", NOMINAL, sort=lines, title=None, axis={"labelLimit": 420, "ticks": False}
+        line = vega.encode_field(
+            "line", vega.NOMINAL, sort=lines, title=None, axis={"labelLimit": 420, "ticks": False}
         )
-        change = encode_field(
-            "effect", QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
+        change = vega.encode_field(
+            "effect", vega.QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
         )
-        color = encode_field(
+        color = vega.encode_field(
             "verdict",
-            NOMINAL,
+            vega.NOMINAL,
             scale={"domain": [verdict.value for verdict in _COLORS], "range": [*_COLORS.values()]},
             legend=None,
         )
         is_colored = " || ".join(f"datum.verdict == '{verdict.value}'" for verdict in _COLORS)
         color = {"condition": {"test": is_colored, **color}, "value": _GRAY}
         layers = [
-            make_layer(
+            vega.make_layer(
                 "rect",
                 {"x": {"datum": -band}, "x2": {"datum": band}},
                 _ONCE,
                 color=_GRAY,
                 opacity=0.18,
             ),
-            make_layer("rule", {"x": {"datum": 0}}, _ONCE, color=INK_COLOR, strokeWidth=0.7),
-            make_layer(
+            vega.make_layer("rule", {"x": {"datum": 0}}, _ONCE, color=INK_COLOR, strokeWidth=0.7),
+            vega.make_layer(
                 "rule",
                 {
                     "x": {**change, "field": "low"},
@@ -169,14 +152,16 @@ class ForestPlot:
                 },
                 strokeWidth=2,
             ),
-            make_layer("point", {"x": change, "y": line, "color": color}, filled=True, size=45),
+            vega.make_layer(
+                "point", {"x": change, "y": line, "color": color}, filled=True, size=45
+            ),
         ]
-        chart: Specification = {
-            "data": MARKS,
-            "params": [*LEGEND_PARAMETERS],
+        chart: vega.Specification = {
+            "data": vega.MARKS,
+            "params": [*vega.LEGEND_PARAMETERS],
             "facet": {
-                "column": encode_field(
-                    "metric", NOMINAL, sort=[*map(title_metric, metrics)], title=None
+                "column": vega.encode_field(
+                    "metric", vega.NOMINAL, sort=[*map(title_metric, metrics)], title=None
                 )
             },
             "spec": {"width": _PANEL_WIDTH, "height": {"step": _LINE_HEIGHT}, "layer": layers},
@@ -194,7 +179,7 @@ class ForestPlot:
             }
             for label, row in self.drawn
         ]
-        return complete_specification(chart, rows, {})
+        return vega.complete_specification(chart, rows, {})
 
 
 def _to_percent(effect: float) -> float:

@@ -9,23 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from treehammer.web.figures.chart_parts import (
-    DROP_MISSING_BARS,
-    FADE_SERIES,
-    HIDE_SERIES,
-    NOMINAL,
-    QUANTITATIVE,
-    TEMPORAL,
-    Specification,
-    chart_layers,
-    complete_specification,
-    encode_field,
-    encode_series,
-    log_ticks,
-    make_layer,
-    without_zero,
-    wrap_lines,
-)
+from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 
 #: Size of a chart in a file.
@@ -61,12 +45,12 @@ class DayAxis:
         """Start of the first day and end of the last one."""
         return _milliseconds(self.first), _milliseconds(self.last + timedelta(days=1))
 
-    def encode(self, field: str, *, grid: bool) -> Specification:
+    def encode(self, field: str, *, grid: bool) -> vega.Specification:
         """Encode a field as days."""
         # Vega-Lite cannot merge equal domains of days of several layers.
         scale = {"type": "utc", "nice": False, "padding": 12}
         axis = {"grid": grid, "format": "%-d %b", "tickCount": 8, "labelOverlap": True}
-        return encode_field(field, TEMPORAL, title=None, scale=scale, axis=axis)
+        return vega.encode_field(field, vega.TEMPORAL, title=None, scale=scale, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -98,24 +82,24 @@ class NumberAxis:
         room = 0.5 if low == high else 0.03 * (high - low) if self.whole else 0.0
         return low - room, high + room
 
-    def encode(self, field: str, *, grid: bool) -> Specification:
+    def encode(self, field: str, *, grid: bool) -> vega.Specification:
         """Encode a field as numbers."""
         scale = {
             "type": "log" if self.logarithmic else "linear",
             "domain": list(self.ends),
             "nice": not self.whole and not self.logarithmic,
-            **without_zero(self.logarithmic),
+            **vega.without_zero(self.logarithmic),
         }
-        axis: Specification = {"grid": grid, "labelOverlap": True}
+        axis: vega.Specification = {"grid": grid, "labelOverlap": True}
         if self.logarithmic:
-            axis |= log_ticks(*self.ends)
+            axis |= vega.log_ticks(*self.ends)
         elif all(float(value).is_integer() for value in self.values):
             axis["tickMinStep"] = 1
         if self.seconds:
             axis["labelExpr"] = "format(datum.value, '~s') + 's'"
         elif self.whole:
             axis |= {"tickMinStep": 1, "format": "d"}
-        return encode_field(field, QUANTITATIVE, title=None, scale=scale, axis=axis)
+        return vega.encode_field(field, vega.QUANTITATIVE, title=None, scale=scale, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -197,15 +181,15 @@ class LineChart:
         self.marks = list(_merge_marks(placed, marked, _MIN_MARK_DISTANCE * (high - low)))
 
     @property
-    def specification(self) -> Specification:
+    def specification(self) -> vega.Specification:
         """The chart as Vega-Lite."""
-        chart = chart_layers(self._layers(interactive=True), self.title, (_WIDTH, _HEIGHT))
+        chart = vega.chart_layers(self._layers(interactive=True), self.title, (_WIDTH, _HEIGHT))
         meta = {"series": [asdict(line.style) for line in self.lines]}
-        return complete_specification(chart, self._all_rows(), meta)
+        return vega.complete_specification(chart, self._all_rows(), meta)
 
-    def draw_still(self, heading: str = "", caption: str = "") -> Specification:
+    def draw_still(self, heading: str = "", caption: str = "") -> vega.Specification:
         """Draw the chart with its data, without zoom and legend to click."""
-        title = {"text": heading, "subtitle": wrap_lines([caption], _WIDTH)}
+        title = {"text": heading, "subtitle": vega.wrap_lines([caption], _WIDTH)}
         return {
             "layer": self._layers(interactive=False),
             "data": {"values": self._all_rows()},
@@ -230,23 +214,23 @@ class LineChart:
             if value is not None:
                 yield row
 
-    def _layers(self, *, interactive: bool) -> list[Specification]:
+    def _layers(self, *, interactive: bool) -> list[vega.Specification]:
         series = [line.style for line in self.lines]
-        looks = encode_series(series, _WIDTH, json.dumps([style.name for style in series]))
+        looks = vega.encode_series(series, _WIDTH, json.dumps([style.name for style in series]))
         base = {
             "x": self._across.encode("x", grid=False),
             "color": looks["color"],
             # Vega's own opacity of points, 0.7, leaves too little contrast on near-black.
-            "opacity": FADE_SERIES if interactive else {"value": 1},
+            "opacity": vega.FADE_SERIES if interactive else {"value": 1},
         }
         values = {**base, "y": self._up.encode("y", grid=True)}
         bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}
         points = {
             **values,
             "shape": looks["shape"],
-            "tooltip": encode_field("text", NOMINAL, title=" "),
+            "tooltip": vega.encode_field("text", vega.NOMINAL, title=" "),
         }
-        filters = [HIDE_SERIES] if interactive else []
+        filters = [vega.HIDE_SERIES] if interactive else []
         return [
             *self._layer_lines(values, filters),
             *self._layer_dots(points, bars, filters),
@@ -254,8 +238,8 @@ class LineChart:
         ]
 
     def _layer_lines(
-        self, encoding: Specification, filters: Sequence[Specification]
-    ) -> Iterator[Specification]:
+        self, encoding: vega.Specification, filters: Sequence[vega.Specification]
+    ) -> Iterator[vega.Specification]:
         """Draw a layer of lines for each kind of dashes."""
         numbers: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
@@ -263,29 +247,35 @@ class LineChart:
                 numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
         for dash, line_numbers in numbers.items():
             chosen = {"filter": f"indexof({line_numbers}, datum.s) >= 0"}
-            style: Specification = {"strokeDash": json.loads(dash) or [1, 0], "strokeWidth": 1.5}
-            yield make_layer("line", encoding, [*filters, chosen], **style)
+            style: vega.Specification = {
+                "strokeDash": json.loads(dash) or [1, 0],
+                "strokeWidth": 1.5,
+            }
+            yield vega.make_layer("line", encoding, [*filters, chosen], **style)
 
     def _layer_dots(
-        self, points: Specification, bars: Specification, filters: Sequence[Specification]
-    ) -> Iterator[Specification]:
+        self,
+        points: vega.Specification,
+        bars: vega.Specification,
+        filters: Sequence[vega.Specification],
+    ) -> Iterator[vega.Specification]:
         """Draw error bars, then hollow and filled dots; Vega warns of a layer without data."""
         plain = [number for number, line in enumerate(self.lines) if line.plain]
         dotted = [*filters, {"filter": f"indexof({plain}, datum.s) < 0"}]
         if any(dot.error for dot in self._dots):
-            yield make_layer("rule", bars, [*dotted, DROP_MISSING_BARS])
+            yield vega.make_layer("rule", bars, [*dotted, vega.DROP_MISSING_BARS])
         if any(dot.hollow for dot in self._dots):
-            yield make_layer("point", points, [*dotted, _HOLLOW], filled=False, size=45)
+            yield vega.make_layer("point", points, [*dotted, _HOLLOW], filled=False, size=45)
         if not all(dot.hollow for dot in self._dots):
-            yield make_layer("point", points, [*dotted, _FILLED], filled=True, size=45)
+            yield vega.make_layer("point", points, [*dotted, _FILLED], filled=True, size=45)
 
-    def _layer_marks(self) -> Iterator[Specification]:
+    def _layer_marks(self) -> Iterator[vega.Specification]:
         if not self.marks:
             return
         position = self._across.encode("x", grid=False)
-        rule: Specification = {"color": _GRAY, "strokeWidth": 2, "strokeDash": [2, 3]}
+        rule: vega.Specification = {"color": _GRAY, "strokeWidth": 2, "strokeDash": [2, 3]}
         # Beside the line: above the plot it would lie outside of the drawing.
-        text: Specification = {
+        text: vega.Specification = {
             "y": 8,
             "dx": 6,
             "align": "left",
@@ -294,12 +284,16 @@ class LineChart:
         }
         yield {
             "data": {"values": self.marks},
-            "encoding": {"tooltip": encode_field("text", NOMINAL, title=" ")},
+            "encoding": {"tooltip": vega.encode_field("text", vega.NOMINAL, title=" ")},
             "layer": [
                 # A range of days would need a domain of its own.
-                make_layer("rule", {"x": position}, **rule),
-                make_layer("rule", {"x": self._across.encode("end", grid=False)}, **rule),
-                make_layer("text", {"x": position, "text": encode_field("label", NOMINAL)}, **text),
+                vega.make_layer("rule", {"x": position}, **rule),
+                vega.make_layer("rule", {"x": self._across.encode("end", grid=False)}, **rule),
+                vega.make_layer(
+                    "text",
+                    {"x": position, "text": vega.encode_field("label", vega.NOMINAL)},
+                    **text,
+                ),
             ],
         }
 

@@ -19,10 +19,7 @@ from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ChangedSeries
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
-from treehammer.sql.watch.alarms import (
-    fetch_change_points,
-    find_change_point,
-)
+from treehammer.sql.watch.alarms import fetch_change_points, find_change_point
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import SECOND_US, format_share

@@ -54,9 +54,7 @@ class VerdictFilter(PageQuery):
 
 
 def list_filter_choices(
-    chosen: VerdictFilter,
-    rows: Sequence[VerdictRow],
-    changes: Sequence[CounterChange],
+    chosen: VerdictFilter, rows: Sequence[VerdictRow], changes: Sequence[CounterChange]
 ) -> Mapping[str, list[Link]]:
     """List metrics and verdicts to choose from, and the filters by site and variant to remove."""
 
@@ -86,7 +84,7 @@ def list_filter_choices(
             )
             for name, value in (("site", chosen.site), ("variant", chosen.variant))
             if value
-        ],
+        ]
     }
 
 

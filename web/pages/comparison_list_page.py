@@ -22,10 +22,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.core.schema import dimension_tables
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
-from treehammer.sql.read.stored_comparisons import (
-    fetch_scope_verdicts,
-    list_release_comparisons,
-)
+from treehammer.sql.read.stored_comparisons import fetch_scope_verdicts, list_release_comparisons
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.web import sections as ui
@@ -182,11 +179,7 @@ def _find_comparison(
 
 
 def _require_measured_sides(store: Store, query: CompareQuery) -> None:
-    """Refuse sides that were never measured, before measurements are read.
-
-    Raises:
-        NothingToDoError: the axis has no such value.
-    """
+    """Refuse sides that were never measured, before measurements are read."""
     values = _list_axis_values(store, [query.axis], limit=None).get(query.axis, ())
     for side in (query.a, query.b) if values else ():
         if not any(side == value or _are_equal_numbers(side, value) for value in values):
@@ -391,13 +384,7 @@ class BackgroundComparisons:
         self._tasks: dict[CompareQuery, ComparisonTask] = {}
 
     def request(self, query: CompareQuery, count: int) -> ComparisonTask:
-        """Return the task of a comparison of up to ``count`` measurements, started if it is new.
-
-        Raises:
-            ConfigError: it would read too many measurements.
-            RequestRefusedError: too many comparisons wait.
-            Exception: the comparison failed.
-        """
+        """Return the task of a comparison of up to ``count`` measurements, started if it is new."""
         if count > MAX_BACKGROUND_READ:
             raise ConfigError(
                 f"this comparison would read up to {count:,} measurements; "

@@ -37,11 +37,7 @@ from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, Line
 from treehammer.web.page import PageContent
 from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
-from treehammer.web.pages.effect_matrix import (
-    MATRIX_LEGEND,
-    matrix_of_counters,
-    matrix_of_verdicts,
-)
+from treehammer.web.pages.effect_matrix import MATRIX_LEGEND, matrix_of_counters, matrix_of_verdicts
 
 #: Notes shown before the others are folded.
 MAX_NOTES = 10

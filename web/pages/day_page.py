@@ -220,8 +220,7 @@ def _build_failure_table(store: Store, site: str, day: int, variants: VariantLab
         "Measurements that are not good",
         (
             columns.column(
-                "failure_class",
-                value=lambda item: item.failure_class or Outcome.IMPLAUSIBLE.value,
+                "failure_class", value=lambda item: item.failure_class or Outcome.IMPLAUSIBLE.value
             ),
             *columns.columns("failure_kind", "failure_phase"),
             columns.column(

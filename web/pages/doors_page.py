@@ -25,19 +25,10 @@ from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
 from treehammer.web.display_formats import format_per_cent
-from treehammer.web.figures.explore_query import (
-    ExploreQuery,
-    View,
-)
+from treehammer.web.figures import figure_layout
+from treehammer.web.figures.explore_query import ExploreQuery, View
 from treehammer.web.figures.figure_captions import describe_window
 from treehammer.web.figures.figure_chart import FigureChart
-from treehammer.web.figures.figure_layout import (
-    FigureLayout,
-    FigureMark,
-    FigurePanel,
-    Kind,
-    style_series,
-)
 from treehammer.web.figures.figure_points import MAX_READ
 from treehammer.web.labels import title_column
 from treehammer.web.page import PageContent, PageRequest, page
@@ -199,7 +190,9 @@ def _build_table(comparison: DoorComparison, query: DoorsQuery) -> DataTable:
     return build_table("doors", subject[:1].upper() + subject[1:], listed, comparison.contrasts)
 
 
-def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> FigureLayout | None:
+def _lay_out(
+    comparison: DoorComparison, query: DoorsQuery, title: str
+) -> figure_layout.FigureLayout | None:
     """Lay out the differences as dots with intervals; None without any."""
     drawn = [contrast for contrast in comparison.contrasts if contrast.estimate]
     marks = []
@@ -208,11 +201,11 @@ def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> Figur
             ends = contrast.estimate.interval(comparison.level)
             low, high = (100 * math.expm1(end) for end in ends)
             mean = 100 * math.expm1(contrast.estimate.mean)
-            marks.append(FigureMark(0, place, mean, low, high, count=contrast.days))
+            marks.append(figure_layout.FigureMark(0, place, mean, low, high, count=contrast.days))
     if not marks:
         return None
-    return FigureLayout(
-        kind=Kind.DOTS,
+    return figure_layout.FigureLayout(
+        kind=figure_layout.Kind.DOTS,
         title=title,
         x_title="",
         y_title=f"{title_column(query.metric)} against {comparison.best}, %",
@@ -220,6 +213,6 @@ def _lay_out(comparison: DoorComparison, query: DoorsQuery, title: str) -> Figur
         counted="days",
         scale="zero",
         places=tuple(contrast.door for contrast in drawn),
-        series=tuple(style_series([("", "", "")])),
-        panels=(FigurePanel("", tuple(marks)),),
+        series=tuple(figure_layout.style_series([("", "", "")])),
+        panels=(figure_layout.FigurePanel("", tuple(marks)),),
     )

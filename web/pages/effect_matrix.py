@@ -183,8 +183,7 @@ def _build_matrix(
     # The column over all sites leads, then the slowest site; variants by their mean certain effect.
     sites = sorted(by_site, key=lambda site: (bool(site), -fmean(by_site[site]), site))
     labels = sorted(
-        certain,
-        key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label)),
+        certain, key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label))
     )
     keys = {site: f"site:{site or ALL_SITES}" for site in sites}
     listed = (

@@ -18,6 +18,7 @@ from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_var
 from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.version import __version__
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
@@ -43,22 +44,6 @@ from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_service import FigureFiles, make_figure_response
 from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
 from treehammer.web.pages.explore_tables import RowLinks, quantile_table
-from treehammer.web.sections import (
-    Command,
-    Figure,
-    Folded,
-    Inline,
-    Link,
-    Links,
-    Paragraph,
-    Section,
-    Special,
-    Strong,
-    Styled,
-    end_sentence,
-    headline,
-    quiet,
-)
 
 #: Values listed in a filter; others can be typed.
 MAX_FILTER_CHOICES = 300
@@ -89,10 +74,7 @@ _EXPLORE_ABOUT = (
 def _show_figure(request: PageRequest[Any]) -> PageContent:
     result = run_query(request, is_drawn=request.is_html)
     links = RowLinks(result.query)
-    tables = (
-        result.build_table(links),
-        quantile_table(result.query, result.points, links),
-    )
+    tables = (result.build_table(links), quantile_table(result.query, result.points, links))
     if not request.is_html:
         return PageContent(result.title, tables=tables, about=result.about)
     form = _list_form_values(request.store, result.query, result.points, link_to(result.route))
@@ -102,8 +84,8 @@ def _show_figure(request: PageRequest[Any]) -> PageContent:
     )
     sections = [
         _describe_subject(result, form["campaigns"]),
-        Links(list(_link_presets(result)), "Figures"),
-        Special("explore_form.html.j2", **form),
+        ui.Links(list(_link_presets(result)), "Figures"),
+        ui.Special("explore_form.html.j2", **form),
         *_show_result(result, links, tables),
     ]
     status = 400 if result.error else 200
@@ -134,34 +116,36 @@ s0_page = page(
 )(_show_figure)
 
 
-def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]]) -> Section:
+def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]]) -> ui.Section:
     """Describe the metric and link the selected campaigns."""
     if result.error:
-        return quiet("")
+        return ui.quiet("")
     selected = [
-        Link(name, link_to("campaign", campaign_id=id_))
+        ui.Link(name, link_to("campaign", campaign_id=id_))
         for id_, name in campaigns
         if id_ in result.query.campaigns
     ]
-    parts: list[Inline] = [Styled(describe_metric(result.query), tooltip=result.about["metric"])]
+    parts: list[ui.Inline] = [
+        ui.Styled(describe_metric(result.query), tooltip=result.about["metric"])
+    ]
     for number, link in enumerate(selected):
         last = number == len(selected) - 1
         parts += [" Campaign " if not number else " and " if last else ", ", link]
-    return Paragraph(*parts, "." if selected else "", look="quiet under")
+    return ui.Paragraph(*parts, "." if selected else "", look="quiet under")
 
 
 def _show_result(
     result: ExploreResult, links: RowLinks, tables: Sequence[DataTable]
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     figure = None if result.error else result.lay_out()
     if result.points.points:
         yield _note_aggregation(result)
-        yield quiet(result.points.variants.note)
+        yield ui.quiet(result.points.variants.note)
     if figure:
-        yield headline(figure.outliers)
+        yield ui.headline(figure.outliers)
         source = f"{figure.caption} Source: {result.about['source']}."
         chart = FigureChart(figure, links.mark_links(figure.keys))
-        yield Figure(
+        yield ui.Figure(
             "figure",
             chart,
             source,
@@ -170,42 +154,42 @@ def _show_result(
             file=result.link_file("svg"),
         )
     elif result.points.points:
-        yield headline(result.explain_empty())
+        yield ui.headline(result.explain_empty())
     filled_tables = [table for table in reversed(tables) if table.rows]
     if filled_tables:
         yield from _offer_files(result, has_figure=figure is not None)
         for table in filled_tables:
             yield replace(table, max_rows=MAX_SHOWN_ROWS)
     elif result.error:
-        yield Paragraph(end_sentence(result.error), look="headline", role="alert")
+        yield ui.Paragraph(ui.end_sentence(result.error), look="headline", role="alert")
     elif result.points.points:
-        yield quiet(f"Selection: {result.about['selection']}")
+        yield ui.quiet(f"Selection: {result.about['selection']}")
     else:
         yield from _explain_no_points(result)
 
 
-def _note_aggregation(result: ExploreResult) -> Paragraph:
+def _note_aggregation(result: ExploreResult) -> ui.Paragraph:
     """Warn of means over a mix of work."""
     query, note = result.query, result.about["aggregated"]
     if not note:
-        return Paragraph("")
-    advice: list[Inline] = [
+        return ui.Paragraph("")
+    advice: list[ui.Inline] = [
         " Differences may come from the mix: filter for one value, or separate them by color or panels"
     ]
     if query.view in MEAN_VIEWS and query.by in TIME_UNITS:
         advice += [
             ", or ",
-            Link("compare with the same work", link_to_same_page(view=View.RELATIVE)),
+            ui.Link("compare with the same work", link_to_same_page(view=View.RELATIVE)),
         ]
-    return Paragraph(Strong(note), *advice, ".", look="aggregated")
+    return ui.Paragraph(ui.Strong(note), *advice, ".", look="aggregated")
 
 
-def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[Section]:
+def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Section]:
     drawn = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
     names = {**{form: form.upper() for form in drawn}, "root": "TTree"}
-    files = [Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
+    files = [ui.Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
     of_paper = [
-        Link(
+        ui.Link(
             f"{size} column",
             f"{result.link_file('pdf')}&{SIZE}={size}",
             label=f"PDF as wide as a {size} column of a paper ({width_mm:g} mm)",
@@ -214,42 +198,42 @@ def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[Section
         for size, width_mm in PAPER_WIDTHS_MM.items()
         if has_figure
     ]
-    tables = [Link(form.upper(), link_to_same_page(format=form)) for form in ("csv", "json")]
+    tables = [ui.Link(form.upper(), link_to_same_page(format=form)) for form in ("csv", "json")]
     separated = [part for link in (*files, *tables) for part in (", ", link)][1:]
     separated[-2] = " or "
-    yield quiet(f"Selection: {result.about['selection']}")
-    yield Paragraph(
+    yield ui.quiet(f"Selection: {result.about['selection']}")
+    yield ui.Paragraph(
         "Download: ",
         *separated,
         " · ",
-        Link("Permanent link", result.link_permanently()),
+        ui.Link("Permanent link", result.link_permanently()),
         " ",
-        Styled("(includes all parameters and days)", "quiet"),
+        ui.Styled("(includes all parameters and days)", "quiet"),
         look="files",
     )
     if of_paper:
         parts = [part for link in of_paper for part in (" or ", link)][1:]
         formats = f"; PNG and SVG with {SIZE}={' or '.join(PAPER_WIDTHS_MM)}."
-        yield quiet("PDF for a paper: ", *parts, formats)
+        yield ui.quiet("PDF for a paper: ", *parts, formats)
     if command := result.query.export_command:
-        yield Folded("Export these measurements", Command(command))
+        yield ui.Folded("Export these measurements", ui.Command(command))
 
 
-def _explain_no_points(result: ExploreResult) -> Iterator[Section]:
+def _explain_no_points(result: ExploreResult) -> Iterator[ui.Section]:
     """Explain that no measurements match, or that the database is empty."""
     query = result.query
     if not (query.conditions or query.campaigns or query.first or query.last):
-        yield Paragraph(
+        yield ui.Paragraph(
             "No measurements yet. The demo runs a campaign on this machine with its own database and "
             "prints the command that opens it:"
         )
-        yield Command("treehammer demo")
+        yield ui.Command("treehammer demo")
         return
     days = [f"from {query.first}"] if query.first else []
     days += [f"to {query.last}"] if query.last else []
-    yield Paragraph(
+    yield ui.Paragraph(
         f"No measurements match the selection{', ' if days else ''}{' '.join(days)}. ",
-        Link("Show all days without filters", f"{link_to(result.route)}?from=&to="),
+        ui.Link("Show all days without filters", f"{link_to(result.route)}?from=&to="),
         ".",
     )
 
@@ -283,14 +267,14 @@ _PRESETS: Mapping[str, Mapping[str, str]] = {
 _SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _link_presets(result: ExploreResult) -> Iterator[Link]:
+def _link_presets(result: ExploreResult) -> Iterator[ui.Link]:
     """Yield links to other figures of the same selection."""
     values = result.query.list_parameters()
     selecting = [(name, value) for name, value in values if name in _SELECTING]
 
-    def preset(title: str, route: str, parameters: Mapping[str, str]) -> Link:
+    def preset(title: str, route: str, parameters: Mapping[str, str]) -> ui.Link:
         encoded = urlencode([*parameters.items(), *selecting])
-        return Link(title, f"{link_to(route)}?{encoded}")
+        return ui.Link(title, f"{link_to(route)}?{encoded}")
 
     for title, parameters in (_S0_LOOKS if result.route == "s0" else {S0_TITLE: {}}).items():
         yield preset(title, "s0", parameters)
@@ -324,9 +308,7 @@ def _list_form_values(
         },
         "window": query.list_inputs(first=None, last=None),
         "looks": query.list_inputs(
-            view=VIEWS,
-            **looks,
-            kind={"": "all kinds", **{kind: kind for kind in EXECUTION_KINDS}},
+            view=VIEWS, **looks, kind={"": "all kinds", **{kind: kind for kind in EXECUTION_KINDS}}
         ),
         "filters": list(_list_filters(store, query, points)),
         "campaigns": campaign_queries.list_campaign_choices(
@@ -433,16 +415,7 @@ s0_file = page(
 
 
 #: Columns of whole numbers.
-_COUNTS = (
-    "good",
-    "failed",
-    "implausible",
-    "not_supported",
-    "number",
-    "jobs",
-    "reads",
-    *TIME_UNITS,
-)
+_COUNTS = ("good", "failed", "implausible", "not_supported", "number", "jobs", "reads", *TIME_UNITS)
 
 
 def _list_column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:

@@ -15,17 +15,9 @@ from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import DataTable
 from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_figure import lay_out_figure
 from treehammer.web.figures.explore_query import ColumnOrBlank, ExploreQuery, View
-from treehammer.web.figures.figure_captions import (
-    describe_bars,
-    describe_groups,
-    describe_metric,
-    describe_selection,
-    explain_empty_figure,
-    explain_scattered,
-    figure_heading,
-)
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN
@@ -55,7 +47,7 @@ def _title_figure(query: ExploreQuery) -> str:
     fields, names = S0Query.model_fields, ("metric", "by", "color", "panels")
     if isinstance(query, S0Query) and all(getattr(query, n) == fields[n].default for n in names):
         return S0_TITLE
-    return figure_heading(query)
+    return figure_captions.figure_heading(query)
 
 
 @dataclass(frozen=True)
@@ -93,13 +85,13 @@ class ExploreResult:
 
     def lay_out(self) -> FigureLayout | None:
         """Lay out the figure; None if there is nothing to draw."""
-        if explain_scattered(self.query, self.points.points):
+        if figure_captions.explain_scattered(self.query, self.points.points):
             return None
         return lay_out_figure(self.query, self.points, self.title)
 
     def explain_empty(self) -> str:
         """Explain why there is nothing to draw."""
-        return explain_empty_figure(self.query, self.points.points)
+        return figure_captions.explain_empty_figure(self.query, self.points.points)
 
     def build_table(self, links: RowLinks) -> DataTable:
         """Build the table of the figure's groups."""
@@ -127,10 +119,10 @@ class ExploreResult:
         return {
             "metric": HISTOGRAM_COLUMN if is_latency else query.metric,
             "unit": "reads" if is_latency else unit,
-            "meaning": describe_metric(query),
-            "bars": describe_bars(query),
-            "caption": describe_groups(query),
-            "selection": describe_selection(query, self.points.points),
+            "meaning": figure_captions.describe_metric(query),
+            "bars": figure_captions.describe_bars(query),
+            "caption": figure_captions.describe_groups(query),
+            "selection": figure_captions.describe_selection(query, self.points.points),
             "from": query.first.isoformat() if query.first else None,
             "to": query.last.isoformat() if query.last else None,
             "kind": query.kind or None,
@@ -142,11 +134,7 @@ class ExploreResult:
 
 
 def run_query(request: PageRequest[Any], *, is_drawn: bool) -> ExploreResult:
-    """Parse the address and load the points, for a figure or for tables alone.
-
-    Raises:
-        ConfigError: a program sent invalid parameters; for browsers the result has an error.
-    """
+    """Parse the address and load the points; for browsers the result may have an error."""
     store, model = request.store, request.model
     try:
         query = model.parse(request.raw).resolve(store)

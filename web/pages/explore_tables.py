@@ -9,15 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.read.query_model import (
-    DAY,
-    MONTH,
-    TIME_UNITS,
-    WEEK,
-    Condition,
-    Scalar,
-    intersect_conditions,
-)
+from treehammer.sql.read import query_model
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
 from treehammer.text_formatting import format_share
 from treehammer.web.addresses import link_to
@@ -115,7 +107,7 @@ def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> l
 
 def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableColumn]:
     """Build the column of the values in each group; none along a time axis."""
-    if set(query.group_columns) & set(TIME_UNITS):
+    if set(query.group_columns) & set(query_model.TIME_UNITS):
         return []
     return [TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)]
 
@@ -152,11 +144,7 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
             "good": point.good,
             "reads": sum(point.reads),
             **dict(
-                zip(
-                    READ_QUANTILES,
-                    point.latency_quantiles_s(READ_QUANTILES.values()),
-                    strict=True,
-                )
+                zip(READ_QUANTILES, point.latency_quantiles_s(READ_QUANTILES.values()), strict=True)
             ),
             "aggregates": data.aggregation.describe_point(point.key),
         }
@@ -225,7 +213,9 @@ class RowLinks:
         """Link to the figure of a row's jobs; '' if rows are jobs, or no condition can select them."""
         if not self._links_to_jobs:
             return ""
-        conditions = intersect_conditions((*self._query_conditions, *self._conditions(row)))
+        conditions = query_model.intersect_conditions(
+            (*self._query_conditions, *self._conditions(row))
+        )
         return f"{self._explore}?{self._shared_parameters}&{_encode_conditions(conditions)}"
 
     def mark_links(self, keys: GroupKeys) -> Mapping[str, Any] | None:
@@ -245,27 +235,27 @@ class RowLinks:
         base = f"{self._explore}?{self._shared_parameters}" + (f"&{encoded}" if encoded else "")
         return {"base": base, **dict(zip(("panels", "places", "series"), parts, strict=True))}
 
-    def _conditions(self, row: Mapping[str, Any]) -> Iterator[Condition]:
+    def _conditions(self, row: Mapping[str, Any]) -> Iterator[query_model.Condition]:
         for name in self._groups:
             if name not in row:
                 continue
             value = row[name]
-            if name in (WEEK, MONTH):
+            if name in (query_model.WEEK, query_model.MONTH):
                 first, last = _period_bounds(name, value)
-                yield Condition(DAY, ">=", first)
-                yield Condition(DAY, "<=", last)
+                yield query_model.Condition(query_model.DAY, ">=", first)
+                yield query_model.Condition(query_model.DAY, "<=", last)
             else:
-                yield Condition(name, "=", value)
+                yield query_model.Condition(name, "=", value)
 
 
-def _encode_conditions(conditions: Iterable[Condition]) -> str:
+def _encode_conditions(conditions: Iterable[query_model.Condition]) -> str:
     return "&".join(map(encode_condition, conditions))
 
 
-def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:
+def _period_bounds(name: str, value: query_model.Scalar) -> tuple[int, int]:
     """Return the first and last database day number of a week or month."""
     number = value if isinstance(value, int) else 0
-    if name == MONTH:
+    if name == query_model.MONTH:
         return 100 * number, 100 * number + 99
     monday = day_from_number(number)
     # The last days of the calendar have no complete week.

@@ -11,15 +11,8 @@ from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.columns import column
 from treehammer.web.display_formats import format_seconds
+from treehammer.web.figures import figure_layout
 from treehammer.web.figures.figure_chart import FigureChart
-from treehammer.web.figures.figure_layout import (
-    FigureLayout,
-    FigureMark,
-    FigurePanel,
-    Kind,
-    Scale,
-    style_series,
-)
 from treehammer.web.sections import Figure, Titled, table_of_values
 
 #: Columns of :func:`list_filled_bins`.
@@ -44,23 +37,25 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
     # An empty bin at either end closes the steps; a single bin alone would draw no line.
     axis_bins = range(max(min(bins) - 1, 0), max(bins) + 2)
     marks = [
-        FigureMark(series, place, reads[bin_], None, None)
+        figure_layout.FigureMark(series, place, reads[bin_], None, None)
         for series, reads in enumerate(drawn.values())
         for place, bin_ in enumerate(axis_bins)
     ]
-    layout = FigureLayout(
-        kind=Kind.STEPS,
+    layout = figure_layout.FigureLayout(
+        kind=figure_layout.Kind.STEPS,
         title="Read latency",
         x_title="read latency",
         y_title="reads",
         groups=("", "from", "release"),
         counted="",
-        scale=Scale.LINEAR,
+        scale=figure_layout.Scale.LINEAR,
         places=tuple(map(format_edge, axis_bins)),
         series=tuple(
-            style_series([(_title_reads(name), name, name) for name in drawn], by_release=True)
+            figure_layout.style_series(
+                [(_title_reads(name), name, name) for name in drawn], by_release=True
+            )
         ),
-        panels=(FigurePanel("", tuple(marks)),),
+        panels=(figure_layout.FigurePanel("", tuple(marks)),),
         bars="number of reads in each bin of latency",
         whole=True,
     )

@@ -118,11 +118,7 @@ def _draw_levels(
 
 
 def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figure]:
-    """Draw rates, latencies and bytes over time, on which limited steps are marked.
-
-    Args:
-        steps: with number and start in s as key, in order.
-    """
+    """Draw rates, latencies and bytes over time, on which limited steps are marked."""
     drawn = [step for step in steps if step.seconds]
     if not drawn:
         return []
@@ -249,11 +245,7 @@ def _describe_limited(step: OperationGroup) -> str:
 
 
 def list_sides(steps: Sequence[OperationGroup]) -> dict[str, list[OperationGroup]]:
-    """Return the time steps by side; empty unless both sides timed the calls.
-
-    Args:
-        steps: steps of both sides, with number and start in s as key.
-    """
+    """Return the time steps by side; empty unless both sides timed the calls."""
     sides: dict[str, list[OperationGroup]] = {CLIENT: [], SERVER: []}
     for step in steps:
         sides.setdefault(step.side, []).append(step)

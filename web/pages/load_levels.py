@@ -147,12 +147,9 @@ class LevelLabels:
 
 
 def find_slowest(servers: Sequence[OperationGroup]) -> tuple[str, float, float] | None:
-    """Find the server with the largest median latency; None for fewer than two.
+    """Find the server with the largest median latency in s, and its ratio to the smallest.
 
     A redirector may give a slow server as many operations as the others, so that rates do not show it.
-
-    Returns:
-        its name, its median latency in s, and how many times the smallest median that is.
     """
     medians = {
         str(server.key): server.latency.quantile(0.5)
@@ -229,11 +226,7 @@ def level_of(group: OperationGroup) -> LoadLevel:
 def load_details(
     snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadTable | None, query: LoadQuery
 ) -> LoadDetails:
-    """Read the operations of a campaign, and choose a level by the request's parameters.
-
-    Raises:
-        ConfigError: a parameter names nothing of the campaign, or its operations are too many.
-    """
+    """Read the operations of a campaign, and choose a level by the query."""
     selection = Selection((campaign.id,))
     rows = snapshot.count_operation_rows(selection)
     if rows > MAX_ROWS:
@@ -282,11 +275,7 @@ def load_details(
 
 
 def _choose_level(levels: Sequence[OperationGroup], query: LoadQuery) -> OperationGroup | None:
-    """Choose by the parameters, else the operation with the most and the highest load.
-
-    Raises:
-        ConfigError: nothing has the values of the parameters.
-    """
+    """Choose by the parameters, else the operation with the most and the highest load."""
     if not levels:
         return None
     matching = list(levels)

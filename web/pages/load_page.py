@@ -47,6 +47,7 @@ from treehammer.text_formatting import (
     format_significant,
     pluralize,
 )
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_seconds, format_time
@@ -80,23 +81,6 @@ from treehammer.web.pages.load_levels import (
     level_of,
     load_details,
 )
-from treehammer.web.sections import (
-    Bullets,
-    Command,
-    Figure,
-    Folded,
-    Form,
-    Group,
-    Link,
-    Links,
-    Live,
-    Paragraph,
-    Section,
-    Titled,
-    headline,
-    if_filled,
-    quiet,
-)
 
 #: Share of the attempted rate that a storage that carries it reaches.
 _CARRIED_SHARE = 0.9
@@ -127,16 +111,13 @@ RUNNING, REFRESH_INTERVAL_S = "running", 2
     ),
 )
 def load_page(request: PageRequest[LoadQuery]) -> PageContent:
-    """Build the page.
-
-    Raises:
-        ConfigError: a parameter names nothing of the campaign, or its operations are too many.
-        NothingToDoError: the campaign does not exist.
-    """
+    """Build the page of a known campaign."""
     store = request.store
     campaign = campaign_queries.fetch_campaign(store, request.query.campaign_id)
     if request.raw.query_params.get("part") == RUNNING and request.is_html:
-        ended = Live(Paragraph("All jobs have ended: load the page again."), address="", every_s=0)
+        ended = ui.Live(
+            ui.Paragraph("All jobs have ended: load the page again."), address="", every_s=0
+        )
         return PageContent("", [_show_running(request, campaign) or ended], is_part=True)
     load = read_load(campaign)
     with store.snapshot() as snapshot:
@@ -154,9 +135,9 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     levels, steps = _draw_figures(details, campaign.test_name) if request.is_html else ([], [])
     title = f"Load of {campaign.name or campaign.id}"
     sections = (
-        headline(_conclude(details)),
+        ui.headline(_conclude(details)),
         _show_running(request, campaign),
-        Paragraph(load.describe() if load else "", look="quiet under"),
+        ui.Paragraph(load.describe() if load else "", look="quiet under"),
         *(
             _suggest_test(campaign, tables["levels"])
             if details.chosen is None
@@ -173,8 +154,8 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         "evenness": evenness[1] if evenness else None,
     }
     crumbs = [
-        Link("Campaigns", link_to("campaigns")),
-        Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
+        ui.Link("Campaigns", link_to("campaigns")),
+        ui.Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
     ]
     drawings = {}
     if chosen and (levels or steps):
@@ -184,7 +165,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
 
 
-def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> Live | None:
+def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> ui.Live | None:
     """Show the rates of the jobs of this installation that load now, until they end."""
     running = [
         job for job in request.store.jobs(campaign.id) if job.state == JobState.RUNNING.value
@@ -194,7 +175,7 @@ def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> Liv
     line = describe_running_loads(request.resources.share(LoadReader).read(running))
     text = f"Now: {line}." if line else f"{pluralize(len(running), 'job')} running."
     address = link_to_same_page(part=RUNNING)
-    return Live(Paragraph(text, role="status"), address=address, every_s=REFRESH_INTERVAL_S)
+    return ui.Live(ui.Paragraph(text, role="status"), address=address, every_s=REFRESH_INTERVAL_S)
 
 
 class LoadReader:
@@ -231,7 +212,7 @@ class _ChartSheet:
     """All charts on one sheet, for files."""
 
     title: str
-    figures: Sequence[Figure]
+    figures: Sequence[ui.Figure]
 
     @property
     def specification(self) -> Specification:
@@ -250,7 +231,7 @@ class _ChartSheet:
         return complete_specification(sheet, [], {})
 
 
-def _draw_figures(details: LoadDetails, test: str) -> tuple[list[Figure], list[Figure]]:
+def _draw_figures(details: LoadDetails, test: str) -> tuple[list[ui.Figure], list[ui.Figure]]:
     """Draw the figures of all levels, and those of the chosen one over time."""
     chosen = details.chosen
     if chosen is None:
@@ -292,40 +273,40 @@ def _is_carried(level: OperationGroup, rule: OperationsRule) -> bool:
     return not is_failing and level.done > 0 and observed >= _CARRIED_SHARE * attempted
 
 
-def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[Section]:
+def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[ui.Section]:
     address = f"{link_to('campaign', campaign_id=campaign.id)}#failures"
-    yield Paragraph(
+    yield ui.Paragraph(
         f"{levels.empty_text} Load tests report them: ",
-        Link("see the failures", address),
+        ui.Link("see the failures", address),
         ", or run one:",
     )
-    yield Command("treehammer submit open-rate --wait")
+    yield ui.Command("treehammer submit open-rate --wait")
 
 
 def _describe_chosen(
     details: LoadDetails,
     chosen: OperationGroup,
     tables: Mapping[str, DataTable],
-    levels: Sequence[Figure],
-    steps: Sequence[Figure],
-) -> Iterator[Section | None]:
+    levels: Sequence[ui.Figure],
+    steps: Sequence[ui.Figure],
+) -> Iterator[ui.Section | None]:
     """Show the chosen operation: all loads, one over time, and its servers and sites."""
     label = details.label(chosen)
     operations = dict.fromkeys((level.operation, level.side) for level in details.levels)
     if len(operations) > 1:
-        yield Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
+        yield ui.Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
     limits = [
         f"{details.label(level)}: {text}."
         for level in details.similar
         if (text := level.describe_limit())
     ]
     limited = "The generator was the limit in all steps, so that no rate can be shown."
-    yield Titled(
+    yield ui.Titled(
         f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
-        Group("charts", *levels) if levels else Paragraph(limited),
-        Bullets(limits, ""),
+        ui.Group("charts", *levels) if levels else ui.Paragraph(limited),
+        ui.Bullets(limits, ""),
         tables["levels"],
-        quiet(
+        ui.quiet(
             "Rates are over the time that the steps cover and add over jobs that ran at the same time. "
             "Latencies are those of successful operations, from the scheduled instant. Rows of steps in "
             "which the generator was the limit are left out: counted, but in no other figure."
@@ -334,15 +315,15 @@ def _describe_chosen(
     )
     yield _describe_course(details, chosen, tables, levels, steps)
     evenness, slowest = compute_evenness(details.servers), find_slowest(details.servers)
-    yield Titled(
+    yield ui.Titled(
         f"Servers and sites: {label}",
         tables["servers"],
-        Paragraph(
+        ui.Paragraph(
             f"Evenness: {evenness[0]} has the smallest rate, {100 * evenness[1]:.0f} % of the largest."
         )
         if evenness
         else None,
-        Paragraph(
+        ui.Paragraph(
             f"Slowest: {slowest[0]}, p50 {format_seconds(slowest[1])}, {slowest[2]:.3g} times that of "
             "the fastest server."
         )
@@ -357,9 +338,9 @@ def _describe_course(
     details: LoadDetails,
     chosen: OperationGroup,
     tables: Mapping[str, DataTable],
-    levels: Sequence[Figure],
-    steps: Sequence[Figure],
-) -> Titled:
+    levels: Sequence[ui.Figure],
+    steps: Sequence[ui.Figure],
+) -> ui.Titled:
     """Show the chosen load over time."""
     loads = {level_of(level).id: details.label(level) for level in details.similar}
     choice = FormInput("load", "Load", level_of(chosen).id, loads)
@@ -369,35 +350,35 @@ def _describe_course(
         for form in DRAWN_FORMATS
         for part in (
             ", ",
-            Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True),
+            ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True),
         )
     ]
     failures = format_counts(chosen.failures)
-    return Titled(
+    return ui.Titled(
         f"Over time: {details.label(chosen)}",
-        Form([choice], anchor="#time", kept=kept) if len(loads) > 1 else None,
-        Group("charts", *steps),
-        Paragraph("All figures: ", *files[1:]) if levels or steps else None,
-        Paragraph(f"Failures: {failures}." if chosen.failures else ""),
-        Folded("Table of time steps", tables["steps"], is_open=not steps),
-        Folded("Table of client and server", if_filled(tables["sides"])),
+        ui.Form([choice], anchor="#time", kept=kept) if len(loads) > 1 else None,
+        ui.Group("charts", *steps),
+        ui.Paragraph("All figures: ", *files[1:]) if levels or steps else None,
+        ui.Paragraph(f"Failures: {failures}." if chosen.failures else ""),
+        ui.Folded("Table of time steps", tables["steps"], is_open=not steps),
+        ui.Folded("Table of client and server", ui.if_filled(tables["sides"])),
         anchor="time",
     )
 
 
-def _describe_starts(starts: DataTable, lonely: int) -> Titled | None:
+def _describe_starts(starts: DataTable, lonely: int) -> ui.Titled | None:
     alone = f"{pluralize(lonely, 'measurement')} began without a common start." if lonely else ""
-    return Titled("Common starts", if_filled(starts), Paragraph(alone), anchor="starts")
+    return ui.Titled("Common starts", ui.if_filled(starts), ui.Paragraph(alone), anchor="starts")
 
 
 def _name_operation(operation: str, side: str) -> str:
     return f"{operation}{', server side' * (side == SERVER)}"
 
 
-def _link_to_operation(operation: str, side: str, chosen: OperationGroup) -> Link:
+def _link_to_operation(operation: str, side: str, chosen: OperationGroup) -> ui.Link:
     address = link_to_same_page(operation=operation, side=side, load=None)
     is_current = (operation, side) == (chosen.operation, chosen.side)
-    return Link(_name_operation(operation, side), address, is_current=is_current)
+    return ui.Link(_name_operation(operation, side), address, is_current=is_current)
 
 
 def _level_table(details: LoadDetails, campaign_id: str) -> DataTable:

@@ -31,18 +31,7 @@ from treehammer.web.display_formats import (
     format_seconds,
     format_time,
 )
-from treehammer.web.figures.chart_parts import (
-    FADE_SERIES,
-    HIDE_SERIES,
-    NOMINAL,
-    QUANTITATIVE,
-    Specification,
-    chart_layers,
-    complete_specification,
-    encode_field,
-    encode_series,
-    make_layer,
-)
+from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column
 from treehammer.web.page import PageContent, PageRequest, page
@@ -340,24 +329,24 @@ class PhaseChart:
         return fit_unit("s", (sum(seconds.values()) for seconds in self.bars.values()))
 
     @property
-    def specification(self) -> Specification:
+    def specification(self) -> vega.Specification:
         """The chart as Vega-Lite."""
         names = json.dumps([phase.name for phase in self.phases])
         encoding = {
-            "x": encode_field(
-                "from", QUANTITATIVE, title=f"time, {self.unit.name}", scale={"nice": False}
+            "x": vega.encode_field(
+                "from", vega.QUANTITATIVE, title=f"time, {self.unit.name}", scale={"nice": False}
             ),
             "x2": {"field": "to"},
-            "y": encode_field("bar", NOMINAL, title=None, sort=list(self.bars)),
-            "color": encode_series(self.series, _WIDTH, names)["color"],
-            "opacity": FADE_SERIES,
-            "tooltip": encode_field("text", NOMINAL, title=" "),
+            "y": vega.encode_field("bar", vega.NOMINAL, title=None, sort=list(self.bars)),
+            "color": vega.encode_series(self.series, _WIDTH, names)["color"],
+            "opacity": vega.FADE_SERIES,
+            "tooltip": vega.encode_field("text", vega.NOMINAL, title=" "),
         }
-        bars = make_layer("bar", encoding, [HIDE_SERIES], stroke="white", strokeWidth=0.5)
+        bars = vega.make_layer("bar", encoding, [vega.HIDE_SERIES], stroke="white", strokeWidth=0.5)
         size = _WIDTH, _BAR_HEIGHT * len(self.bars)
-        chart = chart_layers([bars], self.title, size, zoomed=["x"])
+        chart = vega.chart_layers([bars], self.title, size, zoomed=["x"])
         meta = {"series": [asdict(line) for line in self.series], "legend": "Phases"}
-        return complete_specification(chart, self._list_rows(), meta)
+        return vega.complete_specification(chart, self._list_rows(), meta)
 
     def _list_rows(self) -> list[dict[str, str | float]]:
         rows: list[dict[str, str | float]] = []

@@ -193,11 +193,7 @@ class OpenIdProvider:
         )
 
     def _check_metadata(self, metadata: dict[str, Any]) -> None:
-        """Check a discovery document, and limit it to signatures that only the provider can make.
-
-        Raises:
-            ValueError: it is of another provider, or incomplete.
-        """
+        """Check a discovery document, and limit it to signatures that only the provider can make."""
         issuer = metadata.get("issuer")
         if not isinstance(issuer, str) or issuer.rstrip("/") != self._settings.serve_oidc_issuer:
             raise ValueError(f"it is of the issuer {issuer!r}")

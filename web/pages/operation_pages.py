@@ -29,24 +29,13 @@ from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_sub
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.text_formatting import format_duration, format_size
+from treehammer.web import sections as ui
 from treehammer.web.addresses import CURRENT_REQUEST, link_rows, link_to
 from treehammer.web.columns import column, columns, hidden
 from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import count_messages, describe_state
-from treehammer.web.sections import (
-    Badge,
-    Code,
-    Command,
-    Facts,
-    Link,
-    Paragraph,
-    Strong,
-    Titled,
-    headline,
-    quiet,
-)
 
 #: Keys of the evidence with identities -> words, and route and parameter of their page.
 _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
@@ -103,12 +92,7 @@ class StateChangeQuery(PageQuery):
     ),
 )
 def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
-    """List the states, worst first; with ``kind`` and ``name`` only one, with its figures.
-
-    Raises:
-        ConfigError: the kind is unknown.
-        NothingToDoError: the subject is unknown.
-    """
+    """List the states, worst first; with ``kind`` and ``name`` only one, with its figures."""
     query, now_us = request.query, time.time_ns() // 1000
     if query.kind:
         kind = AlarmKind(query.kind)
@@ -127,14 +111,14 @@ def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
         column("rule"),
         *hidden_columns("evidence", "details", "figures"),
     )
-    note = quiet(
+    note = ui.quiet(
         "The same states as of ",
-        Code("treehammer check"),
+        ui.Code("treehammer check"),
         ", ",
-        Link("/metrics", link_to("metrics")),
+        ui.Link("/metrics", link_to("metrics")),
         " and messages. During a downtime nobody is alarmed.",
     )
-    events = Titled("Events", _build_event_table(request))
+    events = ui.Titled("Events", _build_event_table(request))
     return PageContent("Alarms", (DataTable("states", "States", listed, rows), note, events))
 
 
@@ -175,11 +159,7 @@ def _link_to_evidence(row: Row) -> str:
     ),
 )
 def state_change_page(request: PageRequest[StateChangeQuery]) -> PageContent:
-    """Show the reason, rule and evidence of a change.
-
-    Raises:
-        NothingToDoError: there is no such change.
-    """
+    """Show the reason, rule and evidence of a change; an unknown one is refused."""
     identity = request.query.change
     row = state_history.find_change(request.store, identity)
     if row is None:
@@ -193,20 +173,20 @@ def state_change_page(request: PageRequest[StateChangeQuery]) -> PageContent:
     tests = DataTable("tests", "Runs by test", counted, rows, "The rule counts no runs by test.")
     results = _build_result_table(row.evidence, _name_results(request.store, row.evidence, failed))
     bad = [values for values in failed if classify_outcome(values) is not Outcome.GOOD]
-    title, above = f"{name_subject(row)}: {row.state}", Link("Sites", link_to("sites"))
+    title, above = f"{name_subject(row)}: {row.state}", ui.Link("Sites", link_to("sites"))
     if row.subject_kind != CENTRAL:
         site = locate_subject(row.subject_kind, row.site)[0]
-        title, above = f"{row.site}, {title}", Link(row.site, link_to("site", site=site))
+        title, above = f"{row.site}, {title}", ui.Link(row.site, link_to("site", site=site))
     sections = (
-        headline(change["explanation"]),
-        headline(Badge(row.state), f" since {format_time(row.since_us)}: {row.reason}"),
-        Facts(facts),
-        Titled("Runs by test", tests, anchor="tests"),
-        Titled(
+        ui.headline(change["explanation"]),
+        ui.headline(ui.Badge(row.state), f" since {format_time(row.since_us)}: {row.reason}"),
+        ui.Facts(facts),
+        ui.Titled("Runs by test", tests, anchor="tests"),
+        ui.Titled(
             "Results",
             count_messages(bad) if bad else None,
             results,
-            quiet(
+            ui.quiet(
                 "At most 20 of each kind, the newest first; those that are not good if there are any."
             ),
             anchor="results",
@@ -299,18 +279,18 @@ def patrol_page(request: PageRequest[PageQuery]) -> PageContent:
     entries, budgets, starts = tables
     leader = report.lease.holder if report.lease and report.has_leader else ""
     state = (
-        Paragraph(f"Led by {leader}.")
+        ui.Paragraph(f"Led by {leader}.")
         if leader
-        else Paragraph(Strong("No patrol is running."), " Nothing starts until one does.")
+        else ui.Paragraph(ui.Strong("No patrol is running."), " Nothing starts until one does.")
     )
-    note = quiet(
+    note = ui.quiet(
         "Used is measured for campaigns that have ended, and reserved for those in flight. A site that "
         "is not usable by its state gets no campaigns; where its use is “probe only”, single jobs find "
         "out whether it has recovered."
     )
     start = (
-        Paragraph("No patrol has run on this database. Start one:"),
-        Command("treehammer patrol run patrol.toml"),
+        ui.Paragraph("No patrol has run on this database. Start one:"),
+        ui.Command("treehammer patrol run patrol.toml"),
     )
     sections = start if report.lease is None else (state, entries, budgets, note, starts)
     return PageContent("Patrol", sections, tables, {"leader": leader})

@@ -201,10 +201,7 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
         column("series", is_long=True, value=lambda item: item[1].name.partition(", ")[2]),
         column("day", value=lambda item: item[2].at.isoformat()),
         column(
-            "ratio",
-            "relative to the control, %",
-            is_number=True,
-            value=lambda item: item[2].value,
+            "ratio", "relative to the control, %", is_number=True, value=lambda item: item[2].value
         ),
         column(
             "error", "half of the 95 % interval", is_number=True, value=lambda item: item[2].error

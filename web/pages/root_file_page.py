@@ -28,6 +28,7 @@ from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.tables import build_table
 from treehammer.version import __version__
+from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.columns import column
 from treehammer.web.core.responses import RequestRefusedError
@@ -35,16 +36,6 @@ from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageRequest, PageResources, QueryPool, page
 from treehammer.web.page_query import ConditionText, FormInput, PageQuery, Text
 from treehammer.web.page_service import error_sentence
-from treehammer.web.sections import (
-    Code,
-    Command,
-    Form,
-    Paragraph,
-    Section,
-    Special,
-    end_sentence,
-    suggest,
-)
 
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 200
@@ -110,14 +101,14 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
             error = error_sentence(refused)
     limit = f"{MAX_MEASUREMENTS:,}"
     sections = (
-        Paragraph(
+        ui.Paragraph(
             "Browse the measurements of a campaign as a TTree with JSROOT, or download them. A file holds "
             f"at most {limit} measurements."
         ),
         *_choose_campaign(query, choices, chosen, can_write=exports.can_write),
-        Paragraph(end_sentence(error), look="headline", role="alert") if error else None,
+        ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
         *_explain_count(rows, chosen, query.where, limit),
-        Special("rootfile.html.j2", file=file, rows=rows) if file else None,
+        ui.Special("rootfile.html.j2", file=file, rows=rows) if file else None,
     )
     return PageContent(
         "ROOT file",
@@ -130,9 +121,9 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
 
 def _choose_campaign(
     query: RootFileQuery, choices: Mapping[str, str], chosen: str, *, can_write: bool
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     if not can_write:
-        yield from suggest(
+        yield from ui.suggest(
             "No ROOT release on this machine can write the file. An export installs one:",
             "treehammer export results.root --campaign last",
         )
@@ -141,27 +132,29 @@ def _choose_campaign(
             FormInput("where", "Condition", text, is_text=True, example="site=SITE_A")
             for text in (*query.where, "")
         ]
-        yield Form([FormInput("campaign", "Campaign", chosen, choices), *conditions], "Browse")
+        yield ui.Form([FormInput("campaign", "Campaign", chosen, choices), *conditions], "Browse")
     else:
-        yield from suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
+        yield from ui.suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
 
 
 def _explain_count(
     rows: int | None, chosen: str, where: Sequence[str], limit: str
-) -> Iterator[Section]:
+) -> Iterator[ui.Section]:
     """Explain why there is no file of the selected measurements."""
     if rows == 0:
-        yield Paragraph(
+        yield ui.Paragraph(
             "No measurements match. Remove a condition, or wait for the campaign's first measurements."
         )
     elif rows is not None and rows > MAX_MEASUREMENTS:
-        yield Paragraph(
+        yield ui.Paragraph(
             f"More than {limit} measurements match. Add a condition such as ",
-            Code("site=SITE_A"),
+            ui.Code("site=SITE_A"),
             ", or export all of them:",
         )
         words = ["treehammer", "export", "results.root", "--campaign", chosen]
-        yield Command(shlex.join([*words, *(word for text in where for word in ("--where", text))]))
+        yield ui.Command(
+            shlex.join([*words, *(word for text in where for word in ("--where", text))])
+        )
 
 
 def _make_pool(resources: PageResources) -> QueryPool:
@@ -266,11 +259,7 @@ class RootExports:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._prune_files()
             export_file(
-                store,
-                selection,
-                file,
-                software_dir=self.software_dir,
-                patience_s=EXPORT_TIMEOUT_S,
+                store, selection, file, software_dir=self.software_dir, patience_s=EXPORT_TIMEOUT_S
             )
         except OSError as error:
             raise RequestRefusedError(503, f"the export failed: {error.strerror}") from error

@@ -153,11 +153,7 @@ async def open_session(
 
 
 async def end_session(context: PageContext, request: Request, response: Response) -> None:
-    """End the browser's session, and delete its cookie.
-
-    Raises:
-        RequestRefusedError: the database cannot be written now, so that the session goes on.
-    """
+    """End the browser's session and delete its cookie; refused while the database fails."""
     if token := session_token(request):
         try:
             await anyio.to_thread.run_sync(context.resources.database.end_session, token)

@@ -17,11 +17,7 @@ from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.sql.read import query_model
-from treehammer.sql.read.site_history import (
-    SERVER_VERSION,
-    WORKLOAD_COLUMNS,
-    ContextHistory,
-)
+from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, ContextHistory
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, pluralize

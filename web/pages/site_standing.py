@@ -23,14 +23,8 @@ from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
+from treehammer.web import display_formats
 from treehammer.web.columns import column, hidden
-from treehammer.web.display_formats import (
-    DisplayUnit,
-    aligned_format,
-    day_from_number,
-    day_number,
-    format_per_cent,
-)
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page_query import OneOf, PathText, Text, WindowQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, WINDOW_CHOICES
@@ -106,7 +100,7 @@ class SiteQuery(WindowQuery):
     @property
     def day_numbers(self) -> tuple[int, int]:
         """First and last day as database day numbers."""
-        return day_number(self.first), day_number(self.to)
+        return display_formats.day_number(self.first), display_formats.day_number(self.to)
 
     @property
     def recent_first(self) -> date:
@@ -116,7 +110,7 @@ class SiteQuery(WindowQuery):
     @property
     def recent_day_numbers(self) -> tuple[int, int]:
         """First and last of the newest days."""
-        return day_number(self.recent_first), day_number(self.to)
+        return display_formats.day_number(self.recent_first), display_formats.day_number(self.to)
 
     @property
     def work_filters(self) -> dict[str, str]:
@@ -196,13 +190,16 @@ class StandingView:
     def build_table(self, limit: int | None) -> DataTable:
         """Build the table of the parts, with at most so many of each kind."""
         displayed = [row for row in self.rows if limit is None or row["place"] < limit]
-        write = aligned_format(
-            (row[name] for row in displayed for name in ("own", "median")), DisplayUnit("")
+        write = display_formats.aligned_format(
+            (row[name] for row in displayed for name in ("own", "median")),
+            display_formats.DisplayUnit(""),
         )
         columns = (
             TableColumn("kind", "by", title_column),
             TableColumn("name", "name", is_long=True),
-            TableColumn("share", "part of the difference", format_per_cent, is_number=True),
+            TableColumn(
+                "share", "part of the difference", display_formats.format_per_cent, is_number=True
+            ),
             column("difference", "own difference"),
             TableColumn("own", "mean", write, is_number=True),
             TableColumn("median", "median of the same work", write, is_number=True),
@@ -287,7 +284,7 @@ def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding)
 
     def count_weeks(day: int) -> int:
         # Times are above 0.
-        return 1 + (query.to - day_from_number(day)).days // 7
+        return 1 + (query.to - display_formats.day_from_number(day)).days // 7
 
     weeks = {
         week.time: week.difference / standing.difference
@@ -345,9 +342,7 @@ def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
 
 
 def _part_rows(
-    kind: str,
-    groups: Iterable[tuple[str, WorkKey, Moments]],
-    medians: dict[WorkKey, float],
+    kind: str, groups: Iterable[tuple[str, WorkKey, Moments]], medians: dict[WorkKey, float]
 ) -> list[Row]:
     """Return the parts of one kind; a single one explains nothing."""
     parts = peer_comparison.split_difference(groups, medians)

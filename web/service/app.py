@@ -38,23 +38,11 @@ from treehammer.web.api.page_data import (
     TOKEN_PATH,
 )
 from treehammer.web.api.prometheus_metrics import MeteredSink, ServiceMetrics
+from treehammer.web.core import responses
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_limits import RequestLimits
-from treehammer.web.core.responses import (
-    AsciiJSONResponse,
-    Health,
-    RequestRefusedError,
-    StaticAssets,
-    Token,
-    allow_any_text,
-    handle_disconnect,
-    handle_http_error,
-    handle_refusal,
-    note_refusal,
-    service_unavailable,
-)
 from treehammer.web.display_formats import build_environment
 from treehammer.web.page import PageContent, PageResources
 from treehammer.web.page_service import PageContext
@@ -128,7 +116,11 @@ def create_app(
     campaigns = CampaignIngest(access_control, upload, limits)
     routes: list[BaseRoute] = [
         Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),
-        Route(allow_any_text(MEASUREMENT_PATH), endpoints.get_measurement, name="measurement"),
+        Route(
+            responses.allow_any_text(MEASUREMENT_PATH),
+            endpoints.get_measurement,
+            name="measurement",
+        ),
         Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]),
         Route(TOKEN_PATH, endpoints.get_token),
         Route(STARTS_PATH, starts.post_start, methods=["POST"]),
@@ -146,9 +138,9 @@ def create_app(
             Middleware(RejectNulMiddleware, render=render),
         ],
         exception_handlers={
-            RequestRefusedError: partial(handle_refusal, render),
-            HTTPException: partial(handle_http_error, render),
-            ClientDisconnect: partial(handle_disconnect, render),
+            responses.RequestRefusedError: partial(responses.handle_refusal, render),
+            HTTPException: partial(responses.handle_http_error, render),
+            ClientDisconnect: partial(responses.handle_disconnect, render),
         },
         lifespan=lambda _app: _run_lifespan(access_control, writer, journal),
     )
@@ -171,18 +163,20 @@ class _ApiEndpoints:
         return Response(description, media_type="application/json")
 
     async def get_live(self, _request: Request) -> Response:
-        return AsciiJSONResponse(_describe_health("ok"))
+        return responses.AsciiJSONResponse(_describe_health("ok"))
 
     async def get_health(self, _request: Request) -> Response:
         if not _describe_failure(self.access_control, self.writer):
-            return AsciiJSONResponse(_describe_health("ok"))
-        headers = service_unavailable("").headers
-        return AsciiJSONResponse(_describe_health("unavailable"), 503, headers)
+            return responses.AsciiJSONResponse(_describe_health("ok"))
+        headers = responses.service_unavailable("").headers
+        return responses.AsciiJSONResponse(_describe_health("unavailable"), 503, headers)
 
     async def get_token(self, request: Request) -> Response:
         grant = await self.access_control.authenticate(request)
-        token = Token(**{name: getattr(grant, name) for name in Token.model_fields})
-        return AsciiJSONResponse(token.model_dump())
+        token = responses.Token(
+            **{name: getattr(grant, name) for name in responses.Token.model_fields}
+        )
+        return responses.AsciiJSONResponse(token.model_dump())
 
     async def get_measurement(self, request: Request) -> Response:
         await self.access_control.require_reader(request)
@@ -192,20 +186,20 @@ class _ApiEndpoints:
             if len(id_) <= MAX_ID:
                 record = await asyncio.to_thread(self.database.find_measurement, id_)
         except StoreError:
-            raise service_unavailable("the database cannot be read now") from None
+            raise responses.service_unavailable("the database cannot be read now") from None
         if record is None:
-            raise RequestRefusedError(404, "there is no measurement with this identity")
-        return AsciiJSONResponse(record)
+            raise responses.RequestRefusedError(404, "there is no measurement with this identity")
+        return responses.AsciiJSONResponse(record)
 
 
 def _describe_health(status: Literal["ok", "unavailable"]) -> dict[str, Any]:
     now_us = time.time_ns() // 1000
-    return Health(status=status, version=__version__, time_us=now_us).model_dump()
+    return responses.Health(status=status, version=__version__, time_us=now_us).model_dump()
 
 
 @cache
 def _encode_description(limits: RequestLimits) -> bytes:
-    return bytes(AsciiJSONResponse(build_description(limits)).body)
+    return bytes(responses.AsciiJSONResponse(build_description(limits)).body)
 
 
 @asynccontextmanager
@@ -243,13 +237,7 @@ STATIC_DIR = Path(__file__).parents[1] / "static"
 
 
 class PageRoutes:
-    """All pages, and the response to a refused request.
-
-    Args:
-        database: only read.
-        access_control: authorizes readers.
-        settings: locates cache and job folders; by default the settings of this process.
-    """
+    """All pages of a database that is only read, and the response to a refused request."""
 
     def __init__(
         self,
@@ -258,7 +246,7 @@ class PageRoutes:
         settings: Settings | None = None,
     ) -> None:
         pages = load_pages()
-        assets = StaticAssets(STATIC_DIR)
+        assets = responses.StaticAssets(STATIC_DIR)
         self._context = PageContext(
             access_control,
             build_environment(),
@@ -278,12 +266,12 @@ class PageRoutes:
         ]
         self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)
 
-    def render_refusal(self, request: Request, refusal: RequestRefusedError) -> Response:
+    def render_refusal(self, request: Request, refusal: responses.RequestRefusedError) -> Response:
         """Respond to a refused request with a page for browsers, with JSON otherwise."""
-        note_refusal(request, refusal)
+        responses.note_refusal(request, refusal)
         status, sentence, headers = refusal.status, refusal.body["error"], refusal.headers
         if refusal.body.keys() > {"error"} or not wants_html(request):
-            return AsciiJSONResponse(refusal.body, status, headers)
+            return responses.AsciiJSONResponse(refusal.body, status, headers)
         if status == 401:
             return sign_in_page.sign_in_view(self._context, request, sentence, headers)
         titles = {other.value: other.phrase for other in HTTPStatus}

@@ -34,15 +34,7 @@ from treehammer.sql.write.audit_trail import REFUSE, make_entry
 from treehammer.web.addresses import requested_address
 from treehammer.web.api.page_data import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
 from treehammer.web.api.prometheus_metrics import ServiceMetrics
-from treehammer.web.core.responses import (
-    AUDITED,
-    KEY_ID,
-    REFUSAL,
-    RefusalRenderer,
-    RequestRefusedError,
-    is_local_address,
-    service_unavailable,
-)
+from treehammer.web.core import responses
 
 _ACCESS = logging.getLogger("treehammer.access")
 _LOG = logging.getLogger("treehammer.service")
@@ -76,9 +68,6 @@ class SlashRedirects:
     """Redirects addresses with a missing or surplus slash at the end; refuses other unknown ones.
 
     Replaces Starlette's redirects, whose target is built from the Host header.
-
-    Args:
-        router: its default becomes this object.
     """
 
     def __init__(self, router: Router) -> None:
@@ -97,7 +86,7 @@ class SlashRedirects:
             await self._refuse(scope, receive, send)
 
     def _has_route(self, path: str, scope: Scope) -> bool:
-        if not is_local_address(path):
+        if not responses.is_local_address(path):
             return False
         other = {**scope, "path": path}
         return any(route.matches(other)[0] is not Match.NONE for route in self._router.routes)
@@ -108,13 +97,9 @@ def _toggle_slash(path: str) -> str:
 
 
 class RejectNulMiddleware:
-    """Refuses addresses with NUL, for which databases fail in different ways.
+    """Refuses addresses with NUL, for which databases fail in different ways."""
 
-    Args:
-        render: builds the response to a refused request.
-    """
-
-    def __init__(self, app: ASGIApp, render: RefusalRenderer) -> None:
+    def __init__(self, app: ASGIApp, render: responses.RefusalRenderer) -> None:
         self._app = app
         self._render = render
 
@@ -123,7 +108,8 @@ class RejectNulMiddleware:
         app = self._app
         if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
             app = self._render(
-                Request(scope), RequestRefusedError(400, "an address cannot contain NUL (%00)")
+                Request(scope),
+                responses.RequestRefusedError(400, "an address cannot contain NUL (%00)"),
             )
         await app(scope, receive, send)
 
@@ -154,13 +140,14 @@ class RequestLog:
     """Logs requests without their query at the level INFO, counts refusals, and sets ``Server-Timing``.
 
     ``Server-Timing`` holds the milliseconds until the first byte of the response, which browsers show.
-
-    Args:
-        render: builds the response to an unhandled exception.
     """
 
     def __init__(
-        self, app: ASGIApp, render: RefusalRenderer, metrics: ServiceMetrics, journal: AuditJournal
+        self,
+        app: ASGIApp,
+        render: responses.RefusalRenderer,
+        metrics: ServiceMetrics,
+        journal: AuditJournal,
     ) -> None:
         self._app = app
         self._render = render
@@ -196,9 +183,9 @@ class RequestLog:
     def _record(self, scope: Scope) -> None:
         """Count a refusal, and note what belongs into the audit trail."""
         state = scope.get("state", {})
-        refusal: RequestRefusedError | None = state.get(REFUSAL)
+        refusal: responses.RequestRefusedError | None = state.get(responses.REFUSAL)
         address = (scope.get("client") or ("unknown address",))[0]
-        client = address, state.get(KEY_ID, "")
+        client = address, state.get(responses.KEY_ID, "")
         if refusal:
             self._metrics.refusals.labels(refusal.reason).inc()
             if _is_audited(scope, refusal):
@@ -206,17 +193,17 @@ class RequestLog:
                 labels = (label for start, label in _ENDPOINTS if scope["path"].startswith(start))
                 request = f"{method} {next(labels, 'pages')}"
                 self._journal.note(AuditEvent(REFUSE, *client, request, refusal.body["error"]))
-        elif AUDITED in state:
-            action, subject = state[AUDITED]
+        elif responses.AUDITED in state:
+            action, subject = state[responses.AUDITED]
             self._journal.note(AuditEvent(action, *client, subject))
 
 
-def _refuse_failed(error: BaseException) -> RequestRefusedError:
+def _refuse_failed(error: BaseException) -> responses.RequestRefusedError:
     if isinstance(error, asyncio.CancelledError):
         # Uvicorn cancels requests that take too long when the service stops.
-        return service_unavailable("the service is stopping; repeat the request")
+        return responses.service_unavailable("the service is stopping; repeat the request")
     _LOG.error("a request failed because of a bug", exc_info=error)
-    return RequestRefusedError(500, "internal error; see the log of the service")
+    return responses.RequestRefusedError(500, "internal error; see the log of the service")
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
@@ -260,11 +247,7 @@ _OTHERS = AuditEvent("various", "other addresses", "", "further requests of this
 
 
 class AuditJournal:
-    """Counts events and writes them to the audit trail from time to time.
-
-    Args:
-        write: stores entries; called in a thread.
-    """
+    """Counts events and writes them to the audit trail from time to time."""
 
     def __init__(self, write: Callable[[Sequence[AuditRow]], None]) -> None:
         self._write = write
@@ -299,7 +282,7 @@ class AuditJournal:
                 self._add(event, count)
 
 
-def _is_audited(scope: Scope, refusal: RequestRefusedError) -> bool:
+def _is_audited(scope: Scope, refusal: responses.RequestRefusedError) -> bool:
     """Return whether a refusal concerns permissions, and more than a page opened before sign-in."""
     is_visit = scope["method"] in ("GET", "HEAD") and not any(
         name == b"authorization" for name, _ in scope["headers"]

@@ -52,11 +52,7 @@ _LOG = logging.getLogger("treehammer.service")
 
 
 def check_settings(settings: Settings) -> None:
-    """Check where the service listens, and who terminates TLS.
-
-    Raises:
-        ConfigError: clients could exhaust the service, or tokens would travel unencrypted.
-    """
+    """Refuse settings that let clients exhaust the service or send tokens unencrypted."""
     chain, key = settings.serve_certificate, settings.serve_certificate_key
     proxied = settings.serve_behind_proxy
     is_exposed = not (proxied or is_loopback(settings.serve_host))
@@ -101,11 +97,7 @@ def service_url(settings: Settings) -> str:
 
 
 def open_socket(settings: Settings) -> socket.socket:
-    """Open the listening socket.
-
-    Raises:
-        ConfigError: the address is not available.
-    """
+    """Open the listening socket; an address that is not available is refused."""
     host, port = settings.serve_host, settings.serve_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -120,12 +112,7 @@ def open_socket(settings: Settings) -> socket.socket:
 
 @contextmanager
 def open_service_app(settings: Settings) -> Iterator[Starlette]:
-    """Yield the application on the settings' database, which is created if missing.
-
-    Raises:
-        ConfigError: the master key cannot be used.
-        StoreError: the database cannot be used or has another version.
-    """
+    """Yield the application on the settings' database, which is created if missing."""
     masters = load_master_keys(settings.master_key_file)
     Store.open(settings.database).close()
     _warn_of_readable_database(settings)
@@ -154,12 +141,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C, then write and acknowledge the requests received so far.
-
-    Raises:
-        ConfigError: a setting is invalid.
-        StoreError: the database cannot be used when the service starts.
-    """
+    """Serve until SIGTERM or Ctrl-C, then write and acknowledge the requests received so far."""
     check_settings(settings)
     with open_service_app(settings) as app, open_socket(settings) as listening:
         # From now on messages are for other machines, where these folders mean nothing.
@@ -173,11 +155,7 @@ def serve(settings: Settings) -> None:
 
 
 def configure_uvicorn(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    """Configure uvicorn for an application.
-
-    Raises:
-        ConfigError: the certificate or its key cannot be used.
-    """
+    """Configure uvicorn for an application; an unusable certificate is refused."""
     proxied, certificate = settings.serve_behind_proxy, settings.serve_certificate
     if proxied:
         app = TrustedProxies(app, settings.serve_trusted_proxies, settings.serve_user_header)

@@ -21,10 +21,7 @@ from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.api import common_start, page_data
-from treehammer.web.api.common_start import (
-    BarrierId,
-    StartRegistry,
-)
+from treehammer.web.api.common_start import BarrierId, StartRegistry
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
@@ -181,10 +178,7 @@ def test_filter_accepts_text_as_long_as_column(filled_service: ServiceThread, be
 
 @pytest.mark.parametrize(
     "query, message",
-    [
-        ("retries=many", "a whole number"),
-        ("read_latency_hist=1", "unknown parameter"),
-    ],
+    [("retries=many", "a whole number"), ("read_latency_hist=1", "unknown parameter")],
 )
 def test_invalid_filter_is_refused(filled_service: ServiceThread, query: str, message: str) -> None:
     response = filled_service.client.get(f"{API_PREFIX}/explore?{query}")

@@ -345,10 +345,7 @@ def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
             [("A", 2, 2), ("A", 1, 0, 2), ("A", 0, 2)],
             [f"A: ok (2 of 2 good on {format_day(0)}); critical on {format_day(1)}."],
         ),
-        (
-            [("A", 3, 2), ("A", 2, 2), ("B", 3, 1)],
-            [f"A: no measurements since {format_day(2)}."],
-        ),
+        ([("A", 3, 2), ("A", 2, 2), ("B", 3, 1)], [f"A: no measurements since {format_day(2)}."]),
     ],
     ids=["unchanged", "since today", "since yesterday", "recovered", "quiet"],
 )
@@ -375,12 +372,7 @@ def test_quiet_sites_share_a_sentence(pages: ServiceThread) -> None:
 def test_first_measurements_are_listed(pages: ServiceThread) -> None:
     other: dict[str, Any] = {"axis_root": "6.40.00"}
     add(pages, on("A", 200, 1), on("A", 0, 1, **other), on("B", 100, 1, door="file"))
-    add(
-        pages,
-        on("B", 0, 1, **other),
-        on("B", 1, 1, door="https"),
-        on("C", 1, 1, **other),
-    )
+    add(pages, on("B", 0, 1, **other), on("B", 1, 1, door="https"), on("C", 1, 1, **other))
     # Releases and doors of a new site, and anything measured before, are not listed.
     assert load_changes(pages)[1:] == [
         "First measurements from C.",
@@ -429,13 +421,7 @@ def test_changes_are_sorted_by_severity_and_folded(pages: ServiceThread) -> None
     for number in range(overview_days.MAX_CHANGES):
         add(pages, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
     add(pages, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
-    add(
-        pages,
-        on("BAD", 1, 1),
-        on("BAD", 0, 0, 1),
-        on("WORSE", 1, 4),
-        on("WORSE", 0, 1, 3),
-    )
+    add(pages, on("BAD", 1, 1), on("BAD", 0, 0, 1), on("WORSE", 1, 4), on("WORSE", 0, 1, 3))
     first = [line.partition(":")[0] for line in load_changes(pages)[1:]]
     new = f"First measurements from BAD, GOOD, {', '.join(first[3:-2])}, WORSE."
     assert first == [

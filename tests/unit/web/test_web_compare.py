@@ -475,10 +475,7 @@ def test_changed_phases_are_named(pages: ServiceThread) -> None:
         unzip_s = (2.5 if job.values["axis_root"] == "6.40.00" else 2.0) + 0.01 * (number % 3)
         pages.store.add([Measurement({**job.values, "perfstats_unzip_s": unzip_s})])
     sentence = "by phase, in % of the loop's CPU: decompress +10."
-    for address in (
-        "/compare?a=6.38.00&b=6.40.00",
-        "/compare?a=6.38.00&b=6.40.00&recompute=1",
-    ):
+    for address in ("/compare?a=6.38.00&b=6.40.00", "/compare?a=6.38.00&b=6.40.00&recompute=1"):
         assert sentence in html.unescape(pages.load_page(address))
 
 

@@ -124,9 +124,7 @@ def test_matrix_shows_each_variant_at_each_site(compared: tuple[ServiceThread, s
     ],
 )
 def test_filters_choose_rows(
-    compared: tuple[ServiceThread, str],
-    shown: dict[str, str],
-    expected: set[tuple[str, str]],
+    compared: tuple[ServiceThread, str], shown: dict[str, str], expected: set[tuple[str, str]]
 ) -> None:
     service, address = compared
     rows = service.load_tables(f"{address}?{urlencode(shown)}")["by_site"]

@@ -345,9 +345,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceThre
         yield service, [str(row.values["measurement_id"]) for row in rows]
 
 
-def test_values_are_grouped_with_units_and_meaning(
-    pair: tuple[ServiceThread, list[str]],
-) -> None:
+def test_values_are_grouped_with_units_and_meaning(pair: tuple[ServiceThread, list[str]]) -> None:
     service, (good, _) = pair
     tables = service.load_tables(f"/measurements/{good}")
     shown = {row["name"]: row for rows in tables.values() for row in rows}
@@ -363,9 +361,7 @@ def test_values_are_grouped_with_units_and_meaning(
     assert "What differs" not in page.text
 
 
-def test_differences_of_the_environment_come_first(
-    pair: tuple[ServiceThread, list[str]],
-) -> None:
+def test_differences_of_the_environment_come_first(pair: tuple[ServiceThread, list[str]]) -> None:
     service, (good, failed) = pair
     found = service.load_tables(f"/measurements/{good}?with={failed}")
     differences = {

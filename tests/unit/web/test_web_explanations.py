@@ -262,11 +262,7 @@ def standing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
             "CPU time per event 50.0 % above the median of the same work; 3rd of 3 sites. "
             f"Mainly host node1.SLOW: 100.0 % above. {ADVICE}",
         ),
-        (
-            "MIDDLE",
-            "?metric=loop_wall_s",
-            "",
-        ),
+        ("MIDDLE", "?metric=loop_wall_s", ""),
     ],
 )
 def test_page_begins_with_standing(

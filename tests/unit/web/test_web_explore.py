@@ -321,10 +321,7 @@ def test_invalid_parameters_are_refused(
     ],
 )
 def test_nonsense_is_refused_before_any_query(
-    filled_service: ServiceThread,
-    query: str,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
+    filled_service: ServiceThread, query: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explore_result, "load_points", None)
     assert expected in filled_service.read(f"/explore?{query}", 400).text

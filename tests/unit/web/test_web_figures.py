@@ -269,12 +269,7 @@ def draw_sparkline(*good: int) -> str:
 
 @pytest.mark.parametrize(
     ("good", "heights"),
-    [
-        ((10, 0, 5), [1.0, 0.0, 0.5]),
-        ((3,), [1.0]),
-        ((0, 0), [0.0, 0.0]),
-        ((1, 3), [0.33, 1.0]),
-    ],
+    [((10, 0, 5), [1.0, 0.0, 0.5]), ((3,), [1.0]), ((0, 0), [0.0, 0.0]), ((1, 3), [0.33, 1.0])],
 )
 def test_sparkline_has_a_step_per_day_relative_to_the_best(
     good: tuple[int, ...], heights: list[float]
@@ -428,9 +423,7 @@ def test_axis_of_short_phases_is_in_a_readable_unit() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[ServiceThread, list[str]]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceThread, list[str]]]:
     """A service with two measurements, of which only the first has phases."""
     folder = tmp_path_factory.mktemp("phases")
     rows = [
@@ -453,9 +446,7 @@ def test_page_draws_phases_and_latencies(measured: tuple[ServiceThread, list[str
     assert [mark["y"] for mark in list_marks(latencies)] == [0, 5, 7, 0]
 
 
-def test_page_has_only_charts_of_recorded_values(
-    measured: tuple[ServiceThread, list[str]],
-) -> None:
+def test_page_has_only_charts_of_recorded_values(measured: tuple[ServiceThread, list[str]]) -> None:
     service, (first, second) = measured
     assert load_charts(service.load_page(f"/measurements/{second}")) == []
     phases, _ = load_charts(service.load_page(f"/measurements/{second}?with={first}"))

@@ -128,9 +128,7 @@ def test_operations_and_sides_are_shown_one_at_a_time(
     assert "Known: open, read" in refused.json()["error"]
 
 
-def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(
-    pages: ServiceThread,
-) -> None:
+def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(pages: ServiceThread) -> None:
     """Study S1 compares the total rate with the ideal one, and excludes the round trip."""
     pages.store.add_campaign(make_campaign_row(test_name="read-rate"), [])
     for clients, trip_s, failed in ((2, 0.02, 0), (8, 0.02, 40)):

@@ -23,11 +23,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web.figures import figure_points
-from treehammer.web.pages import (
-    comparison_list_page,
-    effect_tables,
-    explore_page,
-)
+from treehammer.web.pages import comparison_list_page, effect_tables, explore_page
 
 DAY = datetime.now(UTC).date().isoformat()
 #: Answered from roll-ups and verdicts alone.

@@ -25,7 +25,7 @@ from treehammer.analysis.statistics.job_pairs import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.web import campaign_report
+from treehammer.web import report_figures
 from treehammer.web.campaign_report import (
     REPORT_COLUMNS,
     CampaignReport,
@@ -82,7 +82,7 @@ def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a report."""
     for name in ("draw_efficiency_figure", "draw_time_figure", "draw_forest"):
-        monkeypatch.setattr(campaign_report, name, lambda *_: None)
+        monkeypatch.setattr(report_figures, name, lambda *_: None)
 
 
 class Page(HTMLParser):

@@ -291,10 +291,7 @@ def search_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
 @pytest.mark.parametrize(
     "text, expected",
     [
-        (
-            "cern",
-            [("site", "CERN"), ("site", "CERN-PROD"), ("campaign", "nightly CERN")],
-        ),
+        ("cern", [("site", "CERN"), ("site", "CERN-PROD"), ("campaign", "nightly CERN")]),
         ("abc", [("campaign", "nightly CERN")]),
         ("Job1", [("job", "Job1")]),
         ("wn2", [("host", "wn2.example.org")]),
