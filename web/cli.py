@@ -29,7 +29,7 @@ from treehammer.sql.core.access_keys import (
     fingerprint_master_key,
     parse_key,
 )
-from treehammer.tables import TableColumn, hidden_columns
+from treehammer.tables import TableColumn, hidden_columns, titled_columns
 from treehammer.terminal import CAMPAIGN, CommandOutput, on_interrupt, print_hint, prints_rows
 from treehammer.text_formatting import (
     SECOND_US,
@@ -62,10 +62,7 @@ def _format_day(time_us: int) -> str:
 
 
 _KEY_COLUMNS = (
-    TableColumn("key_id", "key id"),
-    TableColumn("role", "role"),
-    TableColumn("name", "for"),
-    TableColumn("owner", "group"),
+    *titled_columns(key_id="key id", role="role", name="for", owner="group"),
     TableColumn("created_us", "created", _format_day),
     TableColumn("expires_us", "expires", _format_day),
     TableColumn("state", "state"),
@@ -74,16 +71,11 @@ _KEY_COLUMNS = (
 #: Stored values of a key, in the order of JSON and CSV.
 _KEY_NAMES = ("key_id", "role", "name", "owner", "created_us", "expires_us", "revoked_us")
 _REVOCATION_COLUMNS = (
-    TableColumn("scope", "tokens of"),
-    TableColumn("subject", "identity"),
+    *titled_columns(scope="tokens of", subject="identity"),
     TableColumn("revoked_us", "revoked", _format_day),
 )
 _SESSION_COLUMNS = (
-    TableColumn("session", "session"),
-    TableColumn("key_id", "key id"),
-    TableColumn("role", "role"),
-    TableColumn("name", "for"),
-    TableColumn("address", "address"),
+    *titled_columns(session="session", key_id="key id", role="role", name="for", address="address"),
     TableColumn("created_us", "signed in", format_minute),
     TableColumn("expires_us", "expires", format_minute),
     *hidden_columns("identity"),

@@ -1,19 +1,22 @@
-"""Columns of tables by the names of their values: titles, formats, links and alignment in one place.
+"""Columns of tables by the names of their values, and cells that are drawn.
 
-Metrics have the titles of the catalogue. A page writes ``column("site")``, and what differs on it.
+Titles, formats, links and alignment are declared once; metrics have the titles of the catalogue. A page
+writes ``column("site")``, and what differs on it. Drawn cells are heat, sparks and intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from treehammer.analysis.comparison.verdict_text import format_milliseconds
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.tables import Row, TableColumn
+from treehammer.tables import Row, TableColumn, titled_columns
 from treehammer.text_formatting import format_duration, format_size
 from treehammer.web.addresses import link_rows
 from treehammer.web.display_formats import format_per_cent, format_time
@@ -48,20 +51,14 @@ def _time(key: str, title: str) -> TableColumn:
 
 
 _DECLARED = (
+    *titled_columns(storage_site="storage", test_name="test", day="day (UTC)", cause="by"),
+    *titled_columns(failure_class="class", failure_kind="kind", failure_phase="phase"),
+    *titled_columns(axis_root="ROOT", root="ROOT", root_version="ROOT"),
+    *titled_columns(thing="component", what="attribute", mark="mark"),
     TableColumn("site", "site", link=link_rows("site", site="site")),
-    TableColumn("storage_site", "storage"),
     TableColumn("job_id", "job", link=link_rows("job", job_id="job_id")),
-    TableColumn("test_name", "test"),
-    TableColumn("axis_root", "ROOT"),
-    TableColumn("root", "ROOT"),
-    TableColumn("root_version", "ROOT"),
-    TableColumn("day", "day (UTC)"),
     TableColumn("state", "state", css_class=find_state_class),
     TableColumn("status", "status", css_class=lambda row: str(row["status"]).replace(" ", "-")),
-    TableColumn("cause", "by"),
-    TableColumn("failure_class", "class"),
-    TableColumn("failure_kind", "kind"),
-    TableColumn("failure_phase", "phase"),
     *map(_long, ("reason", "message", "remark", "remedy", "occasion", "result")),
     *map(_count, ("good", "failed", "implausible", "not_supported", "measurements")),
     *map(
@@ -139,3 +136,100 @@ def outcome_counts(outcomes: DayOutcomes) -> dict[str, Any]:
         "implausible": outcomes.implausible,
         "not_supported": outcomes.unsupported,
     }
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """A colored cell with a short text, whose description screen readers read.
+
+    Attributes:
+        text: a few characters.
+        description: in words.
+        address: of the evidence, '' for none.
+        is_symbol: the text is a letter that the description replaces.
+    """
+
+    text: str
+    description: str
+    css_class: str = ""
+    address: str = ""
+    tooltip: str = ""
+    is_symbol: bool = False
+
+    def __html__(self) -> str:
+        """Render the content of the cell."""
+        # Comparisons have a thousand cells: Markup.format would take a tenth of their page's time.
+        text, description = escape(self.text), escape(self.description)
+        content = (
+            f'<span aria-hidden="true">{text}</span><span class="unseen">{description}</span>'
+            if self.is_symbol
+            else f'{text}<span class="unseen"> {description}</span>'
+        )
+        if not self.address:
+            return f'<span class="letter">{content}</span>'
+        title = f' title="{escape(self.tooltip)}"' if self.tooltip else ""
+        return f'<a href="{escape(self.address)}"{title}>{content}</a>'
+
+
+@dataclass(frozen=True)
+class SparkCell:
+    """Counts by day as steps, relative to the largest."""
+
+    counts: Sequence[int]
+
+    @property
+    def path(self) -> str:
+        """SVG path in a box of one unit a day by 1."""
+        largest = max(self.counts, default=0) or 1
+        steps = (f"V{round(1 - count / largest, 2):g}h1" for count in self.counts)
+        return f"M0 1{''.join(steps)}V1z"
+
+    def __html__(self) -> str:
+        """Render the drawing."""
+        return Markup(
+            '<svg viewBox="0 0 {} 1" preserveAspectRatio="none" aria-hidden="true" '
+            'focusable="false"><path d="{}"/></svg>'
+        ).format(len(self.counts), self.path)
+
+
+@dataclass(frozen=True)
+class IntervalCell:
+    """A value and its interval on an axis around zero that many rows share.
+
+    Attributes:
+        low: start of the interval; None for none.
+        reach: end of the axis to either side; intervals beyond it end in an arrow.
+        band: values within it are ignored.
+    """
+
+    low: float | None
+    high: float | None
+    value: float | None
+    reach: float
+    band: float
+
+    def _place(self, value: float) -> float:
+        return round(50 + 50 * max(-1.0, min(1.0, value / self.reach)), 2)
+
+    def _draw_interval(self) -> str:
+        if self.value is None or self.low is None or self.high is None:
+            return ""
+        low, high, value = self._place(self.low), self._place(self.high), self._place(self.value)
+        parts = [f'<line class="bar" x1="{low}" x2="{high}" y1="6" y2="6"/>']
+        if self.low < -self.reach:
+            parts.append('<path class="cut" d="M0 6l6-4v8z"/>')
+        if self.high > self.reach:
+            parts.append('<path class="cut" d="M100 6l-6-4v8z"/>')
+        if abs(self.value) <= self.reach:
+            parts.append(f'<line class="mean" x1="{value}" x2="{value}" y1="2" y2="10"/>')
+        return "".join(parts)
+
+    def __html__(self) -> str:
+        """Render the drawing."""
+        half = round(50 * min(self.band / self.reach, 1), 2)
+        return Markup(  # noqa: S704
+            '<svg class="effect" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true" '
+            f'focusable="false"><rect class="none" x="{50 - half}" y="0" width="{2 * half}" '
+            'height="12"/><line class="zero" x1="50" x2="50" y1="0" y2="12"/>'
+            f"{self._draw_interval()}</svg>"
+        )

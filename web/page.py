@@ -115,7 +115,6 @@ class PageContent:
     """Content of a page.
 
     Attributes:
-        title: of the page.
         sections: in order; None and empty ones are left out.
         tables: available as CSV and JSON, by default those of the sections; CSV without a table's name
             holds the first.
@@ -182,8 +181,6 @@ class Page:
         path: in Starlette's notation; of parts that may be any text with ``:text``, or ``:some`` for at
             least one character.
         name: of the route, for links.
-        build: returns the content.
-        query: parameters.
         menu: title in the menu, '' for none.
         position: place in the menu and in the description of the API.
         operations: the content for programs.

@@ -35,7 +35,7 @@ from treehammer.analysis.statistics.job_pairs import (
 )
 from treehammer.analysis.statistics.sample import parse_variant
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.tables import DataTable, TableColumn
+from treehammer.tables import DataTable, TableColumn, titled_columns
 from treehammer.web.display_formats import format_mean_and_rms
 from treehammer.web.figures.cache_figures import lay_out_figures
 from treehammer.web.figures.drawing import draw_chart
@@ -340,9 +340,7 @@ def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[CacheSection]:
 def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:
     """Make the table of means and RMS by place, variant and release."""
     columns = (
-        TableColumn("place", "site"),
-        TableColumn("variant", "variant"),
-        TableColumn("release", "root"),
+        *titled_columns(place="site", variant="variant", release="root"),
         _EXECUTIONS,
         TableColumn("jobs", "jobs", is_number=True),
         TableColumn("hosts", "hosts", is_number=True),

@@ -32,12 +32,9 @@ class Link:
     """A linked text.
 
     Attributes:
-        text: the text.
-        address: where it leads.
         label: read by screen readers in place of the text.
         is_current: it leads to what is shown.
         is_file: browsers save it instead of opening it.
-        tooltip: of the link.
     """
 
     text: str | Badge | Code
@@ -176,8 +173,6 @@ class Bullets(_Listing):
     """A list of texts.
 
     Attributes:
-        items: the texts.
-        look: CSS class.
         limit: items shown before the others are folded; None for all.
         first: number of the first item of a numbered list; None for one without numbers.
     """
@@ -300,9 +295,6 @@ class Figure:
 
     Attributes:
         name: unique on a page; ``drawing=NAME.svg`` returns the chart as a file.
-        chart: the chart.
-        caption: shown below the chart.
-        heading: shown above the chart.
         title: description for screen readers, by default the chart's own title.
         is_caption_first: the caption is above the chart, as a heading.
         remark: sentence that readers must not miss, below the chart.
@@ -369,7 +361,6 @@ class TableSection:
     """A table that is shown other than by default.
 
     Attributes:
-        table: the table.
         look: CSS class of its frame.
         exported: table with the same content that is exported instead.
         is_static: readers can neither sort, filter nor export it.

@@ -133,6 +133,11 @@ def format_finding(row: Row) -> str:
     return f"{finding.rstrip('.')}. {remedy}" if remedy else finding
 
 
+def titled_columns(**titles: str) -> tuple[TableColumn, ...]:
+    """Build columns by key with their titles."""
+    return tuple(TableColumn(key, title) for key, title in titles.items())
+
+
 def hidden_columns(*keys: str) -> tuple[TableColumn, ...]:
     """Build columns that are exported but not shown."""
     return tuple(TableColumn(key, hidden=True) for key in keys)

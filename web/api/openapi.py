@@ -124,49 +124,39 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
     unavailable = {**_describe_refusal(503), **_json_response("Not ready.", "Health")}
     return {
         MEASUREMENTS_PATH: {"post": _describe_measurement_upload(limits)},
-        MEASUREMENT_PATH: {
-            "get": _describe_operation(
-                "getMeasurement",
-                "One stored measurement",
-                _json_response("The measurement.", "StoredRecord"),
-                _READ_REFUSALS,
-                security=_TOKEN_OR_PUBLIC,
-                parameters=MeasurementQuery.describe_parameters(MEASUREMENT_PATH),
-            )
-        },
+        MEASUREMENT_PATH: _describe_query(
+            "getMeasurement",
+            "One stored measurement",
+            _json_response("The measurement.", "StoredRecord"),
+            _READ_REFUSALS,
+            security=_TOKEN_OR_PUBLIC,
+            parameters=MeasurementQuery.describe_parameters(MEASUREMENT_PATH),
+        ),
         STARTS_PATH: {"post": _describe_common_start()},
         CAMPAIGN_OPERATIONS_PATH: {"get": _describe_operation_stream()},
-        TOKEN_PATH: {
-            "get": _describe_operation(
-                "getToken",
-                "Permissions of the request's token",
-                _json_response("The token is valid.", "Token"),
-                (401, 503),
-                security=_TOKEN,
-            )
-        },
-        HEALTH_PATH: {
-            "get": _describe_operation(
-                "getHealth",
-                "Whether the service can store measurements",
-                _json_response("Ready.", "Health"),
-                responses={"503": unavailable},
-            )
-        },
-        LIVE_PATH: {
-            "get": _describe_operation(
-                "getLive",
-                "Whether the process of the service answers, with or without its database",
-                _json_response("It answers.", "Health"),
-            )
-        },
-        DESCRIPTION_PATH: {
-            "get": _describe_operation(
-                "getDescription",
-                "This description",
-                _json_response("OpenAPI 3.1.", {"type": "object"}),
-            )
-        },
+        TOKEN_PATH: _describe_query(
+            "getToken",
+            "Permissions of the request's token",
+            _json_response("The token is valid.", "Token"),
+            (401, 503),
+            security=_TOKEN,
+        ),
+        HEALTH_PATH: _describe_query(
+            "getHealth",
+            "Whether the service can store measurements",
+            _json_response("Ready.", "Health"),
+            responses={"503": unavailable},
+        ),
+        LIVE_PATH: _describe_query(
+            "getLive",
+            "Whether the process of the service answers, with or without its database",
+            _json_response("It answers.", "Health"),
+        ),
+        DESCRIPTION_PATH: _describe_query(
+            "getDescription",
+            "This description",
+            _json_response("OpenAPI 3.1.", {"type": "object"}),
+        ),
         **pages,
     }
 
@@ -192,6 +182,11 @@ def _describe_operation(
         "responses": {"200": answer, **refused, **responses},
         **members,
     }
+
+
+def _describe_query(*arguments: Any, **members: Any) -> dict[str, Any]:
+    """Describe a path whose only operation is GET; see :func:`_describe_operation`."""
+    return {"get": _describe_operation(*arguments, **members)}
 
 
 def _describe_operation_stream() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -45,7 +46,7 @@ from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.core.auth import AccessControl, require_read_grant
-from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
+from treehammer.web.core.measurement_writer import MeasurementWriter, WriteMeasurements
 from treehammer.web.display_formats import day_from_number, day_number, midnight_us, today
 from treehammer.web.page_service import PageContext
 
@@ -73,43 +74,34 @@ class ServiceMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        registry = self.registry
-        ProcessCollector(registry=registry)
-        self.refusals = Counter(
-            "treehammer_refusals", "Refused requests.", ["reason"], registry=registry
+        ProcessCollector(registry=self.registry)
+        counter, gauge = (
+            partial(Counter, registry=self.registry),
+            partial(Gauge, registry=self.registry),
         )
-        self._received = Counter(
+        self.refusals = counter("treehammer_refusals", "Refused requests.", ["reason"])
+        self._received = counter(
             "treehammer_written_measurements",
             "Measurements of committed requests, by outcome: new, known or conflicting.",
             ["outcome"],
-            registry=registry,
         )
         self._commit_seconds = Histogram(
             "treehammer_commit_seconds",
             "Time of a write transaction with its commit.",
             ["what"],
             buckets=COMMIT_BUCKETS_S,
-            registry=registry,
+            registry=self.registry,
         )
-        self._write_errors = Counter(
-            "treehammer_write_errors",
-            "Write transactions that failed because of the database.",
-            ["what"],
-            registry=registry,
-        )
-        self._last_write_error = Gauge(
+        failed = "Write transactions that failed because of the database."
+        self._write_errors = counter("treehammer_write_errors", failed, ["what"])
+        self._last_write_error = gauge(
             "treehammer_last_write_error_timestamp_seconds",
             "Time of the last failed write transaction in seconds since 1970, with its message; "
             "absent before the first.",
             ["message"],
-            registry=registry,
         )
-        self._database_bytes = Gauge(
-            "treehammer_database_bytes",
-            "Size of the database; absent if it is unknown.",
-            ["kind"],
-            registry=registry,
-        )
+        size = "Size of the database; absent if it is unknown."
+        self._database_bytes = gauge("treehammer_database_bytes", size, ["kind"])
         self._size_measured_s = -SIZE_MAX_AGE_S
 
     def observe_writer(self, writer: MeasurementWriter) -> None:
@@ -140,12 +132,21 @@ class ServiceMetrics:
             raise
         self._commit_seconds.labels(kind).observe(time.monotonic() - start)
 
-    def count_written(self, added: AddResult) -> None:
-        """Count the measurements of a committed transaction."""
-        conflicting = len(added.conflicting)
-        counts = {"new": added.new, "known": added.known, "conflicting": conflicting}
-        for outcome, count in counts.items():
-            self._received.labels(outcome).inc(count)
+    def meter(self, write: WriteMeasurements) -> WriteMeasurements:
+        """Make a function that writes measurements, times the transaction and counts its outcomes."""
+
+        def write_metered(
+            measurements: Sequence[Measurement], deliveries: Sequence[Delivery]
+        ) -> AddResult:
+            with self.time_commit("measurements"):
+                added = write(measurements, deliveries)
+            conflicting = len(added.conflicting)
+            counts = {"new": added.new, "known": added.known, "conflicting": conflicting}
+            for outcome, count in counts.items():
+                self._received.labels(outcome).inc(count)
+            return added
+
+        return write_metered
 
     def update_database_size(self, measure: Callable[[], tuple[str, int | None]]) -> None:
         """Measure the size of the database unless that was done a moment ago."""
@@ -163,21 +164,6 @@ class ServiceMetrics:
     def format_text(self) -> bytes:
         """Format all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
-
-
-class MeteredSink:
-    """Destination of measurements that times its transactions."""
-
-    def __init__(self, sink: MeasurementSink, metrics: ServiceMetrics) -> None:
-        self._sink = sink
-        self._metrics = metrics
-
-    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
-        """Write measurements; see :class:`~treehammer.web.core.measurement_writer.MeasurementSink`."""
-        with self._metrics.time_commit("measurements"):
-            added = self._sink.add(measurements, deliveries)
-        self._metrics.count_written(added)
-        return added
 
 
 def service_metrics_routes(

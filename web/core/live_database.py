@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
 from sqlalchemy.engine import Engine
 from starlette.requests import Request
 
-from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
 from treehammer.sql.core.access_keys import AccessList
-from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.engine.backend import display_url, sqlite_path
 from treehammer.sql.engine.database_engine import (
     QueryGroup,
@@ -30,18 +29,33 @@ from treehammer.sql.engine.database_engine import (
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Condition, Selection
-from treehammer.sql.write.audit_trail import Delivery, Sender
+from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.keyring import Keyring, SessionHolder, SessionTable, hash_session_token
-from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import CampaignUpload, Store, UploadResult
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 #: Errors caused by a request, after which the connection stays usable.
 _REQUEST_ERRORS = (UnstorableContentError, ConfigError, NothingToDoError, RequestRefusedError)
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 #: Seconds between two attempts to cancel a query.
 _REPEAT_CANCEL_S = 0.2
+
+
+def _call_store(
+    method: Callable[Concatenate[Store, Arguments], Result],
+) -> Callable[Concatenate[LiveDatabase, Arguments], Result]:
+    """Make the method that calls one of the store."""
+
+    @wraps(method)
+    def call(
+        database: LiveDatabase, /, *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
+        with database.open_store() as store:
+            return method(store, *arguments, **options)
+
+    return call
 
 
 class LiveDatabase:
@@ -65,16 +79,6 @@ class LiveDatabase:
         with self._lock:
             self._dispose_engine()
 
-    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
-        """Write measurements; see :meth:`Store.add <treehammer.sql.write.store.Store.add>`."""
-        with self._use_engine() as engine:
-            return Store(engine).add(measurements, deliveries)
-
-    def find_owner(self, campaign_id: str) -> str | None:
-        """Return the group that a campaign belongs to; None if nothing of it was written."""
-        with self._use_engine() as engine:
-            return Store(engine).find_owner(campaign_id)
-
     def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Write an uploaded campaign, and mark measurements that read its bad replicas."""
         with self._use_engine() as engine:
@@ -83,16 +87,6 @@ class LiveDatabase:
             if any(not replica.good for replica in upload.replicas):
                 store.mark_bad_replicas()
             return result
-
-    def mark_bad_replicas(self) -> int:
-        """Mark measurements of bad replicas; see :meth:`~treehammer.sql.write.store.Store.mark_bad_replicas`."""
-        with self._use_engine() as engine:
-            return Store(engine).mark_bad_replicas()
-
-    def write_audit(self, entries: Sequence[AuditRow]) -> None:
-        """Add entries to the audit trail."""
-        with self._use_engine() as engine:
-            Store(engine).add_audit_entries(entries)
 
     def measure_size(self) -> tuple[str, int | None]:
         """Return the kind of the database and its size in bytes; None if that is unknown."""
@@ -139,6 +133,11 @@ class LiveDatabase:
         """Yield the store for related queries; the caller must not close it."""
         with self._use_engine() as engine:
             yield Store(engine)
+
+    add = _call_store(Store.add)
+    find_owner = _call_store(Store.find_owner)
+    mark_bad_replicas = _call_store(Store.mark_bad_replicas)
+    write_audit = _call_store(Store.add_audit_entries)
 
     @contextmanager
     def _use_engine(self) -> Iterator[Engine]:

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
@@ -47,12 +46,8 @@ class UnwritableError(Exception):
     """The database cannot store a measurement of the request; nothing of it was written."""
 
 
-class MeasurementSink(Protocol):
-    """Destination of measurements, such as :class:`~treehammer.sql.write.store.Store`."""
-
-    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
-        """Write measurements of checked senders in one transaction; they are durable afterwards."""
-        ...
+#: Writes measurements of checked senders in one transaction; they are durable afterwards.
+WriteMeasurements = Callable[[Sequence[Measurement], Sequence[Delivery]], AddResult]
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class MeasurementWriter:
     Requests that arrive during a transaction, which runs in a thread, share the next one.
 
     Args:
-        store: destination, used by one thread at a time.
+        write: called by one thread at a time.
         mark_bad_replicas: marks measurements of bad replicas; called periodically after new
             measurements were written.
         max_waiting: maximum number of measurements in the queue.
@@ -94,7 +89,7 @@ class MeasurementWriter:
 
     def __init__(
         self,
-        store: MeasurementSink,
+        write: WriteMeasurements,
         *,
         mark_bad_replicas: Callable[[], object] = lambda: None,
         max_waiting: int = MAX_WAITING,
@@ -102,7 +97,7 @@ class MeasurementWriter:
         self.max_waiting = max_waiting
         #: Reason of the last write's failure, '' after a success.
         self.failure = ""
-        self._store = store
+        self._write = write
         self._mark_bad_replicas = mark_bad_replicas
         self._requests: deque[_WriteRequest] = deque()
         self._waiting_by_key: Counter[str] = Counter()
@@ -203,7 +198,7 @@ class MeasurementWriter:
 
     async def _add(self, requests: Sequence[_WriteRequest]) -> AddResult:
         return await asyncio.to_thread(
-            self._store.add,
+            self._write,
             [measurement for request in requests for measurement in request.measurements],
             [delivery for request in requests for delivery in request.deliveries],
         )

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from treehammer.sql.core.access_keys import ROLES
@@ -110,24 +110,15 @@ def note_refusal(request: Request, refusal: RequestRefusedError) -> None:
 RefusalRenderer = Callable[[Request, RequestRefusedError], Response]
 
 
-def handle_refusal(render: RefusalRenderer, request: Request, error: Exception) -> Response:
-    """Respond to a refused request; an exception handler for Starlette."""
+def handle_error(render: RefusalRenderer, request: Request, error: Exception) -> Response:
+    """Respond to a refused request, to Starlette's own refusals, or to a client that left early."""
+    if isinstance(error, HTTPException):
+        sentence = _STATUS_MESSAGES.get(error.status_code, error.detail)
+        error = RequestRefusedError(error.status_code, sentence, headers=error.headers)
+    elif isinstance(error, ClientDisconnect):
+        error = RequestRefusedError(400, "the connection closed before the body was complete")
     assert isinstance(error, RequestRefusedError)
     return render(request, error)
-
-
-def handle_http_error(render: RefusalRenderer, request: Request, error: Exception) -> Response:
-    """Respond to Starlette's own refusals: unknown addresses and methods."""
-    assert isinstance(error, HTTPException)
-    sentence = _STATUS_MESSAGES.get(error.status_code, error.detail)
-    return render(request, RequestRefusedError(error.status_code, sentence, headers=error.headers))
-
-
-def handle_disconnect(render: RefusalRenderer, request: Request, _error: Exception) -> Response:
-    """Record a request whose client left before its body was complete."""
-    return render(
-        request, RequestRefusedError(400, "the connection closed before the body was complete")
-    )
 
 
 class ApiModel(BaseModel):

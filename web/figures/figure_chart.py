@@ -180,10 +180,7 @@ class _MarkLayers:
 #: Kind -> numbers in tooltips, by field and title; that of the number of executions is added.
 _MEAN_TOOLTIP = (("y", "mean"), ("l", "from"), ("h", "to"), ("n", ""))
 _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
-    Kind.POINTS: _MEAN_TOOLTIP,
-    Kind.CURVES: _MEAN_TOOLTIP,
-    Kind.DOTS: _MEAN_TOOLTIP,
-    Kind.HEAT_MAP: _MEAN_TOOLTIP,
+    **dict.fromkeys((Kind.POINTS, Kind.CURVES, Kind.DOTS, Kind.HEAT_MAP), _MEAN_TOOLTIP),
     Kind.BOXES: (
         ("a", "5 %"),
         ("b", "25 %"),

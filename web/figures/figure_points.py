@@ -64,13 +64,10 @@ class FigurePoint(NamedTuple):
             share, if the figure is relative.
         rms: RMS of these executions around their mean.
         low: lower end of the mean's interval, None if undefined.
-        high: upper end of the interval.
         jobs: number of jobs, with intervals.
         smallest: smallest value, None for roll-ups, which do not store it.
         quantiles: at :data:`QUANTILE_SHARES`, for distributions.
         reads: by latency, see :attr:`treehammer.sql.read.query_model.FigureGroup.reads`.
-        good: plausible executions that succeeded.
-        implausible: executions with impossible values.
         not_supported: executions of features that the release or setup lacks.
     """
 

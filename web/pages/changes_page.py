@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from xml.etree import ElementTree
 
 from pydantic import Field
@@ -16,7 +17,6 @@ from treehammer.analysis.changes.daily_series import ChangeState
 from treehammer.analysis.comparison import verdict_text
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.core.evidence import ChangedSeries
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import fetch_change_points, find_change_point
@@ -179,13 +179,15 @@ def _build_place_table(change: ChangePointRow) -> DataTable:
                 "change",
                 "its own change",
                 is_number=True,
-                value=_write_optional("effect", verdict_text.format_effect),
+                value=lambda series: _write_optional(series.effect, verdict_text.format_effect),
             ),
             column(
                 "error",
                 "± standard error",
                 is_number=True,
-                value=_write_optional("error", lambda error: format_share(error, 1)),
+                value=lambda series: _write_optional(
+                    series.error, partial(format_share, decimals=1)
+                ),
             ),
         ),
         sorted(change.evidence.series, key=lambda series: -abs(series.effect or 0.0)),
@@ -213,14 +215,9 @@ def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     return ui.Figure("course", chart, caption, is_caption_first=True)
 
 
-def _write_optional(name: str, form: Callable[[float], str]) -> Callable[[ChangedSeries], str]:
-    """Build a function that writes a value of a series, a dash for none."""
-
-    def write(series: ChangedSeries) -> str:
-        value = getattr(series, name)
-        return "–" if value is None else form(value)
-
-    return write
+def _write_optional(value: float | None, form: Callable[[float], str]) -> str:
+    """Write a value, a dash for none."""
+    return "–" if value is None else form(value)
 
 
 @page("/digest", "digest", DigestQuery, position=43)

@@ -340,9 +340,7 @@ class ComparisonTask:
     """A comparison in the background.
 
     Attributes:
-        query: the comparison.
         count: largest possible number of measurements.
-        read: measurements read so far.
         asked_s: time of the last request, of the monotonic clock.
         result: None until it is complete.
         error: failure, if there will be no result.

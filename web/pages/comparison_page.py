@@ -54,8 +54,6 @@ class DisplayedComparison:
     """A comparison to show.
 
     Attributes:
-        store: the database.
-        request: of the page.
         rows: all verdicts, at least one.
         live_pairs: pairs of jobs of a comparison computed just now; None for a stored one.
         form: to compare something else, of a comparison that was asked for by its values.

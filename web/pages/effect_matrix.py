@@ -29,7 +29,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import write_minus
 from treehammer.web.addresses import link_to
-from treehammer.web.cells import HeatCell
+from treehammer.web.columns import HeatCell
 
 #: Heading of the column over all sites.
 ALL_SITES = "all sites"

@@ -24,7 +24,7 @@ from treehammer.sql.read.query_model import Condition, intersect_conditions, par
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableColumn, hidden_columns
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
-from treehammer.web.cells import IntervalCell
+from treehammer.web.columns import IntervalCell
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5

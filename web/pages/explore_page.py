@@ -42,8 +42,14 @@ from treehammer.web.figures.figure_points import FigurePoints
 from treehammer.web.labels import VARIANT_COLUMN, label_variants, title_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_service import FigureFiles, make_figure_response
-from treehammer.web.pages.explore_result import S0_TITLE, ExploreResult, S0Query, run_query
-from treehammer.web.pages.explore_tables import RowLinks, quantile_table
+from treehammer.web.pages.explore_result import (
+    S0_TITLE,
+    ExploreResult,
+    RowLinks,
+    S0Query,
+    quantile_table,
+    run_query,
+)
 
 #: Values listed in a filter; others can be typed.
 MAX_FILTER_CHOICES = 300

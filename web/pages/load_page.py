@@ -49,7 +49,7 @@ from treehammer.text_formatting import (
 )
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
-from treehammer.web.columns import column, count_columns
+from treehammer.web.columns import column, columns, count_columns
 from treehammer.web.display_formats import format_seconds, format_time
 from treehammer.web.figures.chart_parts import Specification, complete_specification
 from treehammer.web.figures.drawing import DRAWN_FORMATS
@@ -402,8 +402,7 @@ def _level_table(details: LoadDetails, campaign_id: str) -> DataTable:
     listed = (
         TableColumn("label", "load", link=link_to_level),
         *hidden_columns("load", "storage_site", "door", "variant", "jobs"),
-        TableColumn("operation", "operation"),
-        TableColumn("side", "side"),
+        *columns("operation", "side"),
         *_figure_columns("operation", "side"),
         TableColumn("net_mean_s", "mean without round trip", format_seconds, is_number=True),
     )

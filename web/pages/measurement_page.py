@@ -42,13 +42,8 @@ from treehammer.web.pages.latency_figure import chart_histograms
 _ENVIRONMENT = ("Software", "Node", "Storage")
 _MEASURED = ("Times", "Counts and ratios")
 _GROUPS = ("Outcome", *_MEASURED, "Plan", *_ENVIRONMENT)
-_GROUP_OF_DIMENSION = {
-    "origin": "Plan",
-    "software": "Software",
-    "inventory": "Software",
-    "node": "Node",
-    "storage": "Storage",
-}
+#: Groups of the other dimensions have their names.
+_GROUP_OF_DIMENSION = {"origin": "Plan", "inventory": "Software"}
 #: What distinguishes the executions of a job.
 _EXECUTION = (
     *("measurement_id", "variant_label", "kind", "axis_root", "attempt", "round", "position"),
@@ -222,7 +217,7 @@ def _find_group(metric: Metric) -> str:
     if metric.owner == "plan" or dimension is SUBJECT:
         return "Plan"
     if dimension:
-        return _GROUP_OF_DIMENSION[dimension.name]
+        return _GROUP_OF_DIMENSION.get(dimension.name, dimension.name.capitalize())
     return "Times" if metric.unit == "s" else "Counts and ratios"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -31,7 +32,7 @@ from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_c
 from treehammer.text_formatting import format_duration, format_size
 from treehammer.web import sections as ui
 from treehammer.web.addresses import CURRENT_REQUEST, link_rows, link_to
-from treehammer.web.columns import column, columns, hidden
+from treehammer.web.columns import OUTCOME_COLUMNS, column, columns, hidden
 from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
@@ -45,18 +46,7 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
     "sites": ("site", "site", "site"),
 }
 #: Columns that name a measurement, and those of its outcome.
-_RESULT_COLUMNS = (
-    "measurement_id",
-    "variant_label",
-    "kind",
-    "started_us",
-    "plausible",
-    "implausible_reasons",
-    "failure_class",
-    "failure_kind",
-    "failure_phase",
-    "failure_message",
-)
+_RESULT_COLUMNS = ("measurement_id", "variant_label", "kind", "started_us", *OUTCOME_COLUMNS)
 #: Events on the page.
 MAX_EVENTS = 100
 
@@ -296,6 +286,10 @@ def patrol_page(request: PageRequest[PageQuery]) -> PageContent:
     return PageContent("Patrol", sections, tables, {"leader": leader})
 
 
+_duration_column = partial(TableColumn, format_value=format_duration, is_number=True)
+_size_column = partial(TableColumn, format_value=format_size, is_number=True)
+
+
 def _build_entry_table(report: PatrolReport) -> DataTable:
     def last(name: str) -> Callable[[Any], Any]:
         return lambda item: getattr(item.last, name) if item.last else None
@@ -374,14 +368,6 @@ def _build_budget_table(store: Store, report: PatrolReport) -> DataTable:
         report.sites,
         empty_text="No sites.",
     )
-
-
-def _duration_column(key: str, title: str, **changes: Any) -> TableColumn:
-    return TableColumn(key, title, format_duration, is_number=True, **changes)
-
-
-def _size_column(key: str, title: str, **changes: Any) -> TableColumn:
-    return TableColumn(key, title, format_size, is_number=True, **changes)
 
 
 def _build_start_table(report: PatrolReport) -> DataTable:

@@ -29,7 +29,7 @@ from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
-from treehammer.web.cells import HeatCell, SparkCell
+from treehammer.web.columns import HeatCell, SparkCell
 from treehammer.web.display_formats import (
     day_number,
     format_day,
@@ -283,10 +283,8 @@ def changes_since_yesterday(
     """Yield changes since the start of yesterday, most severe first.
 
     Args:
-        store: the database.
         sites: sites over the last :data:`LOOKBACK_DAYS` days including today.
         states: current state of the jobs of each site, which explains new failures.
-        today: current day (UTC).
         max_named: maximum number of sites or campaigns named per change; None for all.
     """
     yesterday = today - timedelta(days=1)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -198,18 +198,13 @@ class RootExports:
 
     folder: Path
     software_dir: Path
-    _making_lock: threading.Lock
-
-    @classmethod
-    def in_cache(cls, cache_dir: Path, software_dir: Path) -> RootExports:
-        """Use a folder of Treehammer's cache."""
-        return cls(cache_dir / "exports", software_dir, threading.Lock())
+    _making_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of_service(cls, resources: PageResources) -> RootExports:
         """Use the folder of a service's cache."""
         settings = resources.settings
-        return cls.in_cache(settings.cache_dir, settings.software_dir)
+        return cls(settings.cache_dir / "exports", settings.software_dir)
 
     @property
     def can_write(self) -> bool:

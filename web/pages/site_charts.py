@@ -22,6 +22,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, pluralize
 from treehammer.web.addresses import link_to
+from treehammer.web.columns import columns as usual_columns
 from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
@@ -151,8 +152,7 @@ def build_door_table(days: Sequence[DoorDay]) -> DataTable:
         row[door_day.metric] = math.expm1(door_day.log_ratio)
         row["measurements"] = door_day.measurements
     columns = (
-        TableColumn("day", "day (UTC)"),
-        TableColumn("door", "door"),
+        *usual_columns("day", "door"),
         *(
             TableColumn(name, title, format_per_cent, is_number=True)
             for name, title in DOOR_METRICS.items()
@@ -188,8 +188,7 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
             }
         )
     columns = (
-        TableColumn("thing", "component"),
-        TableColumn("what", "attribute"),
+        *usual_columns("thing", "what"),
         TableColumn("value", "value", ", ".join, is_long=True),
         TableColumn(
             "since",
@@ -223,10 +222,7 @@ def build_change_table(history: ContextHistory) -> DataTable:
     rows: list[dict[str, Any]] = [{"mark": marks[str(item["day"])], **item} for item in changes]
     rows.sort(key=lambda row: row["mark"])
     columns = (
-        TableColumn("mark", "mark"),
-        TableColumn("day", "day (UTC)"),
-        TableColumn("thing", "component"),
-        TableColumn("what", "attribute"),
+        *usual_columns("mark", "day", "thing", "what"),
         TableColumn("before", "before", ", ".join, is_long=True),
         TableColumn("after", "after", ", ".join, is_long=True),
     )

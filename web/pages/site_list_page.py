@@ -20,8 +20,7 @@ from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_share
 from treehammer.web import display_formats
 from treehammer.web.addresses import link_rows
-from treehammer.web.cells import IntervalCell
-from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
+from treehammer.web.columns import IntervalCell, column, columns, outcome_columns, outcome_counts
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, index_by_site

@@ -37,16 +37,16 @@ from treehammer.web.api.page_data import (
     MEASUREMENT_PATH,
     TOKEN_PATH,
 )
-from treehammer.web.api.prometheus_metrics import MeteredSink, ServiceMetrics
+from treehammer.web.api.prometheus_metrics import ServiceMetrics
 from treehammer.web.core import responses
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
-from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
+from treehammer.web.core.measurement_writer import MeasurementWriter, WriteMeasurements
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.display_formats import build_environment
 from treehammer.web.page import PageContent, PageResources
 from treehammer.web.page_service import PageContext
-from treehammer.web.pages import load_pages, openid_sign_in, sign_in_page
+from treehammer.web.pages import load_pages, sign_in_page
 from treehammer.web.sections import Link, Paragraph, end_sentence, headline, quiet
 from treehammer.web.service.middleware import (
     AuditJournal,
@@ -88,25 +88,24 @@ def create_app(
     settings: Settings | None = None,
     *,
     reading: LiveDatabase | None = None,
-    sink: MeasurementSink | None = None,
+    write: WriteMeasurements | None = None,
     limits: RequestLimits | None = None,
 ) -> Starlette:
     """Create the application.
 
     Args:
-        database: of the service.
         access_control: authorizes requests; refreshed while the application runs.
         settings: of the pages, see :class:`PageRoutes`.
         reading: the same database for reads, so that they do not wait for writes.
-        sink: destination of measurements, by default the database.
-        limits: of requests.
+        write: stores measurements, by default in the database.
     """
     reading = reading or database
     pages = PageRoutes(reading, access_control, settings)
     limits = limits or RequestLimits()
     metrics = ServiceMetrics()
-    metered = MeteredSink(sink or database, metrics)
-    writer = MeasurementWriter(metered, mark_bad_replicas=database.mark_bad_replicas)
+    writer = MeasurementWriter(
+        metrics.meter(write or database.add), mark_bad_replicas=database.mark_bad_replicas
+    )
     metrics.observe_writer(writer)
     journal = AuditJournal(reading.write_audit)
     ingest = MeasurementIngest(access_control, writer, limits)
@@ -137,11 +136,10 @@ def create_app(
             Middleware(RequestLog, render=render, metrics=metrics, journal=journal),
             Middleware(RejectNulMiddleware, render=render),
         ],
-        exception_handlers={
-            responses.RequestRefusedError: partial(responses.handle_refusal, render),
-            HTTPException: partial(responses.handle_http_error, render),
-            ClientDisconnect: partial(responses.handle_disconnect, render),
-        },
+        exception_handlers=dict.fromkeys(
+            (responses.RequestRefusedError, HTTPException, ClientDisconnect),
+            partial(responses.handle_error, render),
+        ),
         lifespan=lambda _app: _run_lifespan(access_control, writer, journal),
     )
     app.state.limits = limits
@@ -261,7 +259,6 @@ class PageRoutes:
             self._context.declared_route(openapi.reference_page),
             *page_data.routes(self._context),
             *sign_in_page.routes(self._context),
-            *openid_sign_in.routes(self._context),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]
         self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)

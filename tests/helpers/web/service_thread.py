@@ -31,7 +31,7 @@ from treehammer.sql.write.store import Store
 from treehammer.web import page_service
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
-from treehammer.web.core.measurement_writer import MeasurementSink
+from treehammer.web.core.measurement_writer import WriteMeasurements
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.figures import drawing
 from treehammer.web.service.app import create_app
@@ -162,7 +162,7 @@ StartService = Callable[..., AbstractContextManager[ServiceThread]]
 @contextmanager
 def run_service(
     folder: Path,
-    store: MeasurementSink | None = None,
+    write: WriteMeasurements | None = None,
     *,
     reading_open: bool = False,
     user_header: str = "",
@@ -171,7 +171,7 @@ def run_service(
     settings: Settings | None = None,
     behind_proxy: bool = False,
 ) -> Iterator[ServiceThread]:
-    """Run an application on a database, by default in ``folder``; ``store`` replaces its store."""
+    """Run an application on a database, by default in ``folder``; ``write`` replaces its own writing."""
     url = url or f"sqlite:///{folder / 'results.db'}"
     open_engine(url, create=True).dispose()
     clock = [1_800_000_000_000_000]
@@ -183,7 +183,7 @@ def run_service(
         user_header=user_header,
         now_us=lambda: clock[0],
     )
-    app = create_app(database, access_control, settings, sink=store, limits=limits)
+    app = create_app(database, access_control, settings, write=write, limits=limits)
     served = load_settings({"serve_behind_proxy": behind_proxy}, environ={}, folder=folder)
     with _serve_app(app, served) as client:
         service = ServiceThread(url, client, clock)

@@ -18,7 +18,7 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.write.store import Store
-from treehammer.web.cells import IntervalCell, SparkCell
+from treehammer.web.columns import IntervalCell, SparkCell
 from treehammer.web.figures.chart_parts import log_ticks
 from treehammer.web.figures.drawing import PAPER_WIDTHS_MM, PIXELS_PER_MM, draw_chart
 from treehammer.web.figures.explore_figure import name_outliers

@@ -250,7 +250,7 @@ def test_upload_times_out_if_database_is_slow(start_service: StartService) -> No
             time.sleep(0.5)
             return AddResult(len(list(measurements)), 0)
 
-    with start_service(SlowStore(), limits=RequestLimits(response_s=0.1)) as service:
+    with start_service(SlowStore().add, limits=RequestLimits(response_s=0.1)) as service:
         key = service.make_key("submit").text
         answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 503
@@ -440,7 +440,7 @@ class FailingStore:
 
 def test_upload_responds_503_until_database_recovers(start_service: StartService) -> None:
     store = FailingStore(StoreError("the server does not answer (secret-host)"))
-    with start_service(store) as service:
+    with start_service(store.add) as service:
         key = service.make_key("submit").text
         answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 503
@@ -457,7 +457,7 @@ def test_upload_responds_503_until_database_recovers(start_service: StartService
 
 
 def test_unstorable_measurement_gets_422(start_service: StartService) -> None:
-    with start_service(FailingStore(UnstorableContentError("too long a name"))) as service:
+    with start_service(FailingStore(UnstorableContentError("too long a name")).add) as service:
         key = service.make_key("submit").text
         answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 422
@@ -469,7 +469,7 @@ def test_unstorable_measurement_gets_422(start_service: StartService) -> None:
 
 def test_unexpected_error_is_hidden_and_survived(start_service: StartService) -> None:
     store = FailingStore(RuntimeError("boom"))
-    with start_service(store) as service:
+    with start_service(store.add) as service:
         key = service.make_key("submit").text
         answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert (answer.status_code, "boom" in answer.text) == (500, False)

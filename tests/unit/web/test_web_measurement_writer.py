@@ -65,7 +65,7 @@ def make_batch(count: int, job: str = "job", host: str = "x") -> list[Measuremen
 
 @asynccontextmanager
 async def start_writer(store: GatedStore, **options: Any) -> AsyncIterator[MeasurementWriter]:
-    writer = MeasurementWriter(store, **options)
+    writer = MeasurementWriter(store.add, **options)
     writer.start()
     yield writer
     await writer.close()
@@ -307,4 +307,4 @@ async def test_cancelled_request_does_not_affect_others() -> None:
 
 
 def test_close_before_start_returns() -> None:
-    asyncio.run(MeasurementWriter(GatedStore()).close())
+    asyncio.run(MeasurementWriter(GatedStore().add).close())

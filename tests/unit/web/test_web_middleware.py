@@ -218,7 +218,7 @@ def test_metrics_require_a_reading_key_even_where_reading_is_public(
 
 def test_metrics_show_last_write_error(start_service: StartService) -> None:
     store = FailingStore()
-    with start_service(store) as service:
+    with start_service(store.add) as service:
         reader, submitter = service.make_key("read").text, service.make_key("submit").text
         body = make_body([make_sent_measurement()])
         before = time.time()

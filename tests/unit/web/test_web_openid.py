@@ -22,8 +22,8 @@ from treehammer import config
 from treehammer.errors import ConfigError
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import SessionTable
-from treehammer.web.pages import openid_sign_in
-from treehammer.web.pages.openid_sign_in import OpenIdProvider, find_role, parse_roles
+from treehammer.web.pages import sign_in_page
+from treehammer.web.pages.sign_in_page import OpenIdProvider, find_role, parse_roles
 
 BROWSER = {"Accept": "text/html,*/*"}
 PUBLIC = "http://127.0.0.1:1"
@@ -301,7 +301,7 @@ def test_stopped_provider_is_reported(tmp_path: Path) -> None:
 
 
 def test_dripping_provider_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openid_sign_in, "TOTAL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sign_in_page, "TOTAL_TIMEOUT_S", 0.5)
     with serve_tcp(drip) as port:
         settings = oidc_settings(tmp_path, f"http://127.0.0.1:{port}")
         with run_service(tmp_path, settings=settings) as service:

@@ -481,7 +481,7 @@ def test_retried_write_passes_the_same_checks(
     """Attack: a request fails with the database; the service repeats it when that is back."""
     monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.1)
     outage = OutageStore()
-    with start_service(outage) as service:
+    with start_service(outage.add) as service:
         outage.database = LiveDatabase(service.url)
         alice, mallory = (service.make_key("submit", owner=name) for name in ("alice", "mallory"))
         assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
@@ -528,7 +528,7 @@ def test_retried_write_needs_a_valid_key(
     """Attack: the key or token is revoked while its request waits for the database."""
     monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.1)
     outage = OutageStore()
-    with start_service(outage) as service:
+    with start_service(outage.add) as service:
         outage.database = LiveDatabase(service.url)
         key = service.make_key("submit", owner="alice")
         outage.fails = True

@@ -225,7 +225,7 @@ def test_hanging_root_is_killed(
     monkeypatch.setattr(file_writers, "root_environment", lambda *_: dict(os.environ))
     monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
     monkeypatch.setattr(root_file_page, "EXPORT_TIMEOUT_S", 1)
-    files = RootExports.in_cache(tmp_path, tmp_path / "software")
+    files = RootExports(tmp_path / "exports", tmp_path / "software")
     with (
         Store.open(filled.url) as store,
         pytest.raises(RequestRefusedError, match="ROOT was not done within 1 s") as refused,
@@ -237,7 +237,7 @@ def test_hanging_root_is_killed(
 
 
 def test_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = RootExports.in_cache(tmp_path, tmp_path / "software")
+    files = RootExports(tmp_path / "exports", tmp_path / "software")
     files.folder.mkdir()
     for number in range(MAX_KEPT_FILES + 5):
         file = files.folder / f"{number:032x}.root"
@@ -256,7 +256,7 @@ def test_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_expired_files_are_removed(tmp_path: Path) -> None:
-    files = RootExports.in_cache(tmp_path, tmp_path / "software")
+    files = RootExports(tmp_path / "exports", tmp_path / "software")
     files.folder.mkdir()
     for name, age_s in (("new", KEEP_FILES_S - 60), ("old", KEEP_FILES_S + 60)):
         (file := files.folder / f"{name}.root").write_bytes(b"")
