@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from markupsafe import Markup, escape
 
@@ -123,6 +123,7 @@ class Downloads:
 
 
 Inline = str | Link | Badge | Styled | Code | Strong | Downloads
+Part = TypeVar("Part", bound=Inline)
 
 
 def end_sentence(text: str) -> str:
@@ -135,6 +136,16 @@ def end_sentence(text: str) -> str:
 def join_inline(parts: Iterable[Inline]) -> Markup:
     """Render parts of a text one after the other."""
     return Markup("").join(escape(part) for part in parts)
+
+
+def separate(parts: Iterable[Part], separator: str) -> list[Part | str]:
+    """Put a separator between parts of a text."""
+    return [piece for part in parts for piece in (separator, part)][1:]
+
+
+def split_code(text: str) -> list[Inline]:
+    """Split a text whose words in backquotes are names as programs write them."""
+    return [Code(part) if place % 2 else part for place, part in enumerate(text.split("`"))]
 
 
 class Paragraph:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Protocol, overload
 
 from markupsafe import Markup, escape
@@ -52,8 +53,8 @@ class TableColumn:
         is_low_first: the first click on the heading sorts the smallest number first, as it is the worst.
         sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
-        value: gets the value of an item, or names its attribute, for :func:`build_table`; by default
-            the attribute of the key.
+        value: gets the value of an item, or names its attribute such as ``name`` or ``entry.name``, for
+            :func:`build_table`; by default the attribute of the key.
     """
 
     key: str
@@ -82,7 +83,7 @@ class TableColumn:
 
     def get_value(self, item: Any) -> Any:
         """Return the value of an item."""
-        return self.value(item) if callable(self.value) else getattr(item, self.value or self.key)
+        return (self.value if callable(self.value) else attrgetter(self.value or self.key))(item)
 
     def cell_text(self, row: Row) -> str:
         """Return the text of a row's cell."""

@@ -153,9 +153,7 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
             _json_response("It answers.", "Health"),
         ),
         DESCRIPTION_PATH: _describe_query(
-            "getDescription",
-            "This description",
-            _json_response("OpenAPI 3.1.", {"type": "object"}),
+            "getDescription", "This description", _json_response("OpenAPI 3.1.", {"type": "object"})
         ),
         **pages,
     }
@@ -327,15 +325,10 @@ def reference_page(request: PageRequest[PageQuery]) -> PageContent:
         ),
         ui.Command(command),
         ui.Paragraph(
-            "Pages return the same as JSON: ",
-            ui.Code("title"),
-            ", ",
-            ui.Code("tables"),
-            " by name, and ",
-            ui.Code("about"),
-            ". Refusals are JSON with ",
-            ui.Code("error"),
-            ".",
+            *ui.split_code(
+                "Pages return the same as JSON: `title`, `tables` by name, and `about`. Refusals are JSON "
+                "with `error`."
+            )
         ),
         ui.Bullets(contents),
         *(_show_operation(*operation) for operation in operations),

@@ -230,6 +230,10 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
     digest = weekly_digest.load_digest(request.store, first)
+    weeks = [
+        ui.Link(f"week {word}", link_to("digest", query={"week": other}))
+        for word, other in (("before", before), ("after", after))
+    ]
     root = request.raw.scope.get("root_path", "")
 
     def cite(text: str, path: str) -> ui.Paragraph:
@@ -237,13 +241,7 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
 
     sections: list[ui.Section] = [
         ui.headline(digest.headline),
-        ui.Paragraph(
-            ui.Link("week before", link_to("digest", query={"week": before})),
-            " · ",
-            ui.Link("week after", link_to("digest", query={"week": after})),
-            " · ",
-            ui.Link("all changes", link_to("changes")),
-        ),
+        ui.Paragraph(*ui.separate((*weeks, ui.Link("all changes", link_to("changes"))), " · ")),
         *(
             ui.Titled(
                 section.title,

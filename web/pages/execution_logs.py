@@ -31,10 +31,11 @@ _ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
 
 def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> ui.Folded:
     """Show the end of an execution's output, with links to whole logs on this machine."""
-    whole: list[ui.Inline] = []
-    for name, size in list_logs(folder, measurement["round"], measurement["position"]):
-        address = link_to_same_page(**{LOG: f"{measurement['attempt']}/{name}"})
-        whole += [", ", ui.Link(f"{name} ({format_size(size)})", address)]
+    attempt, place = measurement["attempt"], (measurement["round"], measurement["position"])
+    whole = [
+        ui.Link(f"{name} ({format_size(size)})", link_to_same_page(**{LOG: f"{attempt}/{name}"}))
+        for name, size in list_logs(folder, *place)
+    ]
     missing = (
         "The whole output is not on this machine; the submit node has it until the campaign is "
         "purged."
@@ -42,7 +43,7 @@ def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> 
     return ui.Folded(
         f"End of the output, {_measurement_title(measurement, variants)}",
         ui.Log(measurement["log_excerpt"]),
-        ui.quiet("Whole output: ", *whole[1:]) if whole else ui.quiet(missing),
+        ui.quiet("Whole output: ", *ui.separate(whole, ", ")) if whole else ui.quiet(missing),
         is_open=bool(measurement["failure_class"]),
     )
 

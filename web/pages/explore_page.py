@@ -205,7 +205,7 @@ def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Sect
         if has_figure
     ]
     tables = [ui.Link(form.upper(), link_to_same_page(format=form)) for form in ("csv", "json")]
-    separated = [part for link in (*files, *tables) for part in (", ", link)][1:]
+    separated = ui.separate((*files, *tables), ", ")
     separated[-2] = " or "
     yield ui.quiet(f"Selection: {result.about['selection']}")
     yield ui.Paragraph(
@@ -218,9 +218,8 @@ def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Sect
         look="files",
     )
     if of_paper:
-        parts = [part for link in of_paper for part in (" or ", link)][1:]
         formats = f"; PNG and SVG with {SIZE}={' or '.join(PAPER_WIDTHS_MM)}."
-        yield ui.quiet("PDF for a paper: ", *parts, formats)
+        yield ui.quiet("PDF for a paper: ", *ui.separate(of_paper, " or "), formats)
     if command := result.query.export_command:
         yield ui.Folded("Export these measurements", ui.Command(command))
 

@@ -345,20 +345,19 @@ def _describe_course(
     loads = {level_of(level).id: details.label(level) for level in details.similar}
     choice = FormInput("load", "Load", level_of(chosen).id, loads)
     kept = {"operation": chosen.operation, "side": chosen.side}
-    files = [
-        part
-        for form in DRAWN_FORMATS
-        for part in (
-            ", ",
-            ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True),
-        )
-    ]
+    files = ui.separate(
+        (
+            ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True)
+            for form in DRAWN_FORMATS
+        ),
+        ", ",
+    )
     failures = format_counts(chosen.failures)
     return ui.Titled(
         f"Over time: {details.label(chosen)}",
         ui.Form([choice], anchor="#time", kept=kept) if len(loads) > 1 else None,
         ui.Group("charts", *steps),
-        ui.Paragraph("All figures: ", *files[1:]) if levels or steps else None,
+        ui.Paragraph("All figures: ", *files) if levels or steps else None,
         ui.Paragraph(f"Failures: {failures}." if chosen.failures else ""),
         ui.Folded("Table of time steps", tables["steps"], is_open=not steps),
         ui.Folded("Table of client and server", ui.if_filled(tables["sides"])),

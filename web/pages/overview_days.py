@@ -402,7 +402,6 @@ def _end_with_names(
     severity: ChangeSeverity, text: str, names: Sequence[ui.Link], max_named: int | None
 ) -> ChangeSentence:
     """Build a sentence that ends with names, joined by commas, and the number of further ones."""
-    parts = [part for name in names[:max_named] for part in (", ", name)]
     unnamed_count = len(names) - len(names[:max_named])
     end = f" and {unnamed_count} more." if unnamed_count else "."
-    return ChangeSentence(severity, (text, *parts[1:], end))
+    return ChangeSentence(severity, (text, *ui.separate(names[:max_named], ", "), end))

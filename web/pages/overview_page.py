@@ -442,11 +442,10 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
     verdicts = [overview.folded_verdicts] if overview.latest else compare
     yield ui.Titled("Latest verdicts", *verdicts, anchor="verdicts")
     counted = ui.quiet(
-        "Measurements are counted as they arrive. Job states are as of the last ",
-        ui.Code("treehammer status"),
-        " or ",
-        ui.Code("collect"),
-        ".",
+        *ui.split_code(
+            "Measurements are counted as they arrive. Job states are as of the last `treehammer status` or "
+            "`collect`."
+        )
     )
     start = "Nothing is running. Start a campaign:"
     submit = ui.suggest(start, "treehammer submit ttree-read --wait")
