@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import date
 from typing import Any
 
+from treehammer.web.display_formats import midnight_us
 from treehammer.web.figures.figure_layout import (
     DASHES,
     GRID_COLOR,
@@ -298,14 +299,11 @@ def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
                 if number is not None:
                     row[key] = float(format(number, _NUMBER_FORMAT))
             if layout.dates:
-                row["t"] = _milliseconds(layout.places[mark.place])
+                place = layout.places[mark.place]
+                day = date.fromisoformat(place if len(place) > 7 else f"{place}-01")
+                row["t"] = midnight_us(day) // 1000
             rows.append(row)
     return rows
-
-
-def _milliseconds(day: str) -> int:
-    text = day if len(day) > 7 else f"{day}-01"
-    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def wrap_lines(texts: Sequence[str], width: float) -> list[str]:

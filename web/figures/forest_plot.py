@@ -75,7 +75,7 @@ class ForestPlot:
         """Labels of the lines, those with the surest change first."""
         certainty: dict[str, float] = {}
         for label, row in zip(self.labels, self.rows, strict=True):
-            certainty[label] = max(_certainty(row), certainty.get(label, 0.0))
+            certainty[label] = max(effect_weight(row), certainty.get(label, 0.0))
         return sorted(certainty, key=lambda label: (-certainty[label], label))
 
     @cached_property
@@ -186,8 +186,8 @@ def _to_percent(effect: float) -> float:
     return 100 * math.expm1(min(effect, 700.0))
 
 
-def _certainty(row: VerdictRow) -> float:
-    """Return the size of an effect relative to the width of its interval."""
+def effect_weight(row: VerdictRow) -> float:
+    """Return |effect| ÷ width of its interval to sort by notability; −1 without an interval."""
     if row.effect is None or row.low is None or row.high is None:
-        return 0.0
+        return -1.0
     return abs(row.effect) / max(row.high - row.low, 1e-12)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from functools import cached_property
 from typing import Any
 
+from treehammer.web.display_formats import midnight_us
 from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 
@@ -38,12 +39,12 @@ class DayAxis:
 
     def place(self, day: date) -> float:
         """Return the milliseconds of the middle of a day."""
-        return _milliseconds(day) + 43_200_000
+        return midnight_us(day) / 1000 + 43_200_000
 
     @property
     def ends(self) -> tuple[float, float]:
         """Start of the first day and end of the last one."""
-        return _milliseconds(self.first), _milliseconds(self.last + timedelta(days=1))
+        return midnight_us(self.first) / 1000, midnight_us(self.last + timedelta(days=1)) / 1000
 
     def encode(self, field: str, *, grid: bool) -> vega.Specification:
         """Encode a field as days."""
@@ -296,10 +297,6 @@ class LineChart:
                 ),
             ],
         }
-
-
-def _milliseconds(day: date) -> float:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000
 
 
 def _merge_marks(

@@ -32,7 +32,7 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
 from treehammer.web.figures.figure_layout import choose_release_colors
-from treehammer.web.figures.forest_plot import ForestPlot
+from treehammer.web.figures.forest_plot import ForestPlot, effect_weight
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
 from treehammer.web.page import PageContent
 from treehammer.web.pages import common_tables, effect_tables
@@ -375,13 +375,6 @@ def _link_files(table: str) -> Iterator[ui.Inline]:
     yield " or "
     yield ui.Link("JSON", link_to_same_page(format="json", table=table))
     yield "."
-
-
-def effect_weight(row: VerdictRow) -> float:
-    """Return |effect| ÷ width of its interval to sort by notability; −1 without an interval."""
-    if row.effect is None or row.low is None or row.high is None:
-        return -1.0
-    return abs(row.effect) / max(row.high - row.low, 1e-12)
 
 
 def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
