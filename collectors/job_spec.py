@@ -33,6 +33,10 @@ PAYLOAD_JOB_FORMAT = 1
 EXECUTION_KINDS = TIMED, CHECKSUM, CONTROL = "timed", "checksum", "control"
 #: Kind of a trial that ends before the payload opens a file. Nothing is recorded.
 COMPILE = "compile"
+#: Kind of the reads before an execution with the axis ``server_cache``. Nothing is recorded.
+PRIME = "prime"
+#: Metric by which a payload confirms these: the share of the entries that it read.
+PRIMED_SHARE = "primed_share"
 
 #: Modes of executions: undisturbed, taking turns with another one, and meant to take turns but run
 #: alone, since the payload does not support turns.  A plan requests one of the first two.

@@ -10,7 +10,6 @@ from typing import Any
 
 from treehammer.collectors.job_spec import (
     BANDWIDTH_AXIS,
-    HALF,
     LATENCY_AXIS,
     PAIRED,
     SERVER_CACHE_AXIS,
@@ -109,7 +108,10 @@ def _reason_against_doors(definition: TestDefinition) -> str:
     if "staged" in definition.axis_values("access"):
         return 'with access = "staged": the loop reads a copy, through any door'
     if "cold" in definition.axis_values("cache"):
-        return 'with cache = "cold": what one door reads is warm for the others'
+        remedy = f" ({SERVER_CACHE_AXIS} empties caches: leave cache = 'warm')"
+        return 'with cache = "cold": what one door reads is warm for the others' + (
+            remedy if SERVER_CACHE_AXIS in definition.axes else ""
+        )
     return ""
 
 
@@ -187,7 +189,10 @@ def _check_passes(
     """Check that warm variants have a pass to count; executables and load tests need none."""
     if definition.payload_kind == "executable" or definition.load or definition.test.passes >= 2:
         return
-    if any(variant["cache"] == "warm" for variant in variants):
+    # Where a cache is to have a state, each execution reads once.
+    if SERVER_CACHE_AXIS not in definition.axes and any(
+        variant["cache"] == "warm" for variant in variants
+    ):
         yield DocumentProblem(
             ("test", "passes"),
             f"{definition.test.passes} leaves nothing to count: the first pass of a warm execution is "
@@ -226,10 +231,6 @@ def _check_server_cache(definition: TestDefinition) -> Iterator[DocumentProblem]
     if states and definition.test.mode == PAIRED:
         yield DocumentProblem(
             path, "'paired' executions read the same files at once; the axis needs mode = 'solo'"
-        )
-    if HALF in states and definition.load is None:
-        yield DocumentProblem(
-            path, "'half' needs a payload that reads half of the files before: a load test"
         )
 
 

@@ -305,6 +305,7 @@ DIMENSIONS = (
             "client_cache_method",
             "server_cache_state",
             "server_cache_method",
+            "cache_block_kib",
         ),
     ),
 )

@@ -14,6 +14,7 @@ from treehammer.collectors.job_spec import (
     BASE_SIDE,
     CHECKSUM,
     PAIRED,
+    SERVER_CACHE_AXIS,
     TIMED,
     ExecutionLimits,
     ExecutionSpec,
@@ -299,7 +300,11 @@ class JobPlanner:
         variant, kind = entry.variant, entry.kind
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
-        once = kind == CHECKSUM or variant["cache"] == "cold"
+        once = (
+            kind == CHECKSUM
+            or variant["cache"] == "cold"
+            or SERVER_CACHE_AXIS in dict(variant.values)
+        )
         passes = 1 if once else definition.test.passes
         shared = self._values_by_commit.get(variant.commit, self.campaign_values)
         values = shared | {

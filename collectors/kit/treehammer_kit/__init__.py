@@ -24,7 +24,7 @@ from typing import Any, Dict, List, NoReturn, Optional
 from . import loop_libraries, pass_summary, root_engine, turn_server
 from .loop_libraries import CLING, LoopSource
 from .payload_report import PayloadReport, check_equal_passes, perform_with_root, run_payload
-from .payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
+from .payload_task import COMPILE, PRIME, RNTUPLE, PayloadError, PayloadTask
 from .read_passes import ReadPasses
 
 __all__ = ["PayloadError", "run"]
@@ -101,7 +101,8 @@ class _PayloadExecution:
         format_ = root_engine.select_reader(root, task)
         values.update(root_engine.open_hardware_counters(root))
         pipes = turn_server.open_pipes() if self._turns else None
-        if not pipes:  # turns begin with entries that do not count
+        # Turns begin with entries that do not count.
+        if not pipes and task.kind != PRIME:
             root_engine.warm_up(root, task, format_)
         root_engine.compile_loop(root, code, function, format_)
         if task.counting:
@@ -111,6 +112,9 @@ class _PayloadExecution:
             return
         self._report.phase = "passes"
         passes = format_.passes(root, task)
+        if task.kind == PRIME:
+            self._report.extras.update(turn_server.prime_cache(passes, task))
+            return
         if pipes:
             done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
         else:

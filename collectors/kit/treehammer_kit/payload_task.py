@@ -25,6 +25,10 @@ TTREE, RNTUPLE = "ttree", "rntuple"
 #: Kind of an execution that ends before it opens a file, to try the payload.
 COMPILE = "compile"
 
+#: Kind of an execution that reads untimed what a cache is to have before the timed one, and the name
+#: by which it reports the share of the entries that it read.
+PRIME, PRIMED_SHARE = "prime", "primed_share"
+
 #: Paths in which no library sees a pattern, an option, a variable, a list or an object's name.
 _PLAIN_PATH = re.compile(r"[\w./+=@%-]*")
 
@@ -81,10 +85,11 @@ class PayloadTask:
     """One execution.
 
     Attributes:
-        kind: ``timed``, ``control`` or ``checksum``; ``compile`` ends before a file is opened.
+        kind: ``timed``, ``control`` or ``checksum``; ``compile`` ends before a file is opened, and
+            ``prime`` reads without being measured.
         urls: addresses that ROOT opens, in order; see :func:`make_plain_url`.
         adler32s: adler32 of each file, 8 hex digits, '' if unknown.
-        passes: number of passes; a cold execution has exactly one.
+        passes: number of passes; exactly one if a cache has a state before.
         branches: fraction (a number), or patterns, ``@file`` or ``readable`` (text).
         cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has none,
             so that any other value turns it on.
@@ -102,6 +107,7 @@ class PayloadTask:
         metrics: names of the metrics that the test declares.
         unreadable: branches that ``readable`` leaves out, and the checksum does not cover.
         missing_branches: branches that not all files of the dataset have, which no test reads.
+        primed_share: share of the entries of each file, from the first one on, that ``prime`` reads.
     """
 
     kind: str
@@ -125,6 +131,7 @@ class PayloadTask:
     libraries: Sequence[str] = ()
     imports: Sequence[str] = ()
     variant: Mapping[str, Any] = field(default_factory=dict)
+    primed_share: float = 1.0
 
     @classmethod
     def read(cls, path: str, folder: str) -> PayloadTask:
@@ -136,29 +143,35 @@ class PayloadTask:
         with parse_job(path) as document:
             execution = document["execution"]
             variant = execution["variant"]
-            cold = variant.get("cache") == "cold"
+            reads_once = variant.get("cache") == "cold" or "server_cache" in variant
+            primes_half = execution["kind"] == PRIME and variant.get("server_cache") == "half"
+            format_ = _parse_format(variant.get("format", TTREE))
+            # A TTreeCache would read the clusters that follow, too.
+            cache_mb = 0 if primes_half and format_ == TTREE else variant.get("cache_mb", 30)
+            has_one_thread = execution["kind"] == "checksum" or primes_half
             return cls(
                 kind=execution["kind"],
                 tree=execution["tree"],
                 urls=[make_plain_url(item["url"]) for item in execution["files"]],
                 adler32s=[item["adler32"] for item in execution["files"]],
-                passes=1 if cold else max(1, int(execution["passes"])),
+                passes=1 if reads_once else max(1, int(execution["passes"])),
                 seed=int(execution["seed"]),
                 branches=variant.get("branches", 1.0),
-                cache_bytes=round(1e6 * float(variant.get("cache_mb", 30))),
+                cache_bytes=round(1e6 * float(cache_mb)),
                 events=float(variant.get("events", 1.0)),
                 settings=document["settings"],
                 folder=folder,
                 metrics=document.get("metrics", ()),
-                format=_parse_format(variant.get("format", TTREE)),
+                format=format_,
                 counting=CountingTask(**document["counting"]) if "counting" in document else None,
                 unreadable=execution.get("unreadable_branches", ()),
                 missing_branches=execution.get("missing_branches", ()),
-                threads=1 if execution["kind"] == "checksum" else int(variant.get("threads", 1)),
+                threads=1 if has_one_thread else int(variant.get("threads", 1)),
                 prefetch=int(variant.get("prefetch", 0)),
                 libraries=document.get("libraries", ()),
                 imports=document.get("imports", ()),
                 variant=variant,
+                primed_share=0.5 if primes_half else 1.0,
             )
 
 

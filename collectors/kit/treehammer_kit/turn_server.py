@@ -16,6 +16,7 @@ The payload begins with the answer ``ready``, once nothing is left to compile or
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import IO, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from .pass_summary import FileRead, PassRead
-from .payload_task import PayloadError
+from .payload_task import PRIMED_SHARE, PayloadError, PayloadTask
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,31 @@ class TurnReader(Protocol):
 
     def discard_turns(self) -> None:
         """Close the file, of which any part was read, and forget this pass."""
+
+
+class PassReader(TurnReader, Protocol):
+    """Reads the files of an execution whole, or in turns."""
+
+    def run_pass(self) -> object:
+        """Read every file once."""
+
+
+def prime_cache(reader: PassReader, task: PayloadTask) -> Dict[str, float]:
+    """Read all, or a share of the entries of each file, unmeasured; return the share by its name.
+
+    Raises:
+        PayloadError: a file cannot be read, or a loop that reads a part ignores its entries.
+    """
+    share = task.primed_share
+    if share == 1:
+        reader.run_pass()
+        return {PRIMED_SHARE: share}
+    for number in range(len(task.urls)):
+        entries = reader.open_turns(number)
+        if entries:
+            reader.run_turn(0, math.ceil(share * entries))
+        reader.discard_turns()
+    return {PRIMED_SHARE: share}
 
 
 def open_pipes() -> Optional[Tuple[IO[str], IO[str]]]:

@@ -179,6 +179,8 @@ def read_through_cache(task: LoadTask) -> LoadOutcome:
             asked_fraction=asked / sum(file.size for file in reads.files),
             **counter.end(asked),
         )
+        block = outcome.figures.pop("cache_block_kib", None)
+        outcome.values["cache_block_kib"] = None if block is None else round(block)
     finally:
         counter.close()
     return outcome

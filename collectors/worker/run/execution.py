@@ -268,6 +268,8 @@ class Execution:
             # Later errors of a compiler often follow from the first.
             first_error = payload_failures.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
             self.add_values(log_excerpt=first_error or run.excerpt)
+        elif self._prepared.cache_counter is not None:
+            self.add_values(**self._prepared.cache_counter.count_bytes())
 
     def _name_data_server(self, data_server: Optional[str]) -> None:
         """Name the server behind a proxy; fail if the payload read past its distance."""

@@ -9,20 +9,32 @@ import shutil
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 from urllib.parse import urlsplit
 
-from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile
+from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, PRIME, ExecutionSpec, InputFile
 from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..load_start import LoadStart
 from ..probes import credential_checks, node_state, storage_door
-from . import input_files, node_commands
+from . import input_files, node_commands, server_cache
 from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
 from .payload_addresses import PayloadAddresses, find_addresses, locate_url
-from .server_cache import prepare_server_cache
+
+if TYPE_CHECKING:
+    from ...kit.treehammer_load.server.cache_counts import CacheCounter
 
 #: Files in the payload's folder: its job, and the result that it writes.
 PAYLOAD_JOB_FILE = "job.json"
@@ -49,6 +61,7 @@ class PreparedPayload(NamedTuple):
         recorder: records its requests; None if they are not recorded.
         client_log: log of its XRootD client; None if it has none, or one of its own.
         has_signatures: whether its job file and environment contain signed addresses.
+        cache_counter: counts its reads at the cache behind its door; None if nothing is counted.
     """
 
     command: List[str]
@@ -58,6 +71,7 @@ class PreparedPayload(NamedTuple):
     recorder: Optional[RecorderPlugin]
     client_log: Optional[ClientLog]
     has_signatures: bool = False
+    cache_counter: "Optional[CacheCounter]" = None
 
 
 class PayloadPreparation:
@@ -112,7 +126,9 @@ class PayloadPreparation:
         door_url = context.job.door_url_of(self._spec)
         distant = context.distance.apply(self._spec, door_url, self._record.values)
         # Before files are staged, which fills the cache.
-        self._record.values.update(prepare_server_cache(context, self._spec, setup.env, self._name))
+        state = server_cache.prepare_server_cache(context, self._spec, setup.env, self._name)
+        cache_counter = self._prime_server_cache(setup)
+        self._record.values.update(state)
         spec = self._prepare_inputs(setup, distant)
         # Recorded addresses are the door's own, also where a proxy leads to it.
         self._probe_door(self._spec if spec is distant else spec)
@@ -122,7 +138,6 @@ class PayloadPreparation:
         context.signals.raise_if_stopped(self._record.phase)
         self._await_common_start()
         self._record.phase = "payload"
-        entry = os.path.join(context.locate_payload(spec), self._payload.entry)
         addresses = self._find_addresses(spec)
         opened = replace(spec, files=addresses.files)
         variables = {
@@ -135,16 +150,9 @@ class PayloadPreparation:
         )
         if client_log:
             variables.update(client_log.environment)
-        command = setup.build_command(self._payload.kind, entry, variables)
+        command, environment = self._compose_command(setup, spec, addresses, variables)
         if context.count:
             command = [*context.count.command, *command]
-        if addresses.are_signed:
-            os.chmod(self._folder, 0o700)  # other users of the node must not read the signatures
-        self._write_payload_job(opened)
-        write_root_settings(self._folder, (file.url for file in spec.files))
-        environment = {**setup.env, **variables}
-        for name in addresses.withheld:
-            environment.pop(name, None)
         return PreparedPayload(
             command,
             environment,
@@ -153,7 +161,46 @@ class PayloadPreparation:
             self._recorder,
             client_log,
             addresses.are_signed,
+            cache_counter,
         )
+
+    def _compose_command(
+        self,
+        setup: providers.SoftwareSetup,
+        spec: ExecutionSpec,
+        addresses: PayloadAddresses,
+        variables: Mapping[str, str],
+    ) -> Tuple[List[str], Dict[str, str]]:
+        """Write what the payload reads at its start; return its command and environment."""
+        entry = os.path.join(self._context.locate_payload(spec), self._payload.entry)
+        if addresses.are_signed:
+            os.chmod(self._folder, 0o700)  # other users of the node must not read the signatures
+        self._write_payload_job(replace(spec, files=addresses.files))
+        write_root_settings(self._folder, (file.url for file in spec.files))
+        environment = {**setup.env, **variables}
+        for name in addresses.withheld:
+            environment.pop(name, None)
+        return setup.build_command(self._payload.kind, entry, variables), environment
+
+    def _prime_server_cache(self, setup: providers.SoftwareSetup) -> "Optional[CacheCounter]":
+        """Read what the cache behind the door is to have; return a counter of what it has then."""
+        context = self._context
+        if not server_cache.is_controlled(context, self._spec):
+            return None
+        self._record.phase = "open"
+        if server_cache.needs_priming(self._spec):
+            # Without a proxy that adds a distance: the cache receives the same requests.
+            spec = replace(self._spec, kind=PRIME)
+            addresses = self._find_addresses(spec)
+            variables = {
+                **self._payload_environment(replace(spec, files=addresses.files)),
+                **self._library_environment(setup),
+                **addresses.environment,
+                "TREEHAMMER_RESULT": os.path.join(self._folder, "prime.json"),
+            }
+            command, environment = self._compose_command(setup, spec, addresses, variables)
+            server_cache.prime(context, spec, command, environment, self._folder, self._name)
+        return server_cache.begin_counting(self._spec)
 
     def _find_addresses(self, spec: ExecutionSpec) -> PayloadAddresses:
         """Find the addresses that the payload opens; clients of a load sign by themselves."""
@@ -340,7 +387,7 @@ class PayloadPreparation:
                 TREEHAMMER_LOAD_JOBS=str(load["jobs"]),
                 TREEHAMMER_LOAD_START_US=str(load["start_us"] or ""),
             )
-        if self._recorder is not None:
+        if self._recorder is not None and spec.kind != PRIME:
             env.update(self._recorder.environment)
         env.update(self._declared_environment(node_commands.format_axes(spec.variant)))
         if self._context.count:

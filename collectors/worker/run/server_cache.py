@@ -1,7 +1,8 @@
 """State of the cache behind a door before an execution (axis ``server_cache``).
 
 Files are removed from the cache before each execution with the axis.  A payload then reads some of
-them (``half``), or all (``warm``), before it measures.
+them (``half``), or all (``warm``), before it measures: one of a load by itself, any other started
+once more, as kind ``prime``.  The cache's counts before and after become values of the record.
 """
 
 from __future__ import annotations
@@ -9,14 +10,27 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Dict, List, Mapping
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
 from urllib.parse import unquote, urlsplit
 
-from ...job_spec import CHECKSUM, COLD, SERVER_CACHE_AXIS, ExecutionSpec, InputFile, ServerCache
+from ...job_spec import (
+    CHECKSUM,
+    COLD,
+    HALF,
+    PRIMED_SHARE,
+    SERVER_CACHE_AXIS,
+    ExecutionSpec,
+    InputFile,
+    ServerCache,
+)
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import local_path, read_file_end
+from .execution_record import read_payload_result
 from .job_context import JobContext
 from .node_commands import describe_failure, run_logged_command
+
+if TYPE_CHECKING:
+    from ...kit.treehammer_load.server.cache_counts import CacheCounter
 
 #: Kind of the failure of an eviction, in the class of the set-up.
 SERVER_CACHE = "server-cache"
@@ -26,6 +40,8 @@ EVICTION_S, _RETRY_S = 45.0, 0.5
 #: one that it does not have (XRootD 6).
 _IN_USE, _ABSENT = "file is in use", "file does not exist"
 _MAX_OUTPUT_BYTES = 4_000
+#: Seconds for the reads before an execution, if the payload has no limit.
+_PRIME_S = 600.0
 
 
 def prepare_server_cache(
@@ -58,6 +74,78 @@ def prepare_server_cache(
 
 def _describe(state: str, method: str) -> Dict[str, str]:
     return {"server_cache_state": state, "server_cache_method": method}
+
+
+def is_controlled(context: JobContext, spec: ExecutionSpec) -> bool:
+    """Return whether the worker brings about the state of a cache, and counts what is read.
+
+    The payload of a load test does so by itself.
+    """
+    return bool(
+        SERVER_CACHE_AXIS in spec.variant
+        and spec.server_cache
+        and spec.kind != CHECKSUM
+        and not context.job.load
+        and not context.count
+    )
+
+
+def needs_priming(spec: ExecutionSpec) -> bool:
+    """Return whether something is to be read before an execution, into a cache that was emptied."""
+    return spec.variant[SERVER_CACHE_AXIS] != COLD
+
+
+def prime(
+    context: JobContext,
+    spec: ExecutionSpec,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    folder: str,
+    name: str,
+) -> None:
+    """Let the payload read the first half of the entries, or all, before an execution.
+
+    Args:
+        context: state of the job.
+        spec: the execution.
+        command: starts the payload with kind ``prime``.
+        env: its environment.
+        folder: its work folder.
+        name: name of its log, ``NAME.prime``.
+
+    Raises:
+        ExecutionError: the payload failed, or does not know this kind.
+        OSError: the node cannot start it.
+    """
+    timeout_s = context.job.limits.wall_s or _PRIME_S
+    log = os.path.join(context.output, "logs", f"{name}.prime")
+    code = run_logged_command(
+        command, folder, env, log, timeout_s, lambda: context.signals.raise_if_stopped("open")
+    )
+    reported = read_payload_result(env["TREEHAMMER_RESULT"], {PRIMED_SHARE: {}})
+    if reported.failure:
+        raise ExecutionError(reported.failure)
+    state = spec.variant[SERVER_CACHE_AXIS]
+    reads = f"The reads before the payload, for {SERVER_CACHE_AXIS} = {state!r},"
+    if code != 0:
+        raise _fail(f"{reads} failed: it {describe_failure(code, timeout_s, log)}")
+    if reported.extras.get(PRIMED_SHARE) != (0.5 if state == HALF else 1.0):
+        raise _fail(
+            f"{reads} are not confirmed: payloads of the kit report them; another one must read them if "
+            f"TREEHAMMER_KIND is 'prime', and report the share of the entries as extra {PRIMED_SHARE!r}"
+        )
+
+
+def begin_counting(spec: ExecutionSpec) -> "Optional[CacheCounter]":
+    """Note the cache's counts before an execution; None if the job does not see them."""
+    cache = spec.server_cache
+    if cache is None or not cache.files:
+        return None
+    from ...kit.treehammer_load.server.cache_counts import CacheCounter
+
+    counter = CacheCounter({"files": cache.files}, {file.url: () for file in spec.files})
+    counter.begin(is_primed=needs_priming(spec))
+    return counter
 
 
 def _evict(

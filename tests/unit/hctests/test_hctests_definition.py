@@ -356,7 +356,10 @@ def test_missing_libraries_are_reported(write_test: WriteTest, keys: str, expect
     ("text", "expected"),
     [
         ('server_cache = ["hot"]', 'expected "cold", "half" or "warm"'),
-        ('server_cache = ["half"]', "'half' needs a payload that reads half of the files before"),
+        (
+            'server_cache = ["cold"]\ncache = ["cold"]\ndoor = ["a", "b"]\nbundle = ["door"]',
+            "warm for the others (server_cache empties caches: leave cache = 'warm')",
+        ),
         (
             'door = ["a", "b"]\nbundle = ["door"]\n[load]\nwrites = true',
             "'door' cannot be bundled in a load that writes or starts together",
@@ -370,9 +373,12 @@ def test_states_of_caches_and_doors_of_loads_are_checked(
     assert expected in only_problem(folder)
 
 
-def test_load_that_only_reads_bundles_doors(write_test: WriteTest) -> None:
-    text = 'server_cache = ["half"]\ndoor = ["a", "b"]\nbundle = ["door"]\n[load]\nstep_s = 1.0'
-    folder = write_test(f'[test]\nname = "mine"\npayload = "read.py"\n[matrix]\n{text}')
+@pytest.mark.parametrize("load", ["", "[load]\nstep_s = 1.0"])
+def test_reads_in_states_of_a_cache_bundle_doors(write_test: WriteTest, load: str) -> None:
+    text = f'server_cache = ["half"]\ndoor = ["a", "b"]\nbundle = ["door"]\n{load}'
+    # One pass counts, since each execution reads once.
+    test = '[test]\nname = "mine"\npayload = "read.py"\npasses = 1'
+    folder = write_test(f"{test}\n[matrix]\n{text}")
     assert load_definition(folder).bundles_doors
 
 

@@ -18,7 +18,7 @@ from ..pass_summary import (
     summarize_extras,
 )
 from ..payload_report import PayloadReport, check_equal_passes
-from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
+from ..payload_task import COMPILE, PRIME, RNTUPLE, PayloadError, PayloadTask
 from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
@@ -288,6 +288,9 @@ class DataFrameExecution:
         report.values["compile_wall_s"] = time.monotonic() - start
         report.phase = "passes"
         passes = FramePasses(root, task, columns)
+        if task.kind == PRIME:
+            report.extras.update(turn_server.prime_cache(passes, task))
+            return
         # Several threads read several clusters at once, so their loop cannot stop at an entry.
         pipes = turn_server.open_pipes() if task.threads == 1 else None
         if pipes:

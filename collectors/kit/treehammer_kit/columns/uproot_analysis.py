@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 from .. import turn_server
 from ..pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_extras
 from ..payload_report import PayloadReport, check_equal_passes
-from ..payload_task import COMPILE, PayloadError, PayloadTask
+from ..payload_task import COMPILE, PRIME, PayloadError, PayloadTask
 from ..read_passes import FileSurvey, check_same_branches
 from ..turn_server import TurnClock, TurnFigures
 from . import column_analysis
@@ -373,6 +373,9 @@ def run_uproot_task(
         return
     passes = UprootPasses(uproot, task, analysis, analyze)
     report.phase = "passes"
+    if task.kind == PRIME:
+        report.extras.update(turn_server.prime_cache(passes, task))
+        return
     pipes = turn_server.open_pipes()
     if pipes:
         done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)

@@ -300,16 +300,32 @@ class CacheCounter:
             self._listener.close()
         self._listener = None
 
-    def _summarize_infos(self, asked: int) -> Dict[str, float]:
-        infos = self._await_infos(self._before, complete=True)
+    def count_bytes(self) -> Dict[str, int]:
+        """Return the values of the catalogue since :meth:`begin`; empty if they are unknown."""
+        infos = self._await_infos(self._before, complete=True) if self._folder else None
         if infos is None:
             return {}
+        total = self._subtract_before(infos)
+        return {
+            "server_cache_stored_bytes": sum(info.counts.stored for info in self._before.values()),
+            "server_cache_asked_bytes": total.hit + total.missed + total.bypassed,
+            "server_cache_fetched_bytes": total.fetched,
+            "cache_block_kib": _find_block(infos) // 1024,
+        }
+
+    def _subtract_before(self, infos: Mapping[str, CacheInfo]) -> ReadCounts:
+        """Sum the counts of all files since :meth:`begin`."""
         total = ReadCounts()
         for path, info in infos.items():
             before = self._before.get(path)
             total = total.plus(info.counts).plus(before.counts if before else ReadCounts(), -1)
-        block = max(info.block for info in infos.values())
-        figures = _make_figures(total, block, asked)
+        return total
+
+    def _summarize_infos(self, asked: int) -> Dict[str, float]:
+        infos = self._await_infos(self._before, complete=True)
+        if infos is None:
+            return {}
+        figures = _make_figures(self._subtract_before(infos), _find_block(infos), asked)
         stored = sum(info.count_stored(self._chunks[path]) for path, info in self._before.items())
         requested = sum(size for pieces in self._chunks.values() for _, size in pieces)
         return {**figures, "stored_share": stored / max(requested, 1)}
@@ -377,6 +393,10 @@ class CacheCounter:
                 return closes
             last = len(closes)
             time.sleep(_POLL_S)
+
+
+def _find_block(infos: Mapping[str, CacheInfo]) -> int:
+    return max(info.block for info in infos.values())
 
 
 def _is_new(path: str, infos: Mapping[str, CacheInfo], before: Mapping[str, CacheInfo]) -> bool:

@@ -7,19 +7,28 @@ import os
 import shlex
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
-from job_factory import write_payload_job
+import uproot
+from job_factory import make_execution, make_job, write_payload_job
 from polling import wait_until
 from storage_alone import run_storage
 
+from treehammer import config
+from treehammer.collectors import worker_zipapp
+from treehammer.collectors.job_spec import ExecutionLimits, InputFile, ServerCache
 from treehammer.collectors.kit.treehammer_load.cached_reads import choose_blocks
 from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import StreamDecoder
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run import server_cache
+from treehammer.hctests import __file__ as hctests_file
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import (
@@ -28,6 +37,7 @@ from treehammer.testbed.components.xrootd_storage import (
     storage_folder,
 )
 
+READ_TREE = Path(hctests_file).parent / "ttree-read" / "read.py"
 BLOCK = 131_072
 #: Whole blocks: an origin rounds the end of a file up to pages of 4096 bytes.
 SIZE = 60 * BLOCK
@@ -129,8 +139,8 @@ def test_all_sides_count_the_same_bytes(
         # The cache opens its origin only when it needs it, and reports a close within seconds.
         if state == "cold":
             wait_until(lambda: origin.closes > closes, "the origin reports no close")
-        figures: dict[str, float] = json.loads((tmp_path / "result.json").read_text())["extras"]
-        return figures, origin.bytes - sent
+        result = json.loads((tmp_path / "result.json").read_text())
+        return {**result["extras"], **result["values"]}, origin.bytes - sent
 
     evict()
     cold, sent = read("cold", 0.3, 64)
@@ -171,3 +181,63 @@ def test_all_sides_count_the_same_bytes(
     # A server reads 128 KiB as two parts. The first requests the block, the second counts as hit.
     assert round((half["hit_mb"] + half["miss_mb"]) * 1e6) == SIZE
     assert half["hit_share"] == 0.75
+
+
+@pytest.mark.root
+def test_trees_are_read_in_the_state_of_the_cache(
+    cache: tuple[XrootdStorage, Door], origin: OriginCounter, tmp_path: Path
+) -> None:
+    """ROOT reads with an empty cache, and after it has read the first half of the entries."""
+    storage, door = cache
+    assert door.cache is not None
+    path = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "tree.root"
+    with uproot.recreate(path, compression=None) as file:
+        tree = file.mktree("events", {"x": np.float64, "y": np.float64})
+        for cluster in range(16):
+            tree.extend(dict.fromkeys("xy", np.full(4 * BLOCK // 8, float(cluster))))
+    size = path.stat().st_size
+    sent = origin.bytes
+    (tmp_path / "payload").mkdir()
+    (tmp_path / "payload" / "script").write_text(READ_TREE.read_text())
+    executions = [
+        make_execution(
+            position,
+            variant={"server_cache": state, "branches": 1.0, "cache_mb": 30, "cache": "warm"},
+            software=providers.prepare_software(
+                providers.parse_software_request("6.40.00"), config.load_settings().software_dir
+            ),
+            files=(InputFile("tree.root", f"{door.prefix}/tree.root", size, ""),),
+            tree="events",
+            passes=3,
+            server_cache=ServerCache(**door.cache.model_dump()),
+        )
+        for position, state in enumerate(("cold", "half"), 1)
+    ]
+    (tmp_path / "job.json").write_text(
+        make_job(*executions, limits=ExecutionLimits(120.0, 0)).to_json()
+    )
+    done = subprocess.run(
+        [sys.executable, worker_zipapp.build_worker(tmp_path / "worker.pyz"), "run", "job.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = sorted((tmp_path / "records").iterdir())
+    cold, half = (
+        cast(dict[str, Any], Measurement.from_json(record.read_text()).values) for record in records
+    )
+    assert (cold["passes_counted"], cold["cache_block_kib"]) == (1, 128)
+    assert (cold["server_cache_stored_bytes"], half["server_cache_state"]) == (0, "half")
+    # One block at either end of the halves, and those of the tree's own description.
+    edges = 4 * BLOCK
+    for values, stored in ((cold, 0), (half, size / 2)):
+        assert values["server_cache_stored_bytes"] == pytest.approx(stored, abs=edges)
+        assert values["server_cache_fetched_bytes"] == pytest.approx(size - stored, abs=edges)
+        assert values["bytes_read"] <= values["server_cache_asked_bytes"] <= size + edges
+    halves = half["server_cache_stored_bytes"] + half["server_cache_fetched_bytes"]
+    assert halves == cold["server_cache_fetched_bytes"]
+    wait_until(lambda: origin.bytes - sent >= 2 * halves, "the origin reports its reads")
+    assert origin.bytes - sent - 2 * halves < 2 * 4096  # it rounds the end of a file up

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cache_info import write_info
 from machine_requirements import skip_or_fail
 
 from treehammer import config, hctests
@@ -254,12 +255,13 @@ rm -f ".$1" ".$1.cinfo"
     [
         ("cold", "", ("cold", "evicted with evict.sh")),
         ("half", "refused", ("half", "evicted with evict.sh, then read by the payload")),
+        ("warm", "", "and report the share of the entries as extra 'primed_share'"),
         ("cold", "absent", ("cold", "evicted with evict.sh")),
         ("cold", "later", ("cold", "evicted with evict.sh")),
         ("cold", "broken", "ended with 3: permission denied (log: logs/1-1.evict)"),
     ],
 )
-def test_files_are_removed_from_the_cache_of_the_door(
+def test_caches_of_doors_are_emptied_primed_and_counted(
     bench: Any, make_spec: Any, tmp_path: Path, state: str, blocker: str, expected: Any
 ) -> None:
     folder = bench.folder / "cache"
@@ -275,9 +277,13 @@ def test_files_are_removed_from_the_cache_of_the_door(
         files=(InputFile("f", "root://127.0.0.1:1//data/f", 1, ""),),
         server_cache=cache,
     )
-    payload = """
+    write_info(bench.folder / "prime", [0], (0, 500, 0), block=2048)
+    write_info(bench.folder / "timed", [0, 2], (0, 500, 0), (100, 30, 5), block=2048)
+    payload = f"""
         #!/bin/sh
-        echo '{"format": 1, "values": {}, "extras": {}}' > "$TREEHAMMER_RESULT"
+        cp {bench.folder}/$TREEHAMMER_KIND {folder}/data/f.cinfo
+        [ $TREEHAMMER_KIND = timed ] || share='"primed_share": 0.5'
+        echo '{{"format": 1, "values": {{}}, "extras": {{'"$share"'}}}}' > "$TREEHAMMER_RESULT"
         """
     ran = bench.run(payload, spec, kind="executable")
     values = ran.records[0].values
@@ -291,7 +297,11 @@ def test_files_are_removed_from_the_cache_of_the_door(
         return
     assert values.get("failure_class") is None, values
     assert (values["server_cache_state"], values["server_cache_method"]) == expected
-    assert [path.name for path in (folder / "data").iterdir()] == ["other"]
+    assert sorted(path.name for path in (folder / "data").iterdir()) == ["f.cinfo", "other"]
+    counted = [values[f"server_cache_{name}_bytes"] for name in ("stored", "asked", "fetched")]
+    # Of the reads after a half alone: what was read before them is stored, and no part of them.
+    assert counted == ([2048, 135, 2053] if state == "half" else [0, 635, 4101])
+    assert values["cache_block_kib"] == 2
 
 
 #: Writes a recording as the plug-in of the XRootD client does, and its result.

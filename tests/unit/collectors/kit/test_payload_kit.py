@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_factory import write_payload_job
 
 from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareRequest
-from treehammer.collectors.kit.treehammer_kit import loop_libraries, pass_summary
+from treehammer.collectors.kit.treehammer_kit import loop_libraries, pass_summary, turn_server
 from treehammer.collectors.kit.treehammer_kit.columns import column_analysis
 from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import (
     ColumnAnalysis,
@@ -38,6 +39,7 @@ from treehammer.collectors.kit.treehammer_kit.pass_summary import (
     latency_percentile,
 )
 from treehammer.collectors.kit.treehammer_kit.payload_task import (
+    PRIME,
     PayloadError,
     PayloadTask,
     make_plain_url,
@@ -133,6 +135,33 @@ def test_paths_with_patterns_are_opened_as_they_are(tmp_path: Path) -> None:
     plain = make_plain_url(f"{tmp_path}/b[2]/plain.root")
     assert plain.endswith("/plain.root")
     assert Path(plain).read_text() == "here"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (
+            "half",
+            ["open_turns 0", "run_turn 0 4", "discard_turns", "open_turns 1", "discard_turns"],
+        ),
+        ("warm", ["run_pass"]),
+    ],
+)
+def test_half_of_each_file_or_all_is_read_before(
+    tmp_path: Path, state: str, expected: list[str]
+) -> None:
+    variant = {"server_cache": state, "cache_mb": 30, "threads": 4}
+    write_payload_job(tmp_path, "a", "b", kind=PRIME, variant=variant, passes=3)
+    task = PayloadTask.read(str(tmp_path / "job.json"), "")
+    # A TTreeCache would read ahead, and several threads would read any half.
+    assert (task.cache_bytes, task.threads) == ((0, 1) if state == "half" else (30_000_000, 4))
+    assert task.passes == 1
+    reader = MagicMock()
+    reader.open_turns.side_effect = [7, 0]
+    share = turn_server.prime_cache(reader, task)
+    calls = [" ".join(map(str, (call[0], *call.args))) for call in reader.method_calls]
+    assert calls == expected
+    assert share == {"primed_share": 0.5 if state == "half" else 1}
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import itertools
 import json
 import os
 import socket
-import struct
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cache_info import write_info
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,24 +159,6 @@ REAL_INFO = bytes.fromhex(
 )
 
 
-def write_info(
-    path: Path,
-    stored: list[int],
-    *accesses: tuple[int, int, int],
-    block: int = 1000,
-    size: int = 9500,
-    detached: int = 7,
-) -> None:
-    """Write a ``.cinfo`` with stored blocks and accesses (bytes hit, missed, bypassed)."""
-    store = struct.pack("<qqqqqIi", block, size, 5, 0, len(accesses), 2, len(accesses))
-    bits = sum(1 << number for number in stored).to_bytes(((size - 1) // block + 8) // 8, "little")
-    rows = [struct.pack("<qqiiiiqqq", 6, detached, 1, 1, 0, 0, *counts) for counts in accesses]
-    body = bits + b"".join(rows)
-    checksums = [struct.pack("<I", compute_crc32c(part)) for part in (store, body)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack("<i", 4) + store + checksums[0] + body + checksums[1])
-
-
 def test_real_cache_info_is_parsed() -> None:
     info = parse_cache_info(REAL_INFO)
     assert (info.block, info.size, info.accesses, info.is_open) == (131072, 25_000_000, 1, True)
@@ -273,6 +255,12 @@ def test_counts_are_those_since_the_begin(tmp_path: Path, monkeypatch: Any) -> N
             "stored_share": 0.5,
         }
     )
+    assert counter.count_bytes() == {
+        "server_cache_stored_bytes": 1000,
+        "server_cache_asked_bytes": 142,
+        "server_cache_fetched_bytes": 1505,
+        "cache_block_kib": 0,
+    }
 
 
 def test_file_that_stays_open_has_no_counts(
