@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from treehammer.testbed.lifecycle import WorkspaceState
 
 DEFAULT_SITES = 4
+_DIRECTIVE_PATTERN = re.compile(r"[a-z]+\.[A-Za-z_]+")
 _CHANNEL_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,19}=[a-z0-9-]+")
 
 STATUS_COLUMNS = (
@@ -300,6 +301,40 @@ def restart(settings: Settings, site: str, door: str, name: str) -> None:
 
 
 @testbed.command()
+@click.argument("site")
+@click.argument("door")
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--reset", is_flag=True, help="Return to the settings that the testbed began with.")
+@testbed_name_option
+@click.pass_obj
+def configure(
+    settings: Settings, site: str, door: str, changes: tuple[str, ...], reset: bool, name: str
+) -> None:
+    """Restart the server of a site's DOOR with other settings.
+
+    NAME is a directive of XRootD's configuration; the VALUE replaces all lines of it. Jobs continue.
+    A server that does not start returns to its settings.
+
+    \b
+    Example: treehammer testbed configure SITE_A cache pfc.blocksize=1m
+             treehammer testbed configure SITE_A cache --reset
+    """
+    from treehammer.testbed.faults import configure_server
+
+    if bool(changes) == reset:
+        raise ConfigError(
+            "name either settings or --reset",
+            where="testbed configure",
+            hint="Such as pfc.blocksize=1m.",
+        )
+    directives = parse_directives(changes)
+    box = _load_running_testbed(name, settings)
+    changed = configure_server(box, site, door, directives, _print_progress)
+    for directive, (before, after) in changed.items():
+        click.echo(f"{site}, door {door}: {directive} {before or '–'} -> {after or '–'}")
+
+
+@testbed.command()
 @testbed_name_option
 @click.pass_obj
 def down(settings: Settings, name: str) -> None:
@@ -408,6 +443,25 @@ def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
             )
         channels[door] = suite
     return tuple(channels.items())
+
+
+def parse_directives(texts: Sequence[str]) -> dict[str, str]:
+    """Parse directives of a server and their values from NAME=VALUE.
+
+    Raises:
+        ConfigError: one is malformed, or named twice.
+    """
+    directives: dict[str, str] = {}
+    for text in texts:
+        directive, _, value = (part.strip() for part in text.partition("="))
+        if not _DIRECTIVE_PATTERN.fullmatch(directive) or not value or not value.isprintable():
+            raise ConfigError(
+                f"{text!r} is not NAME=VALUE", where="NAME=VALUE", hint="Such as pfc.blocksize=1m."
+            )
+        if directive in directives:
+            raise ConfigError(f"{directive} is given twice", where="NAME=VALUE")
+        directives[directive] = value
+    return directives
 
 
 def _print_progress(text: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -241,6 +242,87 @@ def upgrade_server(
             raise
         _record_version(box, site, door, xrootd_storage.read_version(programs))
     return before, _query_version(doors[door])
+
+
+def configure_server(
+    box: Workspace, site: str, door: str, settings: Mapping[str, str], say: ProgressCallback
+) -> dict[str, tuple[str, str]]:
+    """Restart the server behind a site's door with other values of directives.
+
+    The first change keeps the configuration of ``up`` beside the file; without settings it returns.
+
+    Args:
+        box: a running testbed.
+        site: one of its sites.
+        door: one of the site's doors.
+        settings: directive, e.g. ``pfc.blocksize`` -> its value, which replaces all others.
+        say: receives progress.
+
+    Returns:
+        Directives that changed -> values before and after; '' where a directive is absent.
+
+    Raises:
+        ConfigError: the site or the door is unknown.
+        NothingToDoError: nothing would change.
+        TestbedError: the server does not start with these values; it runs with the ones before.
+    """
+    doors = _list_doors(box, site)
+    _check_name(door, doors, "DOOR")
+    with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        path = _find_servers(box, site, door)[-1].spec.folder / "xrootd.cfg"
+        original = path.with_suffix(".cfg.original")
+        before = path.read_text()
+        first = original.read_text() if original.exists() else before
+        after = _replace_directives(before, settings) if settings else first
+        changes = _compare_directives(before, after)
+        if not changes:
+            raise NothingToDoError(f"{site}: the server of door {door} has these settings already")
+        if not original.exists():
+            shutil.copy2(path, original)
+        say(f"restarting the server of {site}, door {door}: {path}")
+        # The content is replaced, and so keeps its owner.
+        path.write_text(after)
+        try:
+            _restart_servers(box, site, doors[door])
+        except TestbedError as error:
+            path.write_text(before)
+            _restart_servers(box, site, doors[door])
+            raise TestbedError(
+                f"the server does not start with {_format_settings(settings)}; the settings before are back",
+                where=f"{site}, door {door}",
+                hint="Its log has the reason: treehammer testbed logs.",
+            ) from error
+        if not settings:
+            original.unlink()
+    return changes
+
+
+def _format_settings(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _replace_directives(text: str, settings: Mapping[str, str]) -> str:
+    """Remove all lines of some directives of a server's configuration, and append their values."""
+    lines = [line for line in text.splitlines() if line.partition(" ")[0] not in settings]
+    return "\n".join([*lines, *(f"{name} {value}" for name, value in settings.items())]) + "\n"
+
+
+def _compare_directives(before: str, after: str) -> dict[str, tuple[str, str]]:
+    """Compare the directives of two configurations; return those that differ, with both values."""
+    values = [_read_directives(text) for text in (before, after)]
+    names = sorted({*values[0], *values[1]})
+    pairs = {name: (values[0].get(name, ""), values[1].get(name, "")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _read_directives(text: str) -> dict[str, str]:
+    """Read the directives outside of conditions; those of several lines are joined."""
+    directives: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if words and not line.startswith(("#", " ")):
+            directives.setdefault(words[0], []).append(" ".join(words[1:]))
+    return {name: "; ".join(values) for name, values in directives.items()}
 
 
 def set_distance(

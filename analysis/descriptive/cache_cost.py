@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from treehammer.analysis.descriptive.cache_reads import (
-    CACHE_BLOCK,
     COUNTS,
     RATE,
     SECONDS,
@@ -350,12 +349,11 @@ def _describe_cache(read: CacheRead, references: Sequence[CacheRead]) -> tuple[s
     """Describe a cache by its release, door, size of block and origin; the direct door by its release."""
     if not read.state:
         return DIRECT, read.release
-    block = read.metrics.get(CACHE_BLOCK)
     origin = read.origin or next((reference.release for reference in references), "")
     return (
         read.release,
         read.door,
-        f"blocks of {block:g} KiB" if block else "",
+        f"blocks of {read.cache_block_kib} KiB" if read.cache_block_kib else "",
         f"origin {origin}" if origin else "",
     )
 

@@ -20,13 +20,18 @@ SECONDS, RATE = "extra_total_s", "extra_achieved_mb_per_s"
 #: The cache's counts: bytes fetched from the origin for each byte asked, the share of bytes that it
 #: calls hits, which may be on their way, and the share that it held before.
 COUNTS = ("extra_fetch_ratio", "extra_hit_share", "extra_stored_share")
-#: The cache's own size of block, pfc.blocksize.
-CACHE_BLOCK = "extra_cache_block_kib"
-METRICS = (SECONDS, RATE, *COUNTS, CACHE_BLOCK)
+METRICS = (SECONDS, RATE, *COUNTS)
 #: Columns that tell executions apart.
 COLUMNS = (
     *("job_id", "round", "position", "site", "storage_site", "dataset"),
-    *("door", "server_version", "server_cache_state", "origin_version", "variant"),
+    *(
+        "door",
+        "server_version",
+        "server_cache_state",
+        "origin_version",
+        "cache_block_kib",
+        "variant",
+    ),
 )
 #: Reads of whole files by the protocol's copy program.
 WHOLE_COPY = "whole copy"
@@ -48,6 +53,7 @@ class CacheRead(NamedTuple):
         read: share of the file that was asked, in per cent, or :data:`WHOLE_COPY`.
         block_kib: block of the client.
         metrics: those of :data:`METRICS` that were recorded.
+        cache_block_kib: block of the cache, ``pfc.blocksize``; None if unknown.
     """
 
     job: str
@@ -62,6 +68,7 @@ class CacheRead(NamedTuple):
     read: str
     block_kib: float
     metrics: Mapping[str, float]
+    cache_block_kib: int | None = None
 
     @property
     def pair_key(self) -> tuple[Any, ...]:
@@ -108,6 +115,7 @@ def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) 
         read,
         block,
         recorded,
+        columns["cache_block_kib"],
     )
 
 

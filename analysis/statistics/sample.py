@@ -57,6 +57,7 @@ CONTEXT_AXES: Mapping[str, str] = {
     "dataset": "dataset",
     "server_version": "server_version",
     "origin_version": "origin_version",
+    "cache_block_kib": "cache_block_kib",
     "architecture": "architecture",
     COMMIT_AXIS: "commit",
 }
@@ -106,6 +107,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "content_hash",
     "dirty",
     "plausible",
+    "cache_block_kib",
     "loop_cpu_s",
     "passes_counted",
 )
@@ -158,6 +160,7 @@ class Sample:
     storage_site: str = ""
     server_version: str = ""
     origin_version: str = ""
+    cache_block_kib: int | None = None
     architecture: str = ""
     machine: str = ""
     headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
@@ -185,6 +188,7 @@ class Sample:
             round=row["round"],
             instrument_version=row["instrument_version"],
             dirty=bool(row["dirty"]),
+            cache_block_kib=row.get("cache_block_kib"),
             plausible=bool(row["plausible"]),
             loop_cpu_s=_sum_pass_cpu(row),
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),

@@ -21,11 +21,12 @@ from storage_alone import run_storage
 
 from treehammer import config
 from treehammer.analysis.alarms.alarm_watch import REGRESSION
+from treehammer.collectors.kit.treehammer_load.server.cache_counts import parse_cache_info
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import RawSpec
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, TestbedError
 from treehammer.patrol import patrol_service
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import open_patrol
@@ -38,12 +39,16 @@ from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
-from treehammer.testbed import network
+from treehammer.testbed import faults, network
 from treehammer.testbed.components import site_list, xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
-from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.components.xrootd_storage import (
+    DATASET_FOLDER,
+    XrootdStorage,
+    storage_folder,
+)
 from treehammer.testbed.debian_packages import SUITE
-from treehammer.testbed.faults import restart_server, set_distance, upgrade_server
+from treehammer.testbed.faults import configure_server, restart_server, set_distance, upgrade_server
 from treehammer.testbed.lifecycle import RunningDaemon, read_state
 
 OLD_SUITE, OLD, NEW = "bookworm", "XRootD v5.5.3", "XRootD v5.8.1"
@@ -154,6 +159,45 @@ def test_restarted_server_reads_its_configuration_again(storage: XrootdStorage) 
     wait_until(lambda: "req=stat" in log.read_text(errors="replace"), "it is traced")
     with pytest.raises(ConfigError, match="has no 'https'"):
         restart_server(storage.box, "SITE_A", "https", print)
+
+
+def test_server_is_configured_and_reset(
+    storage: XrootdStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Files that a cache stores anew have the size of block that was set."""
+    configuration = storage.box.folder / "xrootd" / "SITE_A-cache" / "xrootd.cfg"
+    original = configuration.read_text()
+    (door,) = [door for door in storage.doors("SITE_A") if door.name == "cache"]
+    assert door.cache is not None
+
+    changed = configure_server(
+        storage.box, "SITE_A", "cache", {"pfc.blocksize": "1m", "pfc.ram": "2g"}, print
+    )
+
+    assert changed == {"pfc.blocksize": ("128k", "1m"), "pfc.ram": ("1g", "2g")}
+    assert "pfc.blocksize 128k" not in configuration.read_text()
+    path = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "block"
+    path.write_bytes(b"x")
+    path.chmod(0o644)
+    xrdcp = str(storage.programs / "xrdcp")
+    copy = [xrdcp, "-s", f"{door.prefix}/block", str(tmp_path / "copy")]
+    subprocess.run(copy, check=True, timeout=30)
+    info = Path(f"{door.cache.files}{DATASET_FOLDER}/block.cinfo")
+    wait_until(info.exists, "the cache describes the file")
+    assert parse_cache_info(info.read_bytes()).block == 1 << 20
+    with pytest.raises(NothingToDoError, match="has these settings already"):
+        configure_server(storage.box, "SITE_A", "cache", {"pfc.blocksize": "1m"}, print)
+
+    monkeypatch.setattr(faults, "TIMEOUT_S", 2.0)
+    with pytest.raises(TestbedError, match=r"does not start with pfc.blocksize=1x; the settings"):
+        configure_server(storage.box, "SITE_A", "cache", {"pfc.blocksize": "1x"}, print)
+    assert "pfc.blocksize 1m" in configuration.read_text()
+    assert identify_server(door.prefix).version
+
+    assert set(configure_server(storage.box, "SITE_A", "cache", {}, print)) == set(changed)
+    assert configuration.read_text() == original
+    with pytest.raises(NothingToDoError, match="has these settings already"):
+        configure_server(storage.box, "SITE_A", "cache", {}, print)
 
 
 def read_daemons(storage: XrootdStorage) -> Sequence[RunningDaemon]:

@@ -21,7 +21,6 @@ from treehammer.analysis.descriptive.cache_cost import (
     average_cells,
 )
 from treehammer.analysis.descriptive.cache_reads import (
-    CACHE_BLOCK,
     RATE,
     SECONDS,
     WHOLE_COPY,
@@ -42,6 +41,7 @@ COLUMNS = {
     "server_version": "XRootD v6.2.0",
     "server_cache_state": "cold",
     "origin_version": None,
+    "cache_block_kib": 128,
     "variant": json.dumps({"pattern": "sparse", "fraction": 0.3, "block_kib": 64, "clients": 2}),
 }
 
@@ -161,7 +161,7 @@ def test_costs_refer_to_one_direct_door() -> None:
     ("changes", "labels"),
     [
         (
-            {"metrics": {SECONDS: 1.0, CACHE_BLOCK: 1024.0}},
+            {"cache_block_kib": 1024},
             ["blocks of 64 KiB", "blocks of 1024 KiB"],
         ),
         ({"origin": "X v5.9.0"}, ["origin X v5.8.1", "origin X v5.9.0"]),
@@ -171,8 +171,7 @@ def test_costs_refer_to_one_direct_door() -> None:
 def test_differing_caches_of_one_release_are_apart(
     changes: dict[str, Any], labels: list[str]
 ) -> None:
-    cache = make_read("cache", "X v6.2.0", "warm", 2.0, origin="X v5.8.1")
-    cache = cache._replace(metrics={**cache.metrics, CACHE_BLOCK: 64.0})
+    cache = make_read("cache", "X v6.2.0", "warm", 2.0, origin="X v5.8.1", cache_block_kib=64)
     comparison = CacheComparison([cache, cache, cache._replace(**changes)])
     assert {*comparison.releases} == {f"X v6.2.0 ({label})" for label in labels}
     assert CacheComparison([cache, cache]).releases == ["X v6.2.0"]

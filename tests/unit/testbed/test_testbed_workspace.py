@@ -167,6 +167,22 @@ def test_commands_without_testbed(boxes: Path, command: str) -> None:
     assert not boxes.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("SITE_A cache", "name either settings or --reset"),
+        ("SITE_A cache pfc.blocksize=1m --reset", "name either settings or --reset"),
+        ("SITE_A cache pfc.blocksize", "'pfc.blocksize' is not NAME=VALUE"),
+        ("SITE_A cache blocksize=1m", "'blocksize=1m' is not NAME=VALUE"),
+        ("SITE_A cache pfc.ram=1g pfc.ram=2g", "pfc.ram is given twice"),
+    ],
+)
+def test_settings_of_servers_are_checked(boxes: Path, words: str, expected: str) -> None:
+    result = run(boxes, "configure", *words.split())
+    assert isinstance(result.exception, ConfigError)
+    assert expected in str(result.exception)
+
+
 def test_channels_are_part_of_the_state(boxes: Path) -> None:
     channels = (("stable", "bookworm"), ("testing", "sid"))
     assert cli.parse_channels(["stable=bookworm", "testing=sid"]) == channels
