@@ -288,7 +288,8 @@ def configure_server(
             path.write_text(before)
             _restart_servers(box, site, doors[door])
             raise TestbedError(
-                f"the server does not start with {_format_settings(settings)}; the settings before are back",
+                f"the server does not start with {_format_settings(settings) or 'its first settings'}; "
+                "the settings before are back",
                 where=f"{site}, door {door}",
                 hint="Its log has the reason: treehammer testbed logs.",
             ) from error
