@@ -292,6 +292,7 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
     assert rows[1]["ceilings"]["bytes_per_day"] == 10_000_000_000_000
     assert rows == [
         row
+        | {"door_netem": row["door_netem"] == "True"}
         | {
             key: json.loads(row[key]) if row[key] else None
             for key in (
