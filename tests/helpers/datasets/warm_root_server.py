@@ -22,18 +22,58 @@ from treehammer_kit.payload_task import RNTUPLE, TTREE, PayloadTask
 MAX_REQUEST_BYTES = 1_000_000
 TIME_LIMIT_S = 300
 
+#: Has the JIT emit what any event loop of RDataFrame needs, with the types of the tests' columns.
+WARM_UP_FRAME = """
+void treehammer_warm_up_frame(const std::string &path)
+{
+   treehammer::TheAnalysis() = [](treehammer::FramePass &pass) {
+      auto kept = pass.frame.Filter([](const int &value) { return value > 0; }, {"n"});
+      pass.Keep(kept);
+      pass.Book(kept.Histo1D<int>({"n", "", 10, 0., 10.}, "n"));
+      pass.Book(kept.Histo1D<float>({"scalar", "", 10, 0., 10.}, "scalar"));
+      pass.Book(kept.Histo1D<ROOT::RVec<float>>({"floats", "", 10, 0., 10.}, "floats"));
+   };
+   treehammer::FrameReader reader;
+   reader.Open("warm", {path});
+   reader.Columns();
+   reader.Prepare();
+   reader.Run();
+   for (std::size_t index = 0; index < reader.current->Size(); ++index)
+      reader.current->Bins(index);
+   reader.Close();
+   treehammer::TheAnalysis() = nullptr;
+}
+"""
+
 
 def warm_up_payloads() -> None:
     """Load ROOT and compile what any payload needs."""
     root, _ = root_engine.load_root()
     for format_name in (TTREE, RNTUPLE):
         task = PayloadTask(
-            "timed", "events", [""], [""], 1, 1, 1.0, 1_000_000, 1.0, {}, ".", format_name
+            kind="timed",
+            tree="events",
+            urls=[""],
+            adler32s=[""],
+            passes=1,
+            seed=1,
+            branches=1.0,
+            cache_bytes=1_000_000,
+            events=1.0,
+            settings={},
+            folder=".",
+            format=format_name,
         )
         root_engine.warm_up(root, task, root_engine.select_reader(root, task))
     root_engine.compile_header(root, "checksum.hpp")
     root_engine.compile_header(root, "ntuple_checksum.hpp")
     root_engine.compile_header(root, "columns/dataframe.hpp")
+    root.gInterpreter.Declare(WARM_UP_FRAME)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "warm.root")
+        for write in (root.treehammer.WriteWarmUpNTuple, root.treehammer.WriteWarmUpFile):
+            write(path, "warm")
+            root.treehammer_warm_up_frame(path)
 
 
 def warm_up_datasets(scripts: str) -> None:
