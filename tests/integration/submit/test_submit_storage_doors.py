@@ -340,14 +340,20 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     assert rows["root", "staged"]["access_rate_hz_ratio"] > 0
 
 
-def test_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
-    replica = site_list.replica_path(grid.box, DISTANT, "tiny", "tiny.root")
-    before = replica.read_bytes()
+def test_bad_replica_is_never_staged(grid: Grid, tmp_path: Path) -> None:
+    """The payload, which would succeed, does not start."""
+    user = GridUser(tmp_path, grid)
+    doors = sites_file.read_sites_file(grid.sites_file).sites[DISTANT].doors
+    user.write_sites_file(**{DISTANT: {"doors": doors}})
+    place_raw_files(user, 100_000)
+    user.set_payload(":")
+    replica = next(site_list.replica_path(grid.box, DISTANT, "streams", "x").parent.glob("*.bin"))
     replica_files.corrupt_file(replica)
-    try:
-        rows = measured(settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root")
-    finally:
-        replica.write_bytes(before)
-    staged = rows["root", "staged"]
-    assert (staged["failure_class"], staged["failure_kind"]) == ("stage-in", "checksum")
-    assert staged["access_rate_hz"] is None
+    user.submit_campaign(
+        *("--sites", DISTANT, "--wait", "-P", "door=http", "-P", "access=staged"),
+        *("-S", "dataset=streams", "-S", "repeats=1"),
+    )
+    rows = user.read_measurements("failure_kind", "payload_wall_s")
+    failures = [(row["failure_class"], row["failure_kind"]) for row in rows]
+    assert failures == [("stage-in", "checksum")] * 2
+    assert {row["payload_wall_s"] for row in rows} == {None}
