@@ -154,9 +154,11 @@ class LocalBatch(BatchSystem):
     def __init__(self, spool_dir: Path, slots: int = 1) -> None:
         self.root, self.slots = spool_dir.absolute(), slots
         self.jobs = self.root / "jobs"
-        self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
+        # In a folder of its own: the runner wakes whenever a file beside the lock is touched.
+        self.runner_lock, self.runner_log = self.root / "runner/lock", self.root / "runner.log"
         try:
-            self.jobs.mkdir(parents=True, exist_ok=True)
+            for folder in (self.jobs, self.runner_lock.parent):
+                folder.mkdir(parents=True, exist_ok=True)
             # Two processes must not turn on the write-ahead log at once.
             with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
                 connection.executescript(_SCHEMA)

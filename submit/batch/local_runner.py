@@ -148,7 +148,8 @@ class QueueRunner:
         with StopSignals() as signals, self.queue.transaction() as connection:
             # While a connection is open, its files exist, for which a full disk would have no room.
             connection.execute("SELECT 1 FROM job").fetchone()
-            _signal_changes(self.queue.root)
+            # Not of the folder with the rows: as root, SQLite sets the owner of its log on each use.
+            _signal_changes(self.queue.runner_lock.parent)
             while not signals.stopped_by and self.has_queue(lock):
                 succeeded = [self.try_step(step) for step in steps]
                 if not all(succeeded):

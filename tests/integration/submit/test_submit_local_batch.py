@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from local_user import LocalUser
 from spool_harness import SpoolHarness, is_alive
@@ -31,6 +32,21 @@ def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness)
     spool.wait_for_status(lambda: not spool.runner_pids())
     second = spool.make_batch().submit("c2", [spool.describe_job("b")])
     assert spool.wait_until_final(list(second.values())) == [JobState.DONE]
+
+
+def test_runner_sleeps_while_a_job_runs(spool: SpoolHarness) -> None:
+    """It once kept a core busy beside the measurements: its own reading of the queue woke it."""
+    batch = spool.make_batch()
+    ids = batch.submit("c1", [spool.describe_job("long", 600)])
+    spool.wait_for_status(lambda: bool(spool.job_times(ids["long"])))
+    (runner,) = map(psutil.Process, spool.runner_pids())
+
+    def count_sleeps() -> int:
+        return int(runner.num_ctx_switches().voluntary)
+
+    before = count_sleeps()
+    spool.wait_for_status(lambda: count_sleeps() >= before + 5)
+    batch.cancel(ids.values())
 
 
 def test_cancel_ends_all_processes(spool: SpoolHarness) -> None:
@@ -143,7 +159,7 @@ def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
 def test_submitter_killed_before_storing(local_user: LocalUser, function: str) -> None:
     submit_and_die(local_user, function)
     assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
-    assert not any(local_user.settings.spool_dir.glob("*/*"))
+    assert not any(local_user.settings.spool_dir.glob("jobs/*"))
 
 
 def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None:
