@@ -52,6 +52,9 @@ CANCEL_REASON = "treehammer cancel"
 CANCELLED_REASON = "cancelled"
 #: Reason of an eviction whose event gives none.
 EVICTED_BY_NODE = "evicted by its node"
+_NO_REASON = "no event gives a reason"
+#: Reasons of an end that do not explain what happened to the job later.
+_UNEXPLAINED = ("", EVICTED_BY_NODE, f"evicted: {_NO_REASON}")
 #: Events of a job that are no further apart have one cause.
 _SAME_CAUSE_US = 60_000_000
 #: Time without an event after which the schedd is asked about an open job, and until it is asked again.
@@ -470,7 +473,7 @@ class JobEvents:
             self._apply_contact(ad)
         elif status == IDLE_STATUS and self.last_start and self.is_running:
             reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
-            values = {"Reason": reason or "no event gives a reason"}
+            values = {"Reason": reason or _NO_REASON}
             self._apply_values(EventType.EVICTED, entered, values)
 
     def _apply_start(self, ad: ClassAdValues) -> None:
@@ -551,7 +554,7 @@ class JobEvents:
         by_whom = f"removed from the queue: {self.removal_reason or 'no reason given'}"
         if held:
             return held[0], f"{held[1]}; {by_whom}"
-        if last is not None and last.failure_class and last.reason not in ("", EVICTED_BY_NODE):
+        if last is not None and last.failure_class and last.reason not in _UNEXPLAINED:
             return last.failure_class, f"{last.reason}; {by_whom}"
         return "lost", by_whom
 

@@ -154,6 +154,16 @@ def test_ad_shows_last_start_unless_it_is_only_matched() -> None:
     assert numbers(unlogged, 1, 2, "3") == [1, 3]
 
 
+def test_removal_after_an_unexplained_eviction_is_the_explanation() -> None:
+    """The schedd was asked between the end of a start and the removal of the job."""
+    job = JobEvents()
+    job.apply_ad({"JobStatus": 1, "NumShadowStarts": 1})
+    job.apply_ad({"JobStatus": 3, "NumShadowStarts": 1, "RemoveReason": "due to disabled retries"})
+    (attempt,) = status_of(job).attempts
+    assert attempt.failure_class == "lost"
+    assert attempt.reason == "removed from the queue: due to disabled retries"
+
+
 def test_late_event_of_earlier_start_keeps_later_one() -> None:
     seen = apply_events(event(EXECUTE, 30, 2), event(EXECUTE, 10, 1))
     assert [number for number, start in seen.starts.items() if start.is_open] == [2, 1]
