@@ -227,6 +227,8 @@ class LocalBatch(BatchSystem):
             return
         module, root = f"{__package__}.local_runner", str(self.root)
         try:
+            # A runner of release 0.2 leaves without it, and this one takes its jobs over.
+            (self.root / "runner.lock").unlink(missing_ok=True)
             with hold_lock(self.runner_lock) as lock, self.runner_log.open("ab") as log:
                 # It inherits the lock, and Ctrl-C does not reach its session.
                 subprocess.run(

@@ -35,8 +35,12 @@ def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness)
 
 
 def test_runner_sleeps_while_a_job_runs(spool: SpoolHarness) -> None:
-    """It once kept a core busy beside the measurements: its own reading of the queue woke it."""
+    """It once kept a core busy beside the measurements: its own reading of the queue woke it.
+
+    A runner of release 0.2, which has another lock, is asked to leave.
+    """
     batch = spool.make_batch()
+    (batch.root / "runner.lock").touch()
     ids = batch.submit("c1", [spool.describe_job("long", 600)])
     spool.wait_for_status(lambda: bool(spool.job_times(ids["long"])))
     (runner,) = map(psutil.Process, spool.runner_pids())
@@ -46,6 +50,7 @@ def test_runner_sleeps_while_a_job_runs(spool: SpoolHarness) -> None:
 
     before = count_sleeps()
     spool.wait_for_status(lambda: count_sleeps() >= before + 5)
+    assert not (batch.root / "runner.lock").exists()
     batch.cancel(ids.values())
 
 
