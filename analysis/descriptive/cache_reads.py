@@ -126,7 +126,7 @@ def list_setups(reads: Iterable[CacheRead]) -> list[str]:
 
 
 def shorten_setups(setups: Sequence[str]) -> dict[str, str]:
-    """Shorten setups to what distinguishes them, beside site and dataset."""
+    """Shorten setups to site, dataset and the parts that differ."""
     parts = [setup.split("; ") for setup in setups]
     common = (
         set.intersection(*map(set, parts)) if len(parts) > 1 else set(parts[0]) if parts else set()
