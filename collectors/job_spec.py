@@ -69,6 +69,10 @@ JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
 #: succeed.  (EX_TEMPFAIL of sysexits.h.)
 RETRY_EXIT_CODE = 75
 
+#: Exit code of a worker that cannot run on the node, for a reason in its last line: it lacks Python, or
+#: a folder to write to.  (EX_CONFIG of sysexits.h.)
+NODE_EXIT_CODE = 78
+
 Scalar = Union[str, int, float, bool]
 
 

@@ -29,15 +29,23 @@ _PACKED_MODULES = (
 )
 _KIT_FOLDER = "kit"
 _PACKED_FOLDERS = ("record", "software", "worker", _KIT_FOLDER)
-_MAIN = f'''"""Start the worker."""
+#: Entry of the archive, which any Python since 2.6 can read: those before 3.9 look for a newer one.
+_MAIN = f'''"""Start the worker, if need be with another Python."""
 
+import os
 import sys
+
+if sys.version_info < (3, 9):
+    os.execv("/bin/sh", ["/bin/sh"] + sys.argv)
 
 from {NODE_PACKAGE}.worker.__main__ import main
 
 sys.exit(main())
 '''
-_SHEBANG = b"#!/usr/bin/env python3\n"
+#: Shell script before the archive, which looks for a Python.
+_START_SCRIPT = Path(__file__).with_name("worker_start.sh")
+#: Variable with interpreters and folders of views that the script tries first.
+PYTHONS_VARIABLE = "TREEHAMMER_PYTHONS"
 #: Earliest timestamp of a ZIP archive: only the contents determine the bytes.
 _FIXED_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 #: Flags of bytecode that is loaded without a look at its source (PEP 552).
@@ -61,7 +69,7 @@ def build_worker(target: Path, *, bytecode: bool = False) -> Path:
     temporary = target.with_name(f".{target.name}.new")
     try:
         with temporary.open("wb") as stream:
-            stream.write(_SHEBANG)
+            stream.write(_START_SCRIPT.read_bytes())
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
                 _add_entry(archive, "__main__.py", _MAIN.encode())
                 for path in _list_sources():

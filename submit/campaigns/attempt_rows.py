@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
+from treehammer.collectors.job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
@@ -24,6 +24,9 @@ from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobSta
 REJECTED_FOLDER = "rejected-records"
 #: Size limit in bytes; the worker writes no larger record.
 MAX_RECORD_BYTES = 16_000_000
+#: Exit codes of a worker that cannot run on its node; a shell ends with the latter two where it cannot
+#: start the program of a site's own template.
+_NODE_EXIT_CODES = (NODE_EXIT_CODE, 126, 127)
 #: Characters of the worker's error output in the message of a lost attempt.
 MESSAGE_TAIL_CHARS = 500
 _MAX_ERROR_BYTES = 10_000
@@ -225,6 +228,8 @@ def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, s
     stopped_by = _stop_signal(sandbox)
     if attempt.exit_code == RETRY_EXIT_CODE:
         default_class = "upload"
+    elif attempt.exit_code in _NODE_EXIT_CODES:
+        default_class = "software-setup"
     elif stopped_by and attempt.state is JobState.DONE:
         default_class = "evicted"
     else:

@@ -307,6 +307,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
 def _node_environment(plan: Plan, site: Site) -> dict[str, str]:
     """Return the environment of the jobs of a site other than this machine."""
     environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
+    environment[worker_zipapp.PYTHONS_VARIABLE] = ":".join(site.pythons)
     environment |= token_pool_environment(
         access.door for access in plan.jobs.accesses if access.site.name == site.name
     )

@@ -19,7 +19,6 @@ from sqlalchemy.engine import Connection
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
-from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
@@ -416,7 +415,7 @@ def _select_jobs(
             yield job
         elif job.state == JobState.DONE.value:
             attempt = last.get(job.id)
-            if job.id in bad or (attempt and attempt.failure_class in INTERRUPTED_CLASSES):
+            if job.id in bad or (attempt and attempt.failure_class):
                 yield job
 
 

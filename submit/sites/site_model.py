@@ -33,6 +33,7 @@ from pydantic_core import InitErrorDetails
 from treehammer.collectors import storage_access
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE, format_token_pools
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.collectors.software.setup_commands import CVMFS, parse_cvmfs
 from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
@@ -88,6 +89,22 @@ def validate_absolute_path(value: str) -> str:
     """
     if not PurePosixPath(value).is_absolute():
         raise invalid_value(f"{value!r} is not an absolute path on the site's nodes")
+    return value
+
+
+def validate_view(value: str) -> str:
+    """Accept a view on CVMFS, or the absolute path of one on a site's nodes.
+
+    Raises:
+        PydanticCustomError: it is neither.
+    """
+    if not PurePosixPath(value).is_absolute():
+        try:
+            parse_cvmfs(value, value, "")
+        except ValueError:
+            raise invalid_value(
+                f"{value!r} names no view (expected VIEW/PLATFORM on CVMFS, or an absolute path)"
+            ) from None
     return value
 
 
@@ -477,7 +494,14 @@ class Site(StrictModel):
         "by default what clients use by themselves, mostly /etc/grid-security/certificates.",
     )
     python: _NodePath = Field(
-        "/usr/bin/python3", description="Python interpreter that starts the worker on its nodes."
+        "/usr/bin/python3",
+        description="Python interpreter that starts the worker on its nodes. Where it is missing or older than "
+        "3.9, others on the node are looked for.",
+    )
+    python_views: Items[Annotated[FilledLine, AfterValidator(validate_view)]] = Field(
+        default_factory=tuple,
+        description="Views whose Python starts the worker where the nodes have none of their own, e.g. "
+        '"LCG_106/x86_64-el9-gcc13-opt" on CVMFS, or absolute paths.',
     )
     labels: Items[Name] = Field(
         default_factory=tuple, description="Words that select the site: --sites label:WORD."
@@ -525,6 +549,16 @@ class Site(StrictModel):
         """Name of its HTCondor pool; '' for another batch system."""
         is_htcondor = self.batch.startswith(HTCONDOR_PREFIX)
         return self.batch.removeprefix(HTCONDOR_PREFIX) if is_htcondor else ""
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """Interpreters, and folders of views with one, in which the worker is tried first."""
+        mount = self.cvmfs or CVMFS
+        folders = (
+            view if view.startswith("/") else f"{mount}/{parse_cvmfs(view, view, '').location}"
+            for view in self.python_views
+        )
+        return self.python, *folders
 
     def find_door(self, name: str) -> Door | None:
         """Return the door with this name, or None."""

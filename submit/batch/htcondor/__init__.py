@@ -25,8 +25,7 @@ A template that uses
 
 ``$(treehammer_start)``
     script that unpacks the inputs, runs the worker, numbers the start and archives ``output``
-    (:data:`~.submit_description.START_VARIABLE`), to be run by ``/bin/sh`` with the node's Python as
-    argument
+    (:data:`~.submit_description.START_VARIABLE`), to be run by ``/bin/sh``
 
 makes the job receive the archive ``inputs.tar`` and the script, and return ``output.tar``, which is
 unpacked on arrival.

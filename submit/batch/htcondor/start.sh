@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the worker of a job that receives plain files only: inputs.tar in, output.tar out.
-# Arguments: number of attempts before this submission; Python interpreter of the node.
-previous=$1 python=$2
+# Argument: number of attempts before this submission.
+previous=$1
 
 # HTCondor counts the starts of the job in its ad; other batch systems start it once.
 starts=$(sed -n 's/^NumShadowStarts = \([0-9]*\)$/\1/p' "${_CONDOR_JOB_AD:-/dev/null}")
@@ -15,7 +15,7 @@ if [ -s output.tar ]; then # the output of an earlier start
   tar -xf output.tar
 fi
 mkdir -p "$output" || exit
-"$python" worker.pyz run job.json --once --attempt "$number" --output "$output" \
+sh worker.pyz run job.json --once --attempt "$number" --output "$output" \
   >"$output/worker.out" 2>"$output/worker.err" &
 worker=$!
 trap 'kill -TERM "$worker"' HUP INT TERM

@@ -36,6 +36,20 @@ def fetch_npm_package(name: str, version: str) -> Path:
     return package
 
 
+def find_python(version: str) -> str:
+    """Find a Python such as 3.9 among pyenv's versions and on PATH; '' without one."""
+    roots = [os.environ.get("PYENV_ROOT"), str(Path.home() / ".pyenv")]
+    for root in filter(None, roots):
+        for path in sorted(Path(root).glob(f"versions/{version}.*/bin/python")):
+            return str(path)
+    program = shutil.which(f"python{version}")
+    if program:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        if f"Python {version}." in done.stdout + done.stderr:
+            return program
+    return ""
+
+
 _HELPERS = Path(__file__).parents[1]
 
 

@@ -145,7 +145,10 @@ def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
     options = SubmissionOptions(
         Pace(4, 3600, JobRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
     )
-    site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
+    views = ("LCG_106/x86_64-el9-gcc13-opt", "/sw/view")
+    site = make_grid_site(
+        cvmfs="/my/cvmfs", python_views=views, submit={"accounting_group": "group_io"}
+    )
     if universe in REMOTE:
         options, site = SubmissionOptions(), site.replace(grid_resource=REMOTE[universe])
     plan = replace(

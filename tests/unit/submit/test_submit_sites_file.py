@@ -45,6 +45,7 @@ requirements = 'TARGET.GLIDEIN_Site == "SITE_A"'
 storage = "XRootD"
 cvmfs = "/path/cvmfs"
 python = "/usr/bin/python3.9"
+python_views = ["LCG_106/x86_64-el9-gcc13-opt"]
 labels = ["near"]
 software = { "*" = "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt" }
 submit = { accounting_group = "group_io", request_gpus = 1, "+WantX" = true }
@@ -103,6 +104,7 @@ def test_complete_file_is_parsed(tmp_path: Path) -> None:
         software={"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
         cvmfs="/path/cvmfs",
         python="/usr/bin/python3.9",
+        python_views=("LCG_106/x86_64-el9-gcc13-opt",),
         templates=tmp_path / "templates",
         submit={"accounting_group": "group_io", "request_gpus": "1", "+WantX": "true"},
         labels=("near",),

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from plan_factory import CREATED_US, NOW_US, TrackingHarness, make_attempt_status
 
-from treehammer.collectors.job_spec import JobState
+from treehammer.analysis.status import rule_judgements, status_rules
+from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.campaigns import submission
@@ -93,6 +95,21 @@ def test_measurement_of_bad_replica_is_marked(scene: TrackingHarness, is_uploade
     scene.tracker.update(scene.campaign)
     (row,) = scene.store.measurements(Selection(), ["plausible", "implausible_reasons"])
     assert row == {"plausible": False, "implausible_reasons": "bad replica: has 3 bytes"}
+
+
+@pytest.mark.parametrize("code", [NODE_EXIT_CODE, 126, 127])
+def test_worker_that_its_node_cannot_run_counts_against_the_site(
+    scene: TrackingHarness, code: int
+) -> None:
+    (scene.make_sandbox() / "worker.err").write_text("SITE_A: there is no Python 3.9.\n")
+    scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=code))
+    (row,) = scene.read_attempts()
+    assert (row.failure_class, row.message.endswith("no Python 3.9.")) == ("software-setup", True)
+    rules = status_rules.load_shipped_rules()
+    (run,) = state_history.list_run_outcomes(scene.store, 0, 10**18)
+    charged = rule_judgements.charge_run(run, state_history.SITE, rules)
+    assert charged
+    assert (charged.good, charged.bad) == (0, 1)
 
 
 def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:

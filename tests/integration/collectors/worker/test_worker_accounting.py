@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from local_servers import serve_http
+from machine_requirements import find_python, skip_or_fail
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile
@@ -297,23 +298,13 @@ LATER_SUITE = "forky"
 
 def python_of(minor: int) -> str:
     """Find a Python 3.``minor``; without one the test is skipped, or fails in CI."""
-    import shutil
-
-    roots = [os.environ.get("PYENV_ROOT"), str(Path.home() / ".pyenv")]
-    for root in filter(None, roots):
-        for path in sorted(Path(root).glob(f"versions/3.{minor}.*/bin/python3")):
-            return str(path)
-    found = shutil.which(f"python3.{minor}")
-    if found:
-        done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-        if done.stdout.startswith(f"Python 3.{minor}."):
-            return found
+    if python := find_python(f"3.{minor}"):
+        return python
     if minor > NEWEST_PYTHON_OF_MACHINES:
         return unpack_python(f"python3.{minor}")
-    reason = f"there is no Python 3.{minor} here (looked in pyenv's versions and on PATH)"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    return skip_or_fail(
+        f"there is no Python 3.{minor} here (looked in pyenv's versions and on PATH)"
+    )
 
 
 def unpack_python(name: str) -> str:

@@ -22,9 +22,10 @@ from click.testing import CliRunner
 from credential_factory import SECRET, write_proxy, write_token
 from hypothesis import given
 from hypothesis import strategies as st
-from machine_requirements import skip_or_fail
+from machine_requirements import find_python, skip_or_fail
 
 from treehammer.collectors import cli, worker_zipapp
+from treehammer.collectors.job_spec import NODE_EXIT_CODE
 from treehammer.collectors.kit.treehammer_load.operation import LoadFile
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import LatencyHistogram
@@ -81,6 +82,63 @@ def test_worker_runs_from_its_bytecode_or_its_source(
     assert (ran.returncode, "no-job.json" in ran.stderr) == (2, True), ran.stderr
 
 
+OLD_PYTHONS = ("2.7", "3.6", "3.8")
+
+
+def find_old_python(version: str) -> str:
+    return find_python(version) or skip_or_fail(f"there is no Python {version} here")
+
+
+def run_on_node(folder: Path, program: str, worker: Path, **env: str) -> Any:
+    """Run the packed worker for a site's job with nothing but some programs on PATH."""
+    (folder / "job.json").write_text('{\n "executions": [],\n "site": "SITE_A"\n}\n')
+    return subprocess.run(
+        [program, str(worker), "run", "no-job.json"],
+        cwd=folder,
+        env={"PATH": str(folder), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "newer"), zip(OLD_PYTHONS, ["named", "view", "on PATH"], strict=True)
+)
+def test_old_python_finds_a_newer_one(packed: Path, tmp_path: Path, old: str, newer: str) -> None:
+    python = find_old_python(old)
+    view = tmp_path / "a view"
+    (view / "bin").mkdir(parents=True)
+    (view / "bin" / "python3").symlink_to(sys.executable)
+    (tmp_path / "python3").symlink_to(python)
+    if newer == "on PATH":
+        (tmp_path / "python3.11").symlink_to(sys.executable)
+    places = {"named": f"{python}:{sys.executable}", "view": f"/nowhere:{view}", "on PATH": ""}
+    env = {worker_zipapp.PYTHONS_VARIABLE: places[newer]}
+    ran = run_on_node(tmp_path, python, packed, **env)
+    assert (ran.returncode, "no-job.json: cannot be read" in ran.stderr) == (2, True), ran.stderr
+
+
+@pytest.mark.parametrize("program", [*OLD_PYTHONS, "/bin/sh"])
+def test_node_without_a_new_python_says_so(packed: Path, tmp_path: Path, program: str) -> None:
+    found = "not found: python3.9 to python3.19, /opt/it's, python3, /usr/libexec/platform-python"
+    if program in OLD_PYTHONS:
+        python = find_old_python(program)
+        (tmp_path / "python3").symlink_to(python)
+        version = subprocess.check_output(
+            [python, "-c", "import sys; print(sys.version)"], text=True
+        )
+        found = f"python3 is {version.split()[0]}, {found.replace(' python3, ', ' ')}"
+        program = python
+    (tmp_path / "sed").symlink_to(shutil.which("sed") or "")
+    ran = run_on_node(tmp_path, program, packed, TREEHAMMER_PYTHONS="/opt/it's")
+    assert ran.returncode == NODE_EXIT_CODE
+    assert ran.stderr == (
+        f"SITE_A: there is no Python 3.9 or later for the worker ({found}): install one on the nodes, "
+        "or name one by python or python_views in [sites.SITE_A] of sites.toml.\n"
+    )
+
+
 def test_bytecode_names_no_folder_of_this_machine(compiled: Path) -> None:
     folder = str(Path(worker_zipapp.__file__).parent).encode()
     assert folder not in compiled.read_bytes()
@@ -97,6 +155,8 @@ def test_packed_modules_need_only_python_3_9_and_its_standard_library(packed: Pa
         names = [name for name in archive.namelist() if name.endswith(".py")]
         assert f"{worker_zipapp.NODE_PACKAGE}/worker/run/job_runner.py" in names
         assert any("/kit/" in name for name in names)
+        # It tells an old Python to look for a newer one.
+        ast.parse(archive.read("__main__.py"), feature_version=(3, 4))
         for name in names:
             tree = ast.parse(archive.read(name), feature_version=(3, 9))
             for node in ast.walk(tree):
