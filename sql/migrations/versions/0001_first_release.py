@@ -112,7 +112,7 @@ _TABLES = {
         id:int root_provider:text? root_version:text? root_commit:text? root_platform:text?
         root_compiler:text? root_flags:text? root_cxx_standard:text? root_features:long?
         zlib_version:text? lzma_version:text? lz4_version:text? zstd_version:text?
-        libcore_sha256:text? loop_compiler:text?
+        libcore_sha256:text?
     """,
     "status_change": """
         id:key subject_kind:word site:text? rule:word? state:word previous:word since_us:int
@@ -203,7 +203,6 @@ _TABLES = {
         failure_class:text? message:long?
     """,
     "extra": "measurement_id:key name:word value:real",
-    "quality_flag": "measurement_id:key kind:word reason:long? set_by:text set_us:int",
     "operation": """
         measurement_id:key line:int side:word? operation:short server:text? step:int
         step_start_us:int step_s:real clients:int scheduled:int done:int failed:int late:int
@@ -235,7 +234,6 @@ _PRIMARY_KEYS = {
     "watched_day": "series_id day",
     "attempt": "job_id attempt",
     "extra": "measurement_id name",
-    "quality_flag": "measurement_id kind",
     "operation": "measurement_id line",
 }
 
@@ -248,7 +246,6 @@ _FOREIGN_KEYS = {
     "watched_day": "series_id:watched_series",
     "attempt": "job_id:job",
     "extra": "measurement_id:measurement",
-    "quality_flag": "measurement_id:measurement",
     "operation": "measurement_id:measurement",
 }
 

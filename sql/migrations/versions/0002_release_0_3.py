@@ -1,13 +1,15 @@
-"""Columns added after release 0.2.0."""
+"""Changes after release 0.2.0: new columns, and reasons of implausible measurements as rows."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
-from treehammer.sql.core.column_types import REAL, StoredText
+from treehammer.sql.core.column_types import REAL, LongText, StoredText
 
 revision = "0.3.0"
 down_revision = "0.2.0"
@@ -25,13 +27,77 @@ _COLUMNS = {
     """,
     "node": "architecture:text energy_missing:text",
     "release_check": "server:text",
+    "software": "loop_compiler:text",
     "storage": "origin_version:text distance_method:text cache_block_kib:int",
 }
 
+# Release 0.2.0 kept flags as text after the reasons of the recording.
+_LATER_FLAG = re.compile("(?:^|; )(bad replica|quarantined|outlier): ")
+_RECORDED, _ORIGINATOR = "recorded", "upgrade"
+_CHUNK_ROWS = 1000
+
 
 def upgrade() -> None:
-    """Add the columns."""
+    """Add columns and the table of flags, and fill it."""
     for table, columns in _COLUMNS.items():
         for column in columns.split():
             name, _, kind = column.partition(":")
             op.add_column(table, sa.Column(name, _TYPES[kind]))
+    op.create_table(
+        "quality_flag",
+        sa.Column("measurement_id", StoredText(128), nullable=False),
+        sa.Column("kind", StoredText(64), nullable=False),
+        sa.Column("reason", LongText()),
+        sa.Column("set_by", StoredText(4000), nullable=False),
+        sa.Column("set_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("measurement_id", "kind", name="pk_quality_flag"),
+        sa.ForeignKeyConstraint(
+            ["measurement_id"],
+            ["measurement.measurement_id"],
+            name="fk_quality_flag_measurement",
+        ),
+    )
+    _fill_flags(op.get_bind())
+
+
+def _fill_flags(connection: sa.Connection) -> None:
+    """Store a row for each flag of the implausible measurements."""
+    measurement = sa.table(
+        "measurement",
+        sa.column("measurement_id", StoredText(128)),
+        sa.column("plausible", sa.Boolean()),
+        sa.column("implausible_reasons", LongText()),
+        sa.column("ended_us", sa.BigInteger()),
+    )
+    flag = sa.table(
+        "quality_flag",
+        *(sa.column(name, StoredText(4000)) for name in ("measurement_id", "kind", "set_by")),
+        sa.column("reason", LongText()),
+        sa.column("set_us", sa.BigInteger()),
+    )
+    columns = measurement.c
+    query = sa.select(columns.measurement_id, columns.implausible_reasons, columns.ended_us).where(
+        sa.not_(columns.plausible),
+        # An interrupted upgrade of Oracle may have stored some.
+        columns.measurement_id.not_in(sa.select(flag.c.measurement_id)),
+    )
+    flags = [values for row in connection.execute(query).all() for values in _split_flags(*row)]
+    for start in range(0, len(flags), _CHUNK_ROWS):
+        connection.execute(sa.insert(flag), flags[start : start + _CHUNK_ROWS])
+
+
+def _split_flags(
+    measurement_id: str, reasons: str | None, ended_us: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the flags of a measurement; their order in the text is that of their times."""
+    recorded, *later = _LATER_FLAG.split(reasons or "")
+    flags = [(_RECORDED, recorded)] if recorded or not later else []
+    flags += zip(later[::2], later[1::2], strict=True)
+    for place, (kind, reason) in enumerate(flags):
+        yield {
+            "measurement_id": measurement_id,
+            "kind": kind,
+            "reason": reason or None,
+            "set_by": _ORIGINATOR,
+            "set_us": ended_us + place,
+        }

@@ -112,7 +112,12 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_migrations(url: str) -> None:
     """Migrate an empty database to the current revision through all migrations."""
+    create_revision(url, database_setup.REVISION)
+
+
+def create_revision(url: str, revision: str) -> None:
+    """Migrate an empty database to a revision."""
     engine = make_engine(parse_url(url))
     with alter_transaction(engine) as connection:
-        database_setup.migrate_to(connection, database_setup.REVISION)
+        database_setup.migrate_to(connection, revision)
     engine.dispose()

@@ -40,6 +40,7 @@ from treehammer.sql.core.column_types import EvidenceText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
+from treehammer.sql.engine.database_engine import make_engine, parse_url
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, measurement_files
 from treehammer.sql.transfer.export import export_file, export_partitions
@@ -368,3 +369,27 @@ def other_store(
     shutil.copy(exported_store.database, tmp_path / "others.db")
     with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
         yield opened
+
+
+@contextmanager
+def opened_plainly(url: str) -> Iterator[sa.Engine]:
+    """Provide the engine of a database without a look at its schema."""
+    engine = make_engine(parse_url(url))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def describe_schema(engine: sa.Engine) -> dict[str, object]:
+    """Reflect the schema of a database, ignoring the order of columns."""
+    inspector = sa.inspect(engine)
+    return {
+        table: (
+            {c["name"]: (str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)},
+            inspector.get_pk_constraint(table),
+            sorted(inspector.get_foreign_keys(table), key=lambda key: str(key["name"])),
+            sorted(inspector.get_indexes(table), key=lambda index: str(index["name"])),
+        )
+        for table in inspector.get_table_names()
+    }

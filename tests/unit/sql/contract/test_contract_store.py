@@ -29,7 +29,7 @@ from measurement_factory import (
     make_measurement,
 )
 from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
-from store_helpers import find_rollup_differences, read_rows
+from store_helpers import describe_schema, find_rollup_differences, opened_plainly, read_rows
 
 import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT, MAX_TEXT
@@ -41,8 +41,6 @@ from treehammer.sql.engine.database_engine import (
     QueryGroup,
     alter_transaction,
     is_cancelled,
-    make_engine,
-    parse_url,
     read_transaction,
     write_transaction,
 )
@@ -516,7 +514,7 @@ def test_cancelled_query_ends_and_others_go_on(url: str) -> None:
 @pytest.mark.backends("sqlite", "postgresql")
 def test_migrations_give_the_schema(url: str) -> None:
     schemas = []
-    with make_disposed_engine(url) as engine:
+    with opened_plainly(url) as engine:
         for create in (run_migrations, lambda url: Store.open(url).close()):
             create(url)
             assert read_schema_state(engine) is SchemaState.CURRENT
@@ -528,20 +526,6 @@ def test_migrations_give_the_schema(url: str) -> None:
                 schema.metadata.drop_all(connection)
                 _REVISION_TABLE.drop(connection)
     assert schemas[0] == schemas[1]
-
-
-def describe_schema(engine: sa.Engine) -> dict[str, object]:
-    """Reflect the schema of a database, ignoring the order of columns."""
-    inspector = sa.inspect(engine)
-    return {
-        table: (
-            {c["name"]: (str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)},
-            inspector.get_pk_constraint(table),
-            sorted(inspector.get_foreign_keys(table), key=lambda key: str(key["name"])),
-            sorted(inspector.get_indexes(table), key=lambda index: str(index["name"])),
-        )
-        for table in inspector.get_table_names()
-    }
 
 
 @pytest.mark.backends("sqlite", "postgresql")
@@ -625,18 +609,9 @@ def test_foreign_tables_are_left_alone(url: str) -> None:
 
 
 @contextmanager
-def make_disposed_engine(url: str) -> Iterator[sa.Engine]:
-    engine = make_engine(parse_url(url))
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
-@contextmanager
 def raw_connection(url: str) -> Iterator[sa.Connection]:
     """Connect directly, for changes that Treehammer never makes."""
-    with make_disposed_engine(url) as engine, alter_transaction(engine) as connection:
+    with opened_plainly(url) as engine, alter_transaction(engine) as connection:
         yield connection
 
 
