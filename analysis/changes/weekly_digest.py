@@ -27,7 +27,7 @@ from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
-from treehammer.collectors.record.outcome import Outcome
+from treehammer.collectors.record.outcome import Outcome, describe_outcomes
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read.campaign_queries import fetch_distinct_names
 from treehammer.sql.read.cost_queries import UsedCost, fetch_site_costs
@@ -330,11 +330,10 @@ def _build_campaign_section(store: ResultsReader, period: Period) -> DigestSecti
 
 def _describe_campaign(state: CampaignState) -> str:
     row = state.campaign
-    failed = state.outcomes.get(Outcome.FAILED, 0)
     running = sum(state.jobs.get(name, 0) for name in OPEN_JOB_STATES)
     parts = [
         f"{state.recorded:,} of {row.planned_measurements:,} measured",
-        *([f"{failed:,} failed"] if failed else []),
+        *describe_outcomes(state.outcomes),
         *([f"{pluralize(running, 'job')} unfinished"] if running else []),
     ]
     return f"{row.name or row.id} ({row.test_name}): {', '.join(parts)}"

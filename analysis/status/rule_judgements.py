@@ -28,7 +28,7 @@ from treehammer.analysis.status.status_rules import (
 )
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.outcome import Outcome, sum_outcomes
+from treehammer.collectors.record.outcome import Outcome, describe_outcomes, sum_outcomes
 from treehammer.sql.core.evidence import RuleMemoryEvidence, StateEvidence
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import DOOR, STORAGE_SITE, RunOutcome
@@ -501,7 +501,7 @@ class DayOutcomes:
 
     def __str__(self) -> str:
         parts = [f"{self.good:,} of {self.assessed:,} good"] if self.assessed else []
-        parts += [f"{self.failed:,} failed"] if self.failed else []
-        parts += [f"{self.implausible:,} implausible"] if self.implausible else []
-        parts += [f"{self.unsupported:,} not supported"] if self.unsupported else []
+        counts = (self.failed, self.implausible, self.unsupported)
+        bad = (Outcome.FAILED, Outcome.IMPLAUSIBLE, Outcome.NOT_SUPPORTED)
+        parts += describe_outcomes(dict(zip(bad, counts, strict=True)))
         return ", ".join(parts) if self.total else "nothing was measured"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Mapping
+from typing import Any, List, Mapping
 
 #: Failure classes in the order of a job's phases.
 FAILURE_CLASSES = (
@@ -133,3 +133,12 @@ def sum_outcomes(counts: Mapping[str, int]) -> dict[Outcome, int]:
     for label, count in counts.items():
         sums[_OUTCOMES_BY_LABEL.get(label, Outcome.FAILED)] += count
     return sums
+
+
+def describe_outcomes(counts: Mapping[Outcome, int]) -> List[str]:
+    """Describe the measurements that are not good by outcome: ``34 failed``, ``5 implausible``."""
+    return [
+        f"{counts[outcome]:,} {outcome}"
+        for outcome in Outcome
+        if outcome is not Outcome.GOOD and counts.get(outcome)
+    ]

@@ -15,7 +15,12 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import JobState
-from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES, Outcome, sum_outcomes
+from treehammer.collectors.record.outcome import (
+    INTERRUPTED_CLASSES,
+    Outcome,
+    describe_outcomes,
+    sum_outcomes,
+)
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_sql import is_bad, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, JobRow
@@ -101,8 +106,18 @@ class MeasurementCount:
 
     @property
     def failed(self) -> int:
+        """Failed measurements."""
+        return sum_outcomes(self.outcomes)[Outcome.FAILED]
+
+    @property
+    def implausible(self) -> int:
+        """Implausible measurements."""
+        return self.outcomes[Outcome.IMPLAUSIBLE.value]
+
+    @property
+    def bad(self) -> int:
         """Failed and implausible measurements."""
-        return sum(self.failures.values())
+        return self.failed + self.implausible
 
     @property
     def lost(self) -> int:
@@ -121,9 +136,10 @@ class MeasurementCount:
         return all(JobState(state).is_final for state in self.jobs)
 
     def describe_jobs(self) -> str:
-        """Describe the jobs by state, and their failed measurements, in one line."""
+        """Describe the jobs by state, and their bad measurements, in one line."""
         parts = [f"{self.jobs[s.value]:,} {s.value}" for s in JobState if self.jobs[s.value]]
-        return ", ".join([*parts, f"{self.failed:,} failed"] if self.failed else parts)
+        bad = {Outcome.FAILED: self.failed, Outcome.IMPLAUSIBLE: self.implausible}
+        return ", ".join([*parts, *describe_outcomes(bad)])
 
     def describe_failures(self) -> str:
         """Describe failures by class, and measurements that will never arrive; '' without any."""
@@ -136,10 +152,8 @@ class MeasurementCount:
     def describe(self) -> str:
         """Describe the measurements in one line; its numbers add up to the planned ones."""
         text = f"{self.measured:,} of {self.planned:,} measured"
-        if self.failed:
-            text += f" ({self.failed:,} of them failed)"
-        if unsupported := sum_outcomes(self.outcomes)[Outcome.NOT_SUPPORTED]:
-            text += f" ({unsupported:,} of them not supported)"
+        if parts := describe_outcomes(sum_outcomes(self.outcomes)):
+            text += f" ({', '.join(parts)})"
         return "".join([text, *(f", {n:,} {name}" for name, n in sorted(self.missing.items()))])
 
 

@@ -145,6 +145,7 @@ def list_campaigns(tracker: CampaignTracker) -> tuple[list[dict[str, Any]], list
                 "planned": campaign.planned_measurements,
                 "collected": total.measured,
                 "failed": total.failed,
+                "implausible": total.implausible,
             }
         )
     return rows, remarks

@@ -38,7 +38,7 @@ _CAMPAIGN_COLUMNS = (
     TableColumn("jobs", "jobs", format_counts),
     TableColumn("planned", "planned", is_number=True),
     TableColumn("collected", "collected", is_number=True),
-    *hidden_columns("failed"),
+    *hidden_columns("failed", "implausible"),
 )
 _PROGRESS_KEYS = "with CAMPAIGN site, planned, measured, failures, missing and the states of jobs"
 

@@ -189,4 +189,4 @@ def describe_progress(
 def rate_progress(progress: CampaignCount) -> ExitCode:
     """Return the exit code of a campaign: whether a measurement failed or was lost."""
     total = progress.total
-    return ExitCode.REGRESSION if total.failed or total.lost else ExitCode.DONE
+    return ExitCode.REGRESSION if total.bad or total.lost else ExitCode.DONE

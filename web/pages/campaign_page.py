@@ -313,6 +313,7 @@ class CampaignProgress:
             "recorded": self.count.measured,
             "planned": self.planned,
             "failed": self.count.failed,
+            "implausible": self.count.implausible,
             "missing": dict(self.count.missing),
             "superseded": self.count.superseded,
             "jobs": dict(self.count.jobs),

@@ -77,6 +77,7 @@ def build_site_table(campaign: CampaignRow, count: CampaignCount) -> DataTable:
             *(count_jobs(state.value) for state in JobState),
             column("recorded", "measured", value=lambda item: item[1].measured),
             column("failed", "of them failed", value=lambda item: item[1].failed),
+            column("implausible", value=lambda item: item[1].implausible),
             column("missing", is_number=True, value=lambda item: item[1].missing.total()),
         ),
         [item for item in count.sites.items() if item[1].jobs],

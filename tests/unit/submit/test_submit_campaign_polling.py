@@ -575,7 +575,7 @@ def test_table_shows_states_failures_and_summary() -> None:
     assert lines[1] == [*states, "failed"]
     assert lines[2] == ["SITE_A", "0", "2", "3", "0", "0", "2", "open"]
     assert lines[3] == ["[red]SITE_B[/red]", "5", "0", "0", "0", "0", "–"]
-    assert lines[4][:8] == ["6", "of", "20", "measured", "(2", "of", "them", "failed),"]
+    assert lines[4][:6] == ["6", "of", "20", "measured", "(2", "failed),"]
     with_held = CampaignCount({"A": MeasurementCount(Counter(held=1))})
     assert "held" in campaign_output.visible_states(with_held)
 
@@ -583,14 +583,14 @@ def test_table_shows_states_failures_and_summary() -> None:
 def test_summary_counts_all_planned_and_names_the_end() -> None:
     now_s = 1_800_000_000.0
     near = campaign_output.summarize_progress(PROGRESS, now_s)
-    assert near.startswith("6 of 20 measured (2 of them failed), about 10 min left, until ")
+    assert near.startswith("6 of 20 measured (2 failed), about 10 min left, until ")
     distant = replace(PROGRESS, remaining_s=3 * 86400.0)
     assert "2027-01-18" in campaign_output.summarize_progress(distant, now_s)
     assert campaign_output.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
     missing = Counter({"cancelled": 9, "lost": 1})
     ended = CampaignCount({"A": MeasurementCount(Counter(), 16, Counter(good=4, open=2), missing)})
     text = campaign_output.summarize_progress(ended)
-    assert text == "6 of 16 measured (2 of them failed), 9 cancelled, 1 lost"
+    assert text == "6 of 16 measured (2 failed), 9 cancelled, 1 lost"
 
 
 def test_pipe_gets_a_line_per_change(

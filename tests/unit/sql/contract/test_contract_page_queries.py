@@ -397,7 +397,7 @@ def fill_retried_campaign(store: Store) -> None:
 def test_every_planned_measurement_is_counted_once(store: Store) -> None:
     fill_retried_campaign(store)
     total = campaign_counts.count_campaign(store, "c", 0).total
-    assert total.describe() == "6 of 10 measured (1 of them failed), 2 cancelled, 1 lost"
+    assert total.describe() == "6 of 10 measured (1 failed), 2 cancelled, 1 lost"
     assert (dict(total.outcomes), total.superseded) == ({"good": 5, "open": 1}, 4)
     assert total.outstanding == 1
     (state,) = overview_queries.fetch_campaign_states(store, ["c"])
