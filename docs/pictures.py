@@ -25,7 +25,7 @@ from playwright.sync_api import Browser
 from service_process import serve_folder
 
 from benchmarks.harness import synthetic_measurements
-from treehammer.analysis.comparison.conclusion import count_headline, count_slower
+from treehammer.analysis.comparison.conclusion import count_slower
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
@@ -170,9 +170,7 @@ def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
     """Find the newest campaign of reads, a comparison with slower variants, a job, a site and their pages."""
     campaign = store.campaign("last").id
     latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
-    compared = max(
-        latest, key=lambda summary: count_slower(count_headline(summary.counts))[0], default=None
-    )
+    compared = max(latest, key=lambda summary: count_slower(summary.counts)[0], default=None)
     (job,), _ = campaign_queries.list_job_summaries(store, campaign, {}, 0, 1)
     site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
     of_job = Selection.parse((), [f"job_id={job.job.id}"])

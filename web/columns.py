@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from treehammer.analysis.comparison.verdict_text import format_milliseconds
-from treehammer.analysis.status.rule_judgements import DayOutcomes
+from treehammer.analysis.status.rule_judgements import DAY_GRADES, DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.tables import Row, TableColumn, titled_columns
 from treehammer.text_formatting import format_duration, format_size
@@ -50,6 +50,8 @@ def _time(key: str, title: str) -> TableColumn:
     return TableColumn(key, title, format_time)
 
 
+#: Grade of a day -> CSS class.
+_GRADE_CLASSES = {grade: severity.value for severity, grade in DAY_GRADES.items()}
 _DECLARED = (
     *titled_columns(storage_site="storage", test_name="test", day="day (UTC)", cause="by"),
     *titled_columns(failure_class="class", failure_kind="kind", failure_phase="phase"),
@@ -58,7 +60,7 @@ _DECLARED = (
     TableColumn("site", "site", link=link_rows("site", site="site")),
     TableColumn("job_id", "job", link=link_rows("job", job_id="job_id")),
     TableColumn("state", "state", css_class=find_state_class),
-    TableColumn("status", "status", css_class=lambda row: str(row["status"]).replace(" ", "-")),
+    TableColumn("status", "status", css_class=lambda row: _GRADE_CLASSES[row["status"]]),
     *map(_long, ("reason", "message", "remark", "remedy", "occasion", "result")),
     *map(_count, ("good", "failed", "implausible", "not_supported", "measurements")),
     *map(

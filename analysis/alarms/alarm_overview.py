@@ -12,12 +12,11 @@ from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.analysis.status.rule_judgements import charge_run
-from treehammer.analysis.status.site_status import use_by_state
+from treehammer.analysis.status.site_status import find_site_states, use_by_state
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.status_rules import ShareRule, StatusRules, duration_us
 from treehammer.analysis.status.subject_state import (
     SERVICE_NAME,
-    WORST_FIRST,
     AlarmFigure,
     AlarmKind,
     AlarmLevel,
@@ -392,7 +391,8 @@ def assess_sites(store: ResultsReader) -> list[SubjectState]:
 def _build_state(
     site: str, rows: Sequence[StatusChangeRow], figures: Iterable[AlarmFigure] = ()
 ) -> SubjectState:
-    if not rows:
+    worst = find_site_states(rows).get(site)
+    if worst is None:
         return SubjectState(
             AlarmKind.SITE,
             site,
@@ -401,7 +401,6 @@ def _build_state(
             figures=tuple(figures),
             evidence=f"/sites/{quote(site, safe='')}",
         )
-    worst = min(rows, key=lambda row: WORST_FIRST.index(SiteState(row.state)))
     return SubjectState(
         AlarmKind.SITE,
         site,
@@ -467,9 +466,9 @@ def _measure_share(
     bad = sum(run.bad for run in charged if run)
     return [
         AlarmFigure(f"{name}_good", good),
-        AlarmFigure(f"{name}_failed", bad),
+        AlarmFigure(f"{name}_bad", bad),
         AlarmFigure(
-            f"{name}_failed_per_good",
+            f"{name}_bad_per_good",
             100 * bad / good if good else None,
             "%",
             warning=100 * rule.max_failed_per_success,

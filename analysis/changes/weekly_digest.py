@@ -23,8 +23,9 @@ from treehammer.analysis.comparison.conclusion import (
     describe_headline,
 )
 from treehammer.analysis.comparison.verdict_text import comparison_title
+from treehammer.analysis.status.site_status import order_state
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.outcome import Outcome, describe_outcomes
@@ -173,14 +174,14 @@ def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
     """Load the digest of the week from ``first_day``, a Monday, until now."""
     start_us = _start_us(first_day)
     period = Period(start_us, start_us + WEEK_DAYS * DAY_US - 1)
-    standing = {(row.subject_kind, row.site): row.state for row in list_current_states(store)}
     states = _build_state_section(
         [
             row
             for row in list_state_changes(store, since_us=start_us)
             if period.covers(row.since_us)
         ],
-        standing,
+        _index_states(list_current_states(store, at_us=period.to_us)),
+        _index_states(list_current_states(store)),
     )
     failures = _build_failure_section(store, first_day)
     changes = _build_change_sections(alarms.fetch_change_points(store), period)
@@ -225,30 +226,45 @@ def _start_us(day: date) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1e6)
 
 
+#: Kind and name of a subject -> its state.
+_States = Mapping[tuple[str, str], StatusChangeRow]
+_BAD_STATES = (SiteState.CRITICAL, SiteState.WARNING)
+
+
+def _index_states(states: Iterable[StatusChangeRow]) -> _States:
+    return {(row.subject_kind, row.site): row for row in states}
+
+
 def _build_state_section(
-    states: Iterable[StatusChangeRow], standing: Mapping[tuple[str, str], str]
+    changes: Iterable[StatusChangeRow], last: _States, present: _States
 ) -> DigestSection:
-    """List the sites with bad states, the critical ones first, each by its worst and first state.
+    """List the sites that had bad states, the critical ones first.
+
+    Each is listed by its state at the end of the week, with the time since which every page shows
+    it; one that had recovered by its worst and first state.
 
     Args:
-        states: changes of the week.
-        standing: present state by kind and name of the subject.
+        changes: changes of the week.
+        last: states at the end of the week.
+        present: states now.
     """
     by_site: dict[tuple[bool, str], list[StatusChangeRow]] = {}
-    for row in states:
-        if row.state in (SiteState.CRITICAL, SiteState.WARNING):
-            by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(row)
+    for row in changes:
+        if row.state in _BAD_STATES:
+            standing = last.get((row.subject_kind, row.site), row)
+            listed = standing if standing.state in _BAD_STATES else row
+            by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(listed)
     worst = [min(rows, key=_order_state) for rows in by_site.values()]
     worst.sort(key=_order_state)
     groups: dict[tuple[str, str], list[StatusChangeRow]] = {}
     for row in worst:
-        present = standing.get((row.subject_kind, row.site), row.state)
+        state_now = present.get((row.subject_kind, row.site), row).state
         # A central event is one fact, however many sites it hits.
         other = row.cause if row.cause == CENTRAL_CAUSE else row.id
-        groups.setdefault((str(row.evidence.explanation or other), present), []).append(row)
+        groups.setdefault((str(row.evidence.explanation or other), state_now), []).append(row)
     lines = [
-        DigestLine(_describe_states(rows, present), f"/state-changes/{quote(rows[0].id, safe='')}")
-        for (_, present), rows in groups.items()
+        DigestLine(_describe_states(rows, now), f"/state-changes/{quote(rows[0].id, safe='')}")
+        for (_, now), rows in groups.items()
     ]
     return DigestSection.cut("Sites that failed", lines, "No site failed.")
 
@@ -300,14 +316,14 @@ def _build_comparison_section(store: ResultsReader, period: Period) -> DigestSec
     ]
     ids = {id_ for summary in summaries for id_ in summary.first_verdict.evidence.campaigns or ()}
     names = fetch_distinct_names(store, ids)
-    headlines = [(summary.first_verdict, count_headline(summary.counts)) for summary in summaries]
-    headlines.sort(key=lambda item: -count_slower(item[1])[0])
+    summaries.sort(key=lambda summary: -count_slower(summary.counts)[0])
     lines = [
         DigestLine(
-            f"{comparison_title(first, names)}: {describe_headline(headline)}",
-            f"/compare/{quote(first.comparison_id, safe='')}",
+            f"{comparison_title(summary.first_verdict, names)}: "
+            f"{describe_headline(count_headline(summary.counts))}",
+            f"/compare/{quote(summary.first_verdict.comparison_id, safe='')}",
         )
-        for first, headline in headlines
+        for summary in summaries
     ]
     return DigestSection.cut("Comparisons", lines, "Nothing was compared.")
 
@@ -334,7 +350,7 @@ def _describe_campaign(state: CampaignState) -> str:
     parts = [
         f"{state.recorded:,} of {row.planned_measurements:,} measured",
         *describe_outcomes(state.outcomes),
-        *([f"{pluralize(running, 'job')} unfinished"] if running else []),
+        *([f"{pluralize(running, 'job')} unfinished"] if running and not state.is_over else []),
     ]
     return f"{row.name or row.id} ({row.test_name}): {', '.join(parts)}"
 
@@ -357,8 +373,7 @@ def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost,
 
 
 def _order_state(row: StatusChangeRow) -> tuple[bool, int, int, str, str]:
-    severity = WORST_FIRST.index(SiteState(row.state))
-    return row.subject_kind != CENTRAL, severity, row.since_us, row.site, row.subject_kind
+    return row.subject_kind != CENTRAL, *order_state(row), row.site, row.subject_kind
 
 
 def _describe_states(rows: Sequence[StatusChangeRow], present: str) -> str:

@@ -116,15 +116,23 @@ def describe_headline(headline: HeadlineCounts) -> str:
     return "; ".join(f"{' and '.join(titles)}: {text}" for text, titles in metrics.items())
 
 
-def count_slower(headline: HeadlineCounts) -> tuple[int, int, str]:
-    """Count the slower rows of the metric with most of them, and all of its rows, with their scope."""
+def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, str]:
+    """Count the slower variants of a comparison, and all of them, with the scopes of their verdicts.
+
+    A variant is slower if any verdict of its headline on the metric with most slower variants is.
+    """
+    by_metric: dict[str, list[VerdictCount]] = defaultdict(list)
+    for row in select_headline(counts):
+        by_metric[row.metric].append(row)
     totals = [
         (
-            sum(counts.get(Verdict.SLOWER, 0) for counts in scopes.values()),
-            sum(sum(counts.values()) for counts in scopes.values()),
-            " and ".join(SCOPE_WORDS[scope] for scope in scopes),
+            len({row.label for row in rows if row.verdict == Verdict.SLOWER}),
+            len({row.label for row in rows}),
+            " and ".join(
+                text for scope, text in SCOPE_WORDS.items() if scope in {row.scope for row in rows}
+            ),
         )
-        for scopes in headline.values()
+        for rows in by_metric.values()
     ]
     return max(totals, key=lambda total: total[:2], default=(0, 0, ""))
 

@@ -273,6 +273,8 @@ def _describe_fraction(match: re.Match[str]) -> str:
 
 def describe_place(row: VerdictRow) -> str:
     """Say where a verdict holds, e.g. ``on this host``."""
+    if row.scope == SITES_SCOPE and not row.evidence.sites:
+        return "over sites"  # none of them enters
     if row.scope == SITES_SCOPE:
         scope = "on average at these" if row.evidence.tau is None else "over"
         on_one = " on one host" if row.hosts == 1 else ""

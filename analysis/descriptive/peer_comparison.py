@@ -7,12 +7,14 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
 from treehammer.sql.read.query_model import FigureGroup, FigureQuery, Moments
 from treehammer.sql.read.reader import ResultsReader
@@ -27,7 +29,8 @@ SIMILAR_SITES_TEXT = (
     f"Of more than {MAX_DAILY_PEERS} similar sites, {MAX_DAILY_PEERS} are in the chart, evenly by name."
 )
 
-
+#: Days over which sites are compared, unless a reader chooses others.
+COMPARED_DAYS = 30
 #: A site is an outlier if it is lower than the median of all by so much, and so many standard deviations.
 LEAST_DEVIATION, OUTLIER_SIGMAS = 0.03, 4.0
 #: Fewer compared sites have no outliers.
@@ -116,11 +119,16 @@ def compare_sites(sums: WorkSums) -> dict[str, PeerComparison]:
     }
 
 
-def compare_sites_since(
-    reader: ResultsReader, metrics: Sequence[str], first_day: int
+def compare_all_sites(
+    reader: ResultsReader, metrics: Sequence[str], last: date
 ) -> dict[str, dict[str, PeerComparison]]:
-    """Compare every site with the others since a day (YYYYMMDD), by metric and site."""
-    query = FigureQuery(tuple(metrics), ("site", *WORKLOAD_COLUMNS), first_day=first_day)
+    """Compare every site with the others in the :data:`COMPARED_DAYS` days up to one, by metric and site."""
+    query = FigureQuery(
+        tuple(metrics),
+        ("site", *WORKLOAD_COLUMNS),
+        first_day=day_to_number(last - timedelta(days=COMPARED_DAYS - 1)),
+        last_day=day_to_number(last),
+    )
     groups = reader.fetch_figure(query).groups
     return {metric: compare_sites(_sum_work(groups, metric)) for metric in metrics}
 

@@ -113,6 +113,11 @@ class StorageDay:
         return SiteState.OK if judged else SiteState.UNKNOWN
 
     @property
+    def grade(self) -> str:
+        """Word for the day: its status."""
+        return self.status.value
+
+    @property
     def letter(self) -> str:
         """Letter of study S1: G, W or F; N for too few operations, a dash for none."""
         if self.total and self.status is SiteState.UNKNOWN:

@@ -144,7 +144,7 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
         return StateJudgement(SiteState.UNKNOWN, reason, collect_evidence)
     state = rule.classify(good, bad, was_bad=before.state in _BAD)
-    reason = f"{bad:,} of {pluralize(total, 'measurement')} in {rule.window} failed"
+    reason = f"{bad:,} of {pluralize(total, 'measurement')} in {rule.window} were bad"
     return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
 
 
@@ -442,13 +442,21 @@ def describe_daily_rule() -> str:
     rule = daily_rule()
     first, second = rule.severity_steps
     return (
-        "Critical: no measurement of that day is good. "
-        f"Warning: failed and implausible ones are more than {format_share(rule.max_failed_per_success)} of "
-        "the good ones. "
-        f"OK: fewer. Darker warnings: from {format_share(first)} and from {format_share(second)} not good. "
-        "Unknown: nothing was measured. "
+        "Days are graded by their own measurements. None good: no measurement of that day is good. "
+        "Partly bad: failed and implausible ones are more than "
+        f"{format_share(rule.max_failed_per_success)} of the good ones, darker from "
+        f"{format_share(first)} and from {format_share(second)} bad. Fine: fewer. "
         "Features that a release does not support are not counted."
     )
+
+
+#: Word for a day by the daily rule. States have other words, as they depend on more than a day.
+DAY_GRADES = {
+    SiteState.CRITICAL: "none good",
+    SiteState.WARNING: "partly bad",
+    SiteState.OK: "fine",
+    SiteState.UNKNOWN: "not measured",
+}
 
 
 @dataclass(frozen=True)
@@ -483,13 +491,18 @@ class DayOutcomes:
 
     @cached_property
     def status(self) -> SiteState:
-        """State by the daily rule, however few there are."""
+        """Severity by the daily rule, however few there are; see :attr:`grade` for the word."""
         return daily_rule().classify(self.good, self.failed + self.implausible)
 
     @property
+    def grade(self) -> str:
+        """Word for the day, one of :data:`DAY_GRADES`."""
+        return DAY_GRADES[self.status]
+
+    @property
     def letter(self) -> str:
-        """Letter of the state."""
-        return self.status.letter
+        """Letter of a bad day; others are blank, so that these stand out."""
+        return {SiteState.OK: "·", SiteState.UNKNOWN: "–"}.get(self.status, self.grade[0].upper())
 
     @property
     def severity(self) -> int:

@@ -35,7 +35,7 @@ from treehammer.analysis.status.state_timeline import (
     list_subjects,
 )
 from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.evidence import StateEvidence
@@ -419,6 +419,28 @@ def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
             if row.subject_kind in JUDGED_KINDS
         }
     )
+
+
+def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
+    """Index the states of one kind by site."""
+    return {row.site: row for row in states if row.subject_kind == kind}
+
+
+def find_site_states(states: Iterable[StatusChangeRow]) -> dict[str, StatusChangeRow]:
+    """Find the state of each site: the worse one of its jobs and its storage, of equal ones the earlier.
+
+    Lists of sites, the digest, alarms and monitoring count sites by it.
+    """
+    by_site: dict[str, StatusChangeRow] = {}
+    for row in states:
+        if row.subject_kind in SUBJECT_KINDS:
+            by_site[row.site] = min(by_site.get(row.site, row), row, key=order_state)
+    return by_site
+
+
+def order_state(row: StatusChangeRow) -> tuple[int, int]:
+    """Return a sort key: the worst state first, of equal ones the earliest."""
+    return WORST_FIRST.index(SiteState(row.state)), row.since_us
 
 
 def use_by_state(row: StatusChangeRow) -> SubjectUse:

@@ -62,6 +62,17 @@ def _name_place(label: str) -> str:
     return f"Door {door} of site {site}" if door else f"Site {site}"
 
 
+def is_over(jobs: Iterable[str], measured: int, planned: int) -> bool:
+    """Return whether a campaign is over: every job has ended, or every planned measurement is there.
+
+    Args:
+        jobs: states of its jobs, each at least once.
+        measured: its recorded measurements that count.
+        planned: its planned measurements; 0 if unknown.
+    """
+    return 0 < planned <= measured or all(JobState(state).is_final for state in jobs)
+
+
 @dataclass(frozen=True)
 class MeasurementCount:
     """Planned measurements of a campaign, or of one of its sites.

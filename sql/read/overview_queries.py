@@ -31,7 +31,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
 )
 from treehammer.sql.engine.database_engine import fetch_rows, split_ids
-from treehammer.sql.read.campaign_counts import count_left_out
+from treehammer.sql.read.campaign_counts import count_left_out, is_over
 from treehammer.sql.read.reader import ResultsReader
 
 _SITE = dimension_tables["subject"].c.site
@@ -68,6 +68,11 @@ class CampaignState:
     def recorded(self) -> int:
         """Number of recorded measurements."""
         return sum(self.outcomes.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further measurements are expected."""
+        return is_over(self.jobs, self.recorded, self.campaign.planned_measurements)
 
 
 #: Columns of a subject by which measurements belong to a site.
@@ -166,11 +171,11 @@ def list_values_by_column(
 def list_active_campaigns(
     store: ResultsReader, open_states: Collection[str]
 ) -> list[CampaignState]:
-    """List the campaigns with jobs in any of these states, newest first."""
+    """List the running campaigns, newest first: with jobs in these states, and not over."""
     query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
     with store.connection() as connection:
         ids = list(connection.scalars(query))
-    return fetch_campaign_states(store, ids)
+    return [state for state in fetch_campaign_states(store, ids) if not state.is_over]
 
 
 def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:

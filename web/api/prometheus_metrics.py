@@ -31,7 +31,7 @@ from starlette.routing import BaseRoute, Route
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_overview import list_regressions
 from treehammer.analysis.alarms.alarm_watch import list_slowdowns
-from treehammer.analysis.descriptive.peer_comparison import compare_sites_since
+from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, compare_all_sites
 from treehammer.analysis.status.site_status import Usability, list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
@@ -61,8 +61,8 @@ MAX_MESSAGE_CHARS = 200
 SERVICE_METRICS_PATH = "/metrics/service"
 #: Seconds to wait for the size of the database.
 SIZE_TIMEOUT_S = 3.0
-#: Days over which the performance of sites is averaged.
-PERFORMANCE_DAYS = 7
+#: Days whose reads enter the quantiles of latency.
+LATENCY_DAYS = 7
 #: CPU efficiency and time per event, in which sites are compared.
 PERFORMANCE_METRICS = ("eff_job", "wall_per_event_s")
 #: Shares of the reads that are faster than the exported latencies.
@@ -225,7 +225,7 @@ class _FamilyCollector(Collector):
         return self._families
 
 
-_PERIOD = f"over the last {PERFORMANCE_DAYS} days"
+_PERIOD = f"over the last {COMPARED_DAYS} days"
 #: Name of a family -> description and labels.
 FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
     "info": ("Version of the service.", ["version"]),
@@ -249,7 +249,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
         ["site"],
     ),
     "site_read_latency_seconds": (
-        f"Quantile of the latency of all reads of good measurements, {_PERIOD}.",
+        f"Quantile of the latency of all reads of good measurements of {LATENCY_DAYS} days.",
         ["site", "quantile"],
     ),
     "site_status": ("1 for the state that the site is in.", ["site", "status"]),
@@ -307,9 +307,8 @@ def _count_outcomes(store: Store, _now_us: int) -> Iterator[Sample]:
 
 def _list_performances(store: Store, _now_us: int) -> Iterator[Sample]:
     """List the performance of sites on the work that similar sites did as well, and their latency."""
-    first_day = day_number(today() - timedelta(days=PERFORMANCE_DAYS - 1))
     efficiency, event_time = PERFORMANCE_METRICS
-    comparisons = compare_sites_since(store, PERFORMANCE_METRICS, first_day)
+    comparisons = compare_all_sites(store, PERFORMANCE_METRICS, today())
     for site, comparison in comparisons[efficiency].items():
         if comparison.own_mean is not None and comparison.peer_median is not None:
             yield "site_cpu_efficiency", [site], comparison.own_mean
@@ -317,6 +316,7 @@ def _list_performances(store: Store, _now_us: int) -> Iterator[Sample]:
     for site, comparison in comparisons[event_time].items():
         if comparison.difference is not None:
             yield "site_event_time_ratio", [site], 1 + comparison.difference
+    first_day = day_number(today() - timedelta(days=LATENCY_DAYS - 1))
     query = FigureQuery((), ("site",), first_day=first_day, latencies=True)
     for group in store.fetch_figure(query).groups:
         for share in LATENCY_SHARES:

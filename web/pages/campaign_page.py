@@ -14,7 +14,7 @@ from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign
+from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, is_over
 from treehammer.sql.read.cost_queries import describe_amounts, fetch_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
@@ -275,7 +275,7 @@ class CampaignProgress:
     @property
     def is_finished(self) -> bool:
         """Whether no further measurements are expected."""
-        return self.count.is_finished or self.count.measured >= self.planned
+        return is_over(self.count.jobs, self.count.measured, self.planned)
 
     @property
     def sentence(self) -> str:

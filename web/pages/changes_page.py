@@ -126,7 +126,7 @@ def _build_commit_table(store: Store) -> DataTable:
         column("test"),
         *common_tables.comparison_columns(),
         *columns("measured", "judged_us"),
-        column("headline", "variants", is_long=True),
+        column("headline", "verdicts", is_long=True),
     )
     empty = "No commits of a test were compared in this period."
     return DataTable("commits", "Commits of tests", listed, rows, empty_text=empty)

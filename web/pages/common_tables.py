@@ -13,6 +13,7 @@ from typing import Any
 from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
+from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
 from treehammer.analysis.status.site_status import use_by_state
 from treehammer.collectors.job_spec import JobState
@@ -32,7 +33,7 @@ from treehammer.web.display_formats import EfficiencyExplanation, day_number, fo
 from treehammer.web.sections import Paragraph, Strong, Titled
 
 #: Numbers of days to choose from, and the default.
-WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
+WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), COMPARED_DAYS
 #: The default metric, and the one in the list of sites.
 DEFAULT_METRIC = "eff_job"
 _SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
@@ -46,11 +47,6 @@ def efficiency_section(explanation: EfficiencyExplanation) -> Titled:
     first, *others = explanation.sentences or ("",)
     answer = Paragraph(Strong(first), f" {' '.join(others)}") if first else None
     return Titled("Where the time went", answer, explanation.table, anchor="time")
-
-
-def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
-    """Index the states of one kind by site."""
-    return {row.site: row for row in states if row.subject_kind == kind}
 
 
 def describe_state(row: StatusChangeRow) -> dict[str, Any]:

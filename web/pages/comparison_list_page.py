@@ -244,7 +244,7 @@ def _list_comparisons(
     listed = (
         *common_tables.comparison_columns(),
         column("judged_us"),
-        column("headline", "variants", is_long=True),
+        column("headline", "verdicts", is_long=True),
         *hidden_columns("over_sites", "by_site", "verdicts"),
     )
     table = DataTable(

@@ -89,7 +89,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     shown_failures = (messages, bad_measurements) if failing.rows else (failing,)
     sections = (
         ui.headline(f"{explanation or ''}"),
-        ui.Paragraph(ui.Badge(judged.status), f" {judged}{counted}"),
+        ui.Paragraph(ui.Badge(judged.grade, judged.status.value), f" {judged}{counted}"),
         ui.quiet(describe_daily_rule()),
         _link_neighbors(day, site),
         _link_to_explore(site, day) if judged.total else None,
@@ -103,7 +103,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
     crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
     about = {
-        "status": judged.status.value,
+        "status": judged.grade,
         "counts": columns.outcome_counts(judged),
         "classes": classes,
     }

@@ -1,4 +1,4 @@
-"""Sites by day: the status of each site on each day, and changes since yesterday (UTC).
+"""Sites by day: the grade of each site's measurements on each day, and changes since yesterday (UTC).
 
 Changes are derived from roll-ups and campaigns alone, and do not depend on the days shown on the page.
 Middleware versions, which only measurements record, are on the sites' pages.
@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Generic, TypeVar
 
-from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.status_rules import load_operations_rule
@@ -38,15 +38,20 @@ from treehammer.web.display_formats import (
     midnight_us,
 )
 
-#: Days over which efficiency and cost are counted.
-EFFICIENCY_DAYS = 7
-#: Days searched for the last status before a change.
+#: Days searched for the last grade before a change.
 LOOKBACK_DAYS = 14
 #: Changes shown before the rest is folded.
 MAX_CHANGES = 10
 #: Sites named of those that stopped reporting; without any data, all sites did.
 MAX_QUIET_SITES = 6
 _NO_SITE = "(no site)"
+#: A day of each grade, the best first.
+EXAMPLE_DAYS = (
+    DayOutcomes(1, 0, 0),
+    DayOutcomes(1, 1, 0),
+    DayOutcomes(0, 1, 0),
+    DayOutcomes(0, 0, 0),
+)
 Judged = TypeVar("Judged", DayOutcomes, StorageDay)
 
 
@@ -137,7 +142,7 @@ def make_day_table(
     columns: Sequence[TableColumn] = (),
     site_address: Callable[[str], str] = lambda _: "",
 ) -> DataTable:
-    """Make the table of sites by day, with a letter and a color for each status.
+    """Make the table of sites by day, with a letter and a color for each grade.
 
     ``address`` leads to a site's day, ``site_address`` to a site; '' for none. ``columns`` stand between
     the site and its days; their rows hold the site's days under the key ``line``.
@@ -167,17 +172,10 @@ def _make_day_column(day: date, address: Callable[[SiteDays[Any], date], str]) -
     def draw(row: Row) -> HeatCell:
         judged = row["line"].days[day]
         link = address(row["line"], day) if judged.total else ""
-        title = f"{row['site']}, {name}: {judged.status}, {judged}"
-        is_load = isinstance(judged, StorageDay)
-        letter = judged.letter if is_load else choose_letter(judged.status)
-        return HeatCell(letter, judged.status, address=link, tooltip=title, is_symbol=True)
+        title = f"{row['site']}, {name}: {judged.grade}, {judged}"
+        return HeatCell(judged.letter, judged.grade, address=link, tooltip=title, is_symbol=True)
 
     return TableColumn(day.isoformat(), str(day.day), tooltip=name, css_class=color, draw=draw)
-
-
-def choose_letter(status: SiteState) -> str:
-    """Return the letter of a day; days without trouble are blank, so that the others stand out."""
-    return "·" if status is SiteState.OK else status.letter
 
 
 def make_efficiency_column(
@@ -201,7 +199,7 @@ def make_efficiency_column(
     return TableColumn(
         "efficiency",
         "CPU eff.",
-        tooltip=f"CPU efficiency of jobs over {EFFICIENCY_DAYS} days on the work of similar sites",
+        tooltip=f"CPU efficiency of jobs over {COMPARED_DAYS} days on the work of similar sites",
         css_class=lambda _: "number",
         draw=draw,
     )
@@ -250,14 +248,14 @@ class ChangeSentence:
     Attributes:
         severity: how severe it is.
         parts: parts of the sentence.
-        status: current status of the site, for changes of a status.
+        judged: the site's last day, for changes of its grade.
         failing_share: share of the site's measurements that are not good.
         explanation: who and why, which several sites may share.
     """
 
     severity: ChangeSeverity
     parts: tuple[ui.Link | str, ...]
-    status: SiteState | None = None
+    judged: DayOutcomes | None = None
     failing_share: float = 0.0
     explanation: str = ""
 
@@ -268,9 +266,10 @@ class ChangeSentence:
 
     @property
     def paragraph(self) -> ui.Paragraph:
-        """The sentence with links, after the status."""
-        status = (ui.Badge(self.status.value), " ") if self.status else ()
-        return ui.Paragraph(*status, *self.parts)
+        """The sentence with links, after the grade of the site's last day."""
+        day = self.judged
+        grade = (ui.Badge(day.grade, day.status.value), " ") if day else ()
+        return ui.Paragraph(*grade, *self.parts)
 
 
 def changes_since_yesterday(
@@ -294,7 +293,7 @@ def changes_since_yesterday(
         *_find_quiet_sites(sites, yesterday - timedelta(days=1), max_quiet),
     ]
     for site in sites:
-        changes += _find_status_change(site, states.get(site.site), yesterday)
+        changes += _find_grade_change(site, states.get(site.site), yesterday)
     first = overview_queries.list_first_measurements(store)
     changes += _find_first_measurements(first, day_number(yesterday), max_named)
     if new := overview_queries.list_campaigns_since(store, midnight_us(yesterday)):
@@ -340,10 +339,10 @@ def _find_quiet_sites(
         yield _end_with_names(ChangeSeverity.QUIET, text, names, max_named)
 
 
-def _find_status_change(
+def _find_grade_change(
     site: SiteDays[DayOutcomes], state: StatusChangeRow | None, yesterday: date
 ) -> Iterator[ChangeSentence]:
-    """Find the latest change of a site's status since yesterday, with its explanation."""
+    """Find the latest change of a site's grade since yesterday, with its explanation."""
     transitions = [
         (before, now)
         for before, now in pairwise(site.measured)
@@ -355,7 +354,7 @@ def _find_status_change(
     last_day, judged = site.measured[-1]
     since = f" since {format_day(change_day)}" if change_day != last_day else ""
     text = (
-        f": {judged.status}{since} ({judged} on {format_day(last_day)}); {before.status} on "
+        f": {judged.grade}{since} ({judged} on {format_day(last_day)}); {before.grade} on "
         f"{format_day(before_day)}."
     )
     severity = ChangeSeverity.BETTER
@@ -367,7 +366,7 @@ def _find_status_change(
     explanation = state.evidence.explanation if state and is_worse else None
     parts = (_link_to_day(site, last_day), text)
     bad_share = 1 - judged.good / judged.assessed
-    yield ChangeSentence(severity, parts, judged.status, bad_share, str(explanation or ""))
+    yield ChangeSentence(severity, parts, judged, bad_share, str(explanation or ""))
 
 
 def _link_to_day(site: SiteDays[DayOutcomes], day: date) -> ui.Link:

@@ -22,23 +22,26 @@ from treehammer.analysis.comparison.conclusion import (
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.load_tests import StorageDay
-from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.rule_judgements import (
+    DAY_GRADES,
+    DayOutcomes,
+    describe_daily_rule,
+)
+from treehammer.analysis.status.site_status import find_site_states, index_by_site
 from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
-from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.text_formatting import format_significant, join_names
+from treehammer.text_formatting import join_names
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
 from treehammer.web.display_formats import (
     day_from_number,
-    day_number,
     days_until,
     format_day,
     format_time,
@@ -59,9 +62,6 @@ MAX_NAMED_SITES = 10
 
 #: Columns by which days are shown, with the words for them.
 SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
-
-#: States that a day can have.
-_SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.UNKNOWN)
 
 
 class OverviewQuery(WindowQuery):
@@ -147,7 +147,11 @@ class Overview:
         self.storages = overview_days.load_storage_days(store, query.window)
         self.states = list_standing_states(store)
         #: Current states by site.
-        self.current = common_tables.index_by_site(self.states, query.by)
+        self.current = (
+            find_site_states(self.states)
+            if query.by == JOB_SITE
+            else index_by_site(self.states, query.by)
+        )
         self.active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
         self.running = common_tables.campaign_table(
             "running", "Campaigns with active jobs", self.active
@@ -155,7 +159,7 @@ class Overview:
         self.latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
         self.described = common_tables.describe_comparisons(store, self.latest)
         self.lines, recent = self._load_days()
-        of_jobs = common_tables.index_by_site(self.states, JOB_SITE)
+        of_jobs = index_by_site(self.states, JOB_SITE)
         named = MAX_NAMED_SITES if is_html else None
         self.changes = list(
             overview_days.changes_since_yesterday(store, recent, of_jobs, today(), named)
@@ -180,11 +184,8 @@ class Overview:
         """CPU efficiency of each site, compared with similar sites over the last days."""
         if self.query.by != JOB_SITE:
             return {}
-        first = _first_recent_day()
-        comparisons = peer_comparison.compare_sites_since(
-            self.store, [common_tables.DEFAULT_METRIC], first
-        )
-        return dict(comparisons[common_tables.DEFAULT_METRIC])
+        metric = common_tables.DEFAULT_METRIC
+        return peer_comparison.compare_all_sites(self.store, [metric], today())[metric]
 
     @cached_property
     def inefficient(self) -> list[str]:
@@ -242,7 +243,7 @@ class Overview:
         listed = (
             replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
             *hidden,
-            TableColumn("headline", "variants", is_long=True, detail=lambda row: row["largest"]),
+            TableColumn("headline", "verdicts", is_long=True, detail=lambda row: row["largest"]),
         )
         return replace(self.verdicts, columns=listed, rows=rows, is_arrangeable=False)
 
@@ -259,22 +260,18 @@ class Overview:
         return link
 
 
-def _first_recent_day() -> int:
-    return day_number(days_until(today(), overview_days.EFFICIENCY_DAYS)[0])
-
-
 def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
-    """Count bad and inefficient sites, failures, slower variants, running work and its cost."""
+    """Count bad and inefficient sites, failures, slower variants and running work."""
+    bad_states = (SiteState.CRITICAL, SiteState.WARNING)
     if overview.current:
-        states, period = [SiteState(row.state) for row in overview.current.values()], ""
+        states = [SiteState(row.state) for row in overview.current.values()]
+        texts = dict(zip(bad_states, ("sites critical", "sites with warnings"), strict=True))
     else:
         states = [line.latest.status for line in overview.lines]
-        period = " on their latest day"
-    words = {SiteState.CRITICAL: "critical", SiteState.WARNING: "with warnings"}
-    for state, word in words.items() if states else ():
+        texts = {state: f"sites {DAY_GRADES[state]} on their latest day" for state in bad_states}
+    for state, text in texts.items() if states else ():
         count = states.count(state)
         css_class = state.value if count else ""
-        text = f"sites {word}{period}"
         yield ui.Tile(f"{count:,} of {len(states):,}", text, "#days", css_class)
     if states:
         yield from _count_failures(overview.lines)
@@ -304,7 +301,7 @@ def _count_failures(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> Ite
 
 def _count_slower_variants(overview: Overview) -> ui.Tile:
     """Count the slower variants of the comparison with most of them, the newest of several."""
-    counts = [count_slower(count_headline(summary.counts)) for summary in overview.latest]
+    counts = [count_slower(summary.counts) for summary in overview.latest]
     (slower, total, scope), row = max(
         zip(counts, overview.described, strict=True), key=lambda pair: pair[0][0]
     )
@@ -317,20 +314,14 @@ def _count_slower_variants(overview: Overview) -> ui.Tile:
 
 
 def _count_running(overview: Overview) -> ui.Tile:
-    """Count running campaigns, their measurements, and the cost of the last days."""
-    metrics = ("setup_wall_s", "stagein_wall_s", "payload_wall_s")
-    query = FigureQuery(metrics, (), first_day=_first_recent_day(), kind=None)
-    groups = overview.store.fetch_figure(query).groups
-    hours = sum(moments.total for group in groups for moments in group.metrics.values()) / 3600
-    period = f"{overview_days.EFFICIENCY_DAYS} days"
-    cost = f"; {format_significant(hours, 2)} hours of executions in {period}"
+    """Count running campaigns and their measurements."""
     active = overview.active
     text = f"campaign{'s' * (len(active) != 1)} running"
     planned = sum(state.campaign.planned_measurements for state in active)
     if not planned:
-        return ui.Tile(str(len(active)), text + cost, "#running")
+        return ui.Tile(str(len(active)), text, "#running")
     recorded = sum(min(state.recorded, state.campaign.planned_measurements) for state in active)
-    text += f": {recorded:,} of {planned:,} measurements{cost}"
+    text += f": {recorded:,} of {planned:,} measurements"
     return ui.Tile(str(len(active)), text, "#running", share_done=recorded / planned)
 
 
@@ -359,10 +350,7 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
         return
     yield ui.TableSection(matrix, "newest", exported)
     yield ui.Legend(
-        [
-            (ui.Badge(overview_days.choose_letter(state), state.value), state.value)
-            for state in _SHOWN_STATES
-        ]
+        [(ui.Badge(day.letter, day.status.value), day.grade) for day in overview_days.EXAMPLE_DAYS]
     )
     evaluated = (" The state is that of the ", ui.Link("last evaluation", link_to("sites")), ".")
     yield ui.quiet(
@@ -458,7 +446,7 @@ def _build_site_day_table(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) 
         {
             "site": line.site,
             "day": day.isoformat(),
-            "status": judged.status.value,
+            "status": judged.grade,
             **outcome_counts(judged),
         }
         for line in lines

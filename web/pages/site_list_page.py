@@ -11,10 +11,10 @@ from typing import Any
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
-from treehammer.analysis.status.site_status import list_uses
+from treehammer.analysis.status.site_status import find_site_states, list_uses
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.read import overview_queries
-from treehammer.sql.watch.state_history import SITE, list_standing_states
+from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_share
@@ -23,7 +23,7 @@ from treehammer.web.addresses import link_rows
 from treehammer.web.columns import IntervalCell, column, columns, outcome_columns, outcome_counts
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
-from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, index_by_site
+from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS
 from treehammer.web.sections import Folded, quiet, suggest
 
 
@@ -53,8 +53,8 @@ def _build_table(store: Store) -> DataTable:
     for day in overview_queries.list_site_days(store, first, display_formats.day_number(last)):
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days[day.site])
-    comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)
-    uses, states = list_uses(store), index_by_site(list_standing_states(store), SITE)
+    comparisons = peer_comparison.compare_all_sites(store, [DEFAULT_METRIC], last)
+    uses, states = list_uses(store), find_site_states(list_standing_states(store))
     rows: list[Row] = []
     for site in overview_queries.list_sites(store):
         state, compared = states.get(site), comparisons[DEFAULT_METRIC].get(site)
@@ -67,7 +67,7 @@ def _build_table(store: Store) -> DataTable:
             "state": state.state if state else SiteState.UNKNOWN.value,
             "use": uses.summarize(site).value,
             "state_change": state.id if state else None,
-            "status": judged.status.value,
+            "status": judged.grade,
             **outcome_counts(judged),
             DEFAULT_METRIC: compared.mean if compared else None,
             "own": compared.own_mean if compared else None,

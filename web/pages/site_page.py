@@ -13,7 +13,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUM
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
-from treehammer.analysis.status.rule_judgements import DayOutcomes
+from treehammer.analysis.status.rule_judgements import DAY_GRADES, DayOutcomes
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -296,7 +296,7 @@ def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) 
     if not days or any(row["explanation"] for row in tables["states"].rows):
         return ""
     day = date.fromisoformat(days[0]["day"])
-    explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
+    explain = explain_slowness if days[0]["status"] == DAY_GRADES[SiteState.OK] else explain_period
     explained = explain(store, site, Period.of_day(display_formats.midnight_us(day)))
     return f"On {day}: {explained}" if explained else ""
 
@@ -367,7 +367,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     rows = [
         {
             "day": display_formats.day_from_number(int(group.by[DAY] or 0)).isoformat(),
-            "status": DayOutcomes.from_outcomes(group.outcomes).status.value,
+            "status": DayOutcomes.from_outcomes(group.outcomes).grade,
             **{name: group.outcomes.get(name, 0) for name in (*_COMPLETED, *classes)},
         }
         for group in reversed(groups)

@@ -41,7 +41,7 @@ PERFDATA = re.compile(
 )
 FIGURES = (
     AlarmFigure("daily_good", 940),
-    AlarmFigure("daily_failed_per_good", 6.38298, "%", warning=6.0),
+    AlarmFigure("daily_bad_per_good", 6.38298, "%", warning=6.0),
     AlarmFigure("held", 3.5, "%", warning=10, critical=50, maximum=100),
     AlarmFigure("answer", None, "s", 5, 20),
 )
@@ -49,7 +49,7 @@ SITE = SubjectState(
     AlarmKind.SITE,
     "T2_XY_Site",
     AlarmLevel.WARNING,
-    "60 of 1000 measurements in 24h failed",
+    "60 of 1000 measurements in 24h were bad",
     details=("jobs: warning since 2026-03-01", "storage: ok"),
     figures=FIGURES,
     evidence="/sites/T2_XY_Site",
@@ -65,8 +65,8 @@ def split_output(text: str) -> tuple[str, list[str]]:
 
 def test_line_has_state_reason_and_figures() -> None:
     assert format_plugin_output(SITE) == (
-        "SITE T2_XY_Site WARNING - 60 of 1000 measurements in 24h failed | answer=U;5;20 "
-        "daily_failed_per_good=6.383%;6 daily_good=940 held=3.5%;10;50;;100"
+        "SITE T2_XY_Site WARNING - 60 of 1000 measurements in 24h were bad | answer=U;5;20 "
+        "daily_bad_per_good=6.383%;6 daily_good=940 held=3.5%;10;50;;100"
     )
     _, data = split_output(format_plugin_output(SITE))
     assert all(map(PERFDATA.fullmatch, data))
@@ -77,7 +77,7 @@ def test_details_follow_with_verbosity() -> None:
     assert format_plugin_output(SITE, 2).splitlines()[3:] == [
         "rule: daily/1a2b",
         "evidence: /sites/T2_XY_Site",
-        "daily_failed_per_good: 6.383%; warning above 6%",
+        "daily_bad_per_good: 6.383%; warning above 6%",
         "held: 3.5%; warning above 10%, critical above 50%",
         "answer: unknown; warning above 5s, critical above 20s",
     ]

@@ -13,10 +13,15 @@ from treehammer.analysis.cli.comparison_output import describe_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
-from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
+from treehammer.analysis.comparison.conclusion import (
+    count_slower,
+    describe_conclusion,
+    select_headline,
+)
 from treehammer.analysis.statistics.verdict import Verdict, attach_controls
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.stored_comparisons import VerdictCount
 
 A, B = "6.38.00", "6.40.00"
 CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
@@ -254,6 +259,19 @@ def test_headline_is_of_the_widest_scope_with_a_verdict() -> None:
         ("branches=100%", "sites", "slower"),
         ("branches=5%", "sites", "not enough data"),
     ]
+
+
+def test_slower_variants_are_counted_once_for_all_sites() -> None:
+    rows = [
+        VerdictCount("cpu_per_event_s", label, "site", verdict, 20, 0.05)
+        for label, verdict in (("2%", "slower"), ("2%", "same"), ("5%", "same"))
+    ]
+    assert count_slower(rows) == (1, 2, "by site")
+
+
+def test_place_of_a_verdict_that_no_site_enters_has_no_number() -> None:
+    rows = [make_row(Verdict.TOO_LITTLE, None, scope="sites", site="", hosts=0)]
+    assert describe_conclusion(rows).startswith("Over sites, too little was read to compare")
 
 
 def test_conclusion_names_the_scope_of_each_part() -> None:

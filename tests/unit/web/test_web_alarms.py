@@ -122,9 +122,9 @@ def test_site_has_figures_with_thresholds(settings: Settings, service: ServiceTh
     url = str(service.client.base_url)
     for words in ((), ("--url", url)):
         output = check(settings, "--site", "SITE_WARN", *words).output
-        assert "daily_failed_per_good=25%;6" in output
+        assert "daily_bad_per_good=25%;6" in output
     (row,) = service.load_tables("/alarms", kind="site", name="SITE_WARN")["states"]
-    assert {one["name"]: one["value"] for one in row["figures"]}["daily_failed_per_good"] == 25
+    assert {one["name"]: one["value"] for one in row["figures"]}["daily_bad_per_good"] == 25
 
 
 def test_service_is_checked_from_outside(settings: Settings, service: ServiceThread) -> None:

@@ -332,24 +332,24 @@ def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
         ([("A", 3, 2), ("A", 1, 2), ("A", 0, 2)], ["4 measurements received: 4 of 4 good."]),
         (
             [("A", 9, 0, 2), ("A", 1, 2), ("A", 0, 1, 3)],
-            [f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); ok on {format_day(1)}."],
+            [f"A: partly bad (1 of 4 good, 3 failed on {format_day(0)}); fine on {format_day(1)}."],
         ),
         (
             [("A", 2, 2), ("A", 1, 0, 1), ("A", 0, 0, 2)],
             [
-                f"A: critical since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
-                f"ok on {format_day(2)}."
+                f"A: none good since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
+                f"fine on {format_day(2)}."
             ],
         ),
         (
             [("A", 2, 2), ("A", 1, 0, 2), ("A", 0, 2)],
-            [f"A: ok (2 of 2 good on {format_day(0)}); critical on {format_day(1)}."],
+            [f"A: fine (2 of 2 good on {format_day(0)}); none good on {format_day(1)}."],
         ),
         ([("A", 3, 2), ("A", 2, 2), ("B", 3, 1)], [f"A: no measurements since {format_day(2)}."]),
     ],
     ids=["unchanged", "since today", "since yesterday", "recovered", "quiet"],
 )
-def test_status_is_compared_with_previous_measured_day(
+def test_grade_is_compared_with_previous_measured_day(
     pages: ServiceThread, measured: list[tuple[Any, ...]], lines: list[str]
 ) -> None:
     add(pages, *(on(*runs) for runs in measured))
@@ -484,11 +484,16 @@ def test_tile_of_running_campaigns_shows_progress(pages: ServiceThread) -> None:
     for name, planned in (("first", 3), ("second", 1)):
         job = make_job_row(f"job-{name}", campaign_id=name, state="running")
         pages.store.add_campaign(make_campaign_row(name, planned_measurements=planned), [job])
-    # Those beyond the plan, such as of a repeated job, do not count for other campaigns.
-    recorded = [("first", 1), ("second", 1), ("second", 2)]
+    recorded = [("first", 1), ("second", 1)]
     pages.store.add([make_measurement(f"job-{name}", n, campaign_id=name) for name, n in recorded])
-    assert "2 campaigns running: 2 of 4 measurements" in pages.read("/").text
-    assert '<progress max="1" value="0.5"' in pages.load_page("/")
+    # The second one is over, as its page says, although its job has not ended.
+    assert "1 campaign running: 1 of 3 measurements" in pages.read("/").text
+    over = {
+        name: pages.load_document(f"/campaigns/{name}")["about"]["progress"]["over"]
+        for name in ("first", "second")
+    }
+    assert over == {"first": False, "second": True}
+    assert '<progress max="1" value="0.333"' in pages.load_page("/")
 
 
 def test_worst_sites_come_first_in_the_matrix_only(pages: ServiceThread) -> None:

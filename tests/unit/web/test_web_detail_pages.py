@@ -123,7 +123,7 @@ def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
     assert counts == {"whole": (2, 2), "lacking": (2, 0), "broken": (1, 0)}
     assert {row["campaign_name"] for row in rows.values()} == {"every night"}
     assert found["about"] == {
-        "status": "warning",
+        "status": "partly bad",
         "counts": {"good": 2, "failed": 1, "implausible": 0, "not_supported": 2},
         "classes": {"software-setup": 1},
     }
