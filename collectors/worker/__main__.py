@@ -67,6 +67,9 @@ def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     verb.add_argument(
+        "--work", default="", help="folder for temporary files [default: work in the output]"
+    )
+    verb.add_argument(
         "--once",
         action="store_true",
         help="measure nothing if an earlier attempt, whose folder lies beside the output, has ended",
@@ -127,7 +130,7 @@ def _run_job(options: argparse.Namespace) -> int:
         )
         if succeeded is None:
             folder = os.path.dirname(options.job) or "."
-            succeeded = run_job(job, folder, options.output, options.attempt)
+            succeeded = run_job(job, folder, options.output, options.attempt, options.work)
     except JobFileError as error:
         print_line(str(error), "stderr")
         return INVALID_INPUT

@@ -72,7 +72,7 @@ class Execution:
         self._spec = spec
         self._record = ExecutionRecord(spec)
         self._name = f"{spec.round}-{spec.position}"
-        self._folder = os.path.join(context.output, "work", self._name)
+        self._folder = os.path.join(context.work, self._name)
         self._prepared: Optional[PreparedPayload] = None
         self._started_us, self._start = 0, 0.0
 

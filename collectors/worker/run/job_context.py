@@ -188,7 +188,8 @@ class JobContext:
     Attributes:
         job: the whole job.
         job_folder: absolute folder of ``job.json``; the payload's folder is relative to it.
-        output: absolute folder for ``work/``, ``logs/`` and ``records/``.
+        output: absolute folder for ``logs/``, ``records/`` and, after failures, ``failed/``.
+        work: absolute folder for temporary files, which is removed at the end of the job.
         kit: absolute folder of the payload kit.
         attempt: number of the attempt, from 1.
         signals: the worker's signals.
@@ -209,10 +210,12 @@ class JobContext:
         signals: StopSignals,
         common_start: Optional[CommonStart] = None,
         count: Optional[InstructionCount] = None,
+        work: str = "",
     ) -> None:
         self.common_start = common_start
         self.count = count
-        self.distance = JobDistance(os.path.join(output, "work"))
+        self.work = os.path.abspath(work or os.path.join(output, "work"))
+        self.distance = JobDistance(self.work)
         self.builds: Dict[str, Optional[Failure]] = {}
         self.loops: Dict[str, str] = {}
         self.job = job
@@ -233,10 +236,10 @@ class JobContext:
         credential_checks.unpack_authorities(
             self.base_env,
             os.path.abspath(job_folder),
-            os.path.join(os.path.abspath(output), "work", "authorities"),
+            os.path.join(self.work, "authorities"),
         )
-        for name in ("work", "logs", "records"):
-            os.makedirs(os.path.join(output, name), exist_ok=True)
+        for folder in (self.work, *(os.path.join(output, name) for name in ("logs", "records"))):
+            os.makedirs(folder, exist_ok=True)
 
     def locate_payload(self, spec: Optional[ExecutionSpec] = None) -> str:
         """Return the folder with the test's files for an execution, by default those of the job."""

@@ -6,6 +6,8 @@ import glob
 import importlib.resources
 import json
 import os
+import shutil
+import stat
 from collections import Counter
 from contextlib import ExitStack, suppress
 from itertools import groupby
@@ -34,6 +36,10 @@ ATTEMPT_FORMAT = 1
 #: Report of an attempt, in its output folder.
 ATTEMPT_FILE = "attempt.json"
 
+#: Folder in the output for files of failed executions, and bytes that they may have in all.
+FAILED_FOLDER = "failed"
+MAX_FAILED_BYTES = 500_000
+
 #: Modules and packages of the worker that the load generator of the kit uses.
 _SHARED_WITH_KIT = (
     "record",
@@ -47,27 +53,32 @@ _SHARED_WITH_KIT = (
 )
 
 
-def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
+def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str = "") -> bool:
     """Run the job's executions in order; True when each ended without failure.
 
-    Writes ``records/``, ``logs/`` and ``attempt.json`` to ``output``, also after failures.  Records
+    Writes ``records/``, ``logs/`` and ``attempt.json`` to ``output``, and small files of failed
+    executions to ``failed/``.  ``work``, by default a folder in it, is for temporary files.  Records
     are also sent to the results service, if a file beside the job names one.
 
     Raises:
         OSError: ``output`` cannot be written.
     """
     output = os.path.abspath(output)
+    work = os.path.abspath(work or os.path.join(output, "work"))
     os.makedirs(output, exist_ok=True)
     payload_process.become_subreaper()
     doors = DoorLocks(job.storage_site or job.site, map(job.door_of, job.executions))
     with StopSignals() as signals, doors, ExitStack() as stack:
-        kit = locate_kit(os.path.join(output, "work", "kit"))
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        kit = locate_kit(os.path.join(work, "kit"))
         job_folder = os.path.abspath(job_folder)
         uploader = Uploader(job_folder, output, signals)
         common_start = None
         if job.load is not None:
             common_start = CommonStart(job.load, job_folder, uploader.endpoint, signals)
-        context = JobContext(job, job_folder, output, kit, attempt, signals, common_start)
+        context = JobContext(
+            job, job_folder, output, kit, attempt, signals, common_start, work=work
+        )
         stack.enter_context(context.distance)
         report = AttemptReport(context)
         report.write()
@@ -104,7 +115,33 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         succeeded = report.finish() and not problem
         uploader.upload_remaining()
         report.record_upload(uploader.summarize())
+        # A stopped job starts again on another node, which receives its output.
+        if not (succeeded or signals.stopped_by):
+            keep_failed_files(work, output)
         return succeeded
+
+
+def keep_failed_files(work: str, output: str) -> None:
+    """Move the smallest files in the folders of failed executions to the output."""
+    total = 0
+    for size, path in sorted(_list_files(work)):
+        total += size
+        if total > MAX_FAILED_BYTES:
+            return
+        target = os.path.join(output, FAILED_FOLDER, os.path.relpath(path, work))
+        with suppress(OSError):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.move(path, target)
+
+
+def _list_files(work: str) -> Iterator[Tuple[int, str]]:
+    """Yield size and path of the regular files in the folders of executions, ``ROUND-POSITION``."""
+    for folder in glob.glob(os.path.join(glob.escape(work), "[0-9]*-[0-9]*")):
+        for parent, _, names in os.walk(folder):
+            for path in (os.path.join(parent, name) for name in names):
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode):
+                    yield status.st_size, path
 
 
 def end_like_earlier_attempt(job: JobSpec, output: str, attempt: int) -> Optional[bool]:

@@ -195,7 +195,7 @@ def locate_build(context: JobContext, spec: ExecutionSpec) -> str:
     if payload.build is None:
         return ""
     key = hashlib.sha256(f"{payload.folder}\0{spec.software.request}".encode()).hexdigest()[:12]
-    return os.path.join(context.output, "work", f"{BUILD}-{key}")
+    return os.path.join(context.work, f"{BUILD}-{key}")
 
 
 def is_built(context: JobContext, folder: str) -> bool:
@@ -298,7 +298,7 @@ def locate_base(context: JobContext, spec: ExecutionSpec) -> str:
 
     Libraries of a test that builds its own depend on headers that the next job builds again.
     """
-    private = os.path.join(context.output, "work", LOOPS_FOLDER)
+    private = os.path.join(context.work, LOOPS_FOLDER)
     if spec.software.provider != "wheel" or context.job.payload_of(spec).build:
         return private
     shared = os.path.join(os.path.dirname(spec.software.location), LOOPS_FOLDER)

@@ -15,7 +15,7 @@ if [ -s output.tar ]; then # the output of an earlier start
   tar -xf output.tar
 fi
 mkdir -p "$output" || exit
-sh worker.pyz run job.json --once --attempt "$number" --output "$output" \
+sh worker.pyz run job.json --once --attempt "$number" --output "$output" --work work \
   >"$output/worker.out" 2>"$output/worker.err" &
 worker=$!
 trap 'kill -TERM "$worker"' HUP INT TERM

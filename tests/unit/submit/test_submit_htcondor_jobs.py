@@ -713,7 +713,7 @@ def test_start_script_runs_worker_and_archives_output(tmp_path: Path) -> None:
     found = _unpacked(sandbox)
     assert found == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
     said = (sandbox / "output/attempt-3/arguments").read_text()
-    assert said == "run job.json --once --attempt 3 --output output/attempt-3"
+    assert said == "run job.json --once --attempt 3 --output output/attempt-3 --work work"
     assert not (sandbox / interface.OUTPUT_ARCHIVE).exists()
 
 

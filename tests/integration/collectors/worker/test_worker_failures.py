@@ -81,6 +81,50 @@ def test_each_end_of_a_payload_is_recorded_and_the_next_execution_runs(
     assert ran.records[-1].extras == {"mine": 2.5}
 
 
+LEAVES_FILES = """
+import os, sys, time
+open("notes", "w").write("why")
+open("big", "wb").write(bytes(2_000_000))
+os.symlink("/etc/passwd", "link")
+os.mkdir("sub")
+open("sub/deep", "w").write("more")
+if os.environ["TREEHAMMER_AXIS_END"] == "running":
+    time.sleep(100)
+if os.environ["TREEHAMMER_AXIS_END"] == "exit":
+    sys.exit(1)
+open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1, "values": {}}')
+"""
+
+
+@pytest.mark.parametrize("work", ["", "scratch"])
+@pytest.mark.parametrize("last", ["good", "running"])
+def test_output_has_of_the_work_only_what_explains_failures(
+    bench: Any, packed_worker: Path, make_spec: Callable[..., Any], work: str, last: str
+) -> None:
+    """A stopped job starts again on another node, which would receive the files of this one."""
+    bench.worker = packed_worker
+    bench.write_job(
+        LEAVES_FILES,
+        *(make_spec(n, variant={"end": end}) for n, end in enumerate(("exit", last), 1)),
+    )
+    options = ["--output", "output/attempt-1", *(["--work", work] if work else [])]
+    output = bench.folder / "output" / "attempt-1"
+    with subprocess.Popen(bench.command(*options), cwd=bench.folder) as process:
+        marker = bench.folder / (work or output / "work") / "1-2" / "sub" / "deep"
+        if last == "running":
+            wait_until(marker.exists, "the last payload runs")
+            process.terminate()
+    assert process.returncode == 1
+    remains = {str(p.relative_to(output / "failed")) for p in output.glob("failed/**/*")}
+    files = {"1-1", "1-1/job.json", "1-1/notes", "1-1/sub", "1-1/sub/deep"}
+    assert remains == (files if last == "good" else set())
+    assert {path.name for path in output.iterdir()} - {"failed"} == {
+        *("attempt.json", "logs", "records")
+    }
+    assert not (bench.folder / work / "work").exists()
+    assert not work or not (bench.folder / work).exists()
+
+
 def test_payload_that_ignores_sigterm_is_killed(bench: Any) -> None:
     ran = bench.run(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",

@@ -311,6 +311,7 @@ def make_context(folder: Path, kind: str = "python", text: str = KIT_LOOP, **job
         job=SimpleNamespace(load=None, payload_of=lambda _spec: payload, **job),
         locate_payload=lambda _spec: str(folder),
         output=str(folder / "output"),
+        work=str(folder / "output" / "work"),
         loops={},
     )
 
