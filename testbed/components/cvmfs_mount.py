@@ -28,8 +28,10 @@ AXIS_VALUE = f"cvmfs:ROOT/{{version}}/{PLATFORM}"
 #: XRootD client of the shipped load tests.
 CLIENT_VERSION = "6.2.1"
 
+#: Folder of the libraries that a wheel of ROOT brings along.
+_BUNDLED_LIBRARIES = "root.libs"
 #: Packages of an environment that ROOT needs to start.
-_ROOT_PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*")
+_ROOT_PACKAGES = ("ROOT", "cppyy", _BUNDLED_LIBRARIES, "numpy", "numpy.libs", "libcppyy*")
 
 
 def install_release(mount: Path, environment: Path, version: str, build: str = PLATFORM) -> Path:
@@ -56,6 +58,8 @@ def install_release(mount: Path, environment: Path, version: str, build: str = P
     libraries += python.parents[1].glob("lib/libpython3*.so*")
     for item in [*(packages / "ROOT" / "lib").iterdir(), *libraries]:
         make_link(folder / "lib" / item.name, item)
+    # The wheel's libraries look for this folder two above their own, which is that of their link.
+    make_link(folder.parent / _BUNDLED_LIBRARIES, packages / _BUNDLED_LIBRARIES)
     for item in (packages / "ROOT" / "bin").iterdir():
         make_link(folder / "bin" / item.name, item)
     make_link(folder / "bin" / packages.parent.name, python)

@@ -76,5 +76,6 @@ def install_view(mount: Path, environment: Path, version: str, build: str) -> Pa
         make_link(view / "bin" / link, python / "bin" / name)
     for package in ("numpy", "numpy.libs"):
         make_link(view / "lib" / name / "site-packages" / package, packages / package)
+    make_link(view.parent / "root.libs", packages / "root.libs")  # as beside the release
     (view / "setup.sh").write_text(_VIEW_SCRIPT.lstrip())
     return view

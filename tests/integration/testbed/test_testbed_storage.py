@@ -303,6 +303,48 @@ def test_paired_campaign_reads_same_data_over_http_and_root(placed: Grid, tmp_pa
     assert isinstance(ratio, float)
 
 
+@pytest.mark.root
+@pytest.mark.slow
+def test_jobs_compile_loops_like_this_machine_and_return_little(
+    placed: Grid, tiny_catalogue: FolderCatalogue, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "datasets").symlink_to(tiny_catalogue.root)
+    (cache / "software").symlink_to(config.load_settings().software_dir)
+    releases = ",".join(placed.box.releases)
+    axes = (f"root={releases}", "door=root,file", "branches=1.0", "cache_mb=30")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)),
+            *("--sites-file", str(placed.sites_file), "submit", "ttree-read"),
+            *("--sites", "SITE_A,local", "--wait", "-S", "dataset=tiny"),
+            *("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2"),
+            *(word for axis in axes for word in ("-P", axis)),
+        ],
+        env={**os.environ, "TREEHAMMER_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        rows = [row for row in store.measurements(Selection.parse()) if row["kind"] == "timed"]
+        campaign = rows[0]["campaign_id"]
+    compilers = {
+        (row["site"], row["root_version"]): (row["loop_compiler"], row["failure_class"])
+        for row in rows
+    }
+    assert len(compilers) == 2 * len(placed.box.releases)
+    assert len(set(compilers.values())) == 1, compilers
+    assert "-O2" in str(compilers["SITE_A", "6.40.00"][0])
+    outputs = [*placed.submit_dir.glob(f"{campaign}/*/jobs/*/output/attempt-1")]
+    names = {path.name for output in outputs for path in output.iterdir()}
+    assert names == {"attempt.json", "logs", "records", "worker.err", "worker.out"}
+    files = [path for output in outputs for path in output.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 60_000 * len(outputs)
+
+
 @contextmanager
 def cut_first_connections(target: tuple[str, int], count: int, after: int) -> Iterator[int]:
     """Forward a port to a server, cutting the first connections after so many bytes of answers."""
