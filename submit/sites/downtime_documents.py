@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -59,16 +60,24 @@ _RISK = re.compile(
     re.IGNORECASE,
 )
 _STORAGE = re.compile(
-    r"srm|xroot|webdav|\bdavs?\b|gridftp|gsiftp|storage|dcache|pelican|osdf|\beos\b|\bse\b",
+    r"srm|xroot|webdav|\bdavs?\b|\bhttps?\b|\bs3\b|gridftp|gsiftp|storage|dcache|pelican|osdf"
+    r"|\beos\b|\bse\b|\bceph|lustre|gpfs|\bnfs\b",
     re.IGNORECASE,
 )
 _COMPUTING = re.compile(
     r"\bce\b|condor|cream|arex|\barc(?!h)|comput|execution|batch|worker", re.IGNORECASE
 )
-#: Services without which jobs run and storage answers.
+#: Services without which jobs run and storage answers, although their names may be similar.
 _AUXILIARY = re.compile(
-    r"perfsonar|bdii|apel|argus|voms|squid|accounting|monitoring", re.IGNORECASE
+    r"perfsonar|bdii|apel|argus|voms|squid|accounting|monitoring|cloud|openstack", re.IGNORECASE
 )
+#: Words, in place of services, for all of a site.
+_EVERYTHING = re.compile(
+    r"(all|whole|entire|site|services?|cent(er|re)|infrastructure|network|power|cooling|planned"
+    r"|(un)?scheduled|maintenance|downtime|outage|intervention|\W)+",
+    re.IGNORECASE,
+)
+_KINDS = frozenset((SITE, STORAGE_SITE))
 
 #: Keys that only a downtime has, not a list of them.
 _ENTRY_KEYS = frozenset((*START_KEYS, *END_KEYS, "severity", "sitename", "hostedby", "hostname"))
@@ -122,6 +131,24 @@ class DowntimeDocument:
 
 
 @dataclass(frozen=True)
+class SiteHosts:
+    """Hosts that sites use: of their doors, and of their compute elements.
+
+    Attributes:
+        kinds_by_host: kinds that a host serves, by host and site.
+        named_kinds: kinds of a site all of whose hosts are in the sites file.
+    """
+
+    kinds_by_host: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    named_kinds: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def find_served(self, site: str, hosts: Iterable[str]) -> frozenset[str]:
+        """Find the kinds of a site that some of these hosts serve."""
+        kinds = (self.kinds_by_host.get(host, {}).get(site, frozenset()) for host in hosts)
+        return frozenset[str]().union(*kinds)
+
+
+@dataclass(frozen=True)
 class DowntimeOptions:
     """Interpretation of a document.
 
@@ -130,34 +157,37 @@ class DowntimeOptions:
         site: the site of all entries; '' for the site that each entry names.
         sites_by_name: site by the name that the document has for it or one of its hosts.
         known_sites: names of all sites; entries of others are refused.
-        sites_by_host: kind of each site that uses a host, see :func:`map_hosts`.
+        hosts: hosts that the sites use, see :func:`map_hosts`.
     """
 
     source: str
     site: str
     sites_by_name: Mapping[str, str]
     known_sites: Collection[str]
-    sites_by_host: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hosts: SiteHosts = field(default_factory=SiteHosts)
 
 
 class UnknownDowntimeSiteError(DowntimeSkippedError):
     """The site of an entry is unknown."""
 
 
-def map_hosts(sites: Iterable[Site]) -> dict[str, dict[str, str]]:
-    """Map each host of doors and compute elements to its sites, and to their kind that it serves.
-
-    The kind is '' for a host that serves both storage and jobs of a site.
-    """
-    sites_by_host: dict[str, dict[str, str]] = {}
+def map_hosts(sites: Iterable[Site]) -> SiteHosts:
+    """Map the hosts of doors and compute elements that the sites file names."""
+    kinds_by_host: defaultdict[str, dict[str, frozenset[str]]] = defaultdict(dict)
+    named_kinds: dict[str, frozenset[str]] = {}
     for site in sites:
-        kinds = [(find_host(door.prefix), STORAGE_SITE) for door in site.doors if not door.is_path]
-        kinds += [(find_host(word), SITE) for word in site.grid_resource.split()[1:]]
-        for host, kind in kinds:
-            if host:
-                host_sites = sites_by_host.setdefault(host, {})
-                host_sites[site.name] = kind if host_sites.get(site.name, kind) == kind else ""
-    return sites_by_host
+        doors = {find_host(door.prefix) for door in site.doors if not door.is_path}
+        elements = {find_host(word) for word in site.grid_resource.split()[1:]} - {""}
+        hosts_by_kind = {STORAGE_SITE: doors, SITE: elements}
+        for kind, hosts in hosts_by_kind.items():
+            for host in hosts - {""}:
+                kinds = kinds_by_host[host].get(site.name, frozenset())
+                kinds_by_host[host][site.name] = kinds | {kind}
+        # Doors of a Rucio storage have no host until a test is planned.
+        named_kinds[site.name] = frozenset(
+            kind for kind, hosts in hosts_by_kind.items() if hosts and "" not in hosts
+        )
+    return SiteHosts(kinds_by_host, named_kinds)
 
 
 def fetch_document(address: str) -> bytes:
@@ -381,18 +411,17 @@ def _convert_event(event: Event) -> DowntimeEntry:
 
 def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> list[DowntimeRow]:
     """Build a downtime for each site of an entry, mostly one."""
-    kinds_by_site = _find_sites(entry, options)
+    sites = _find_sites(entry, options)
     starts_us, ends_us = (
         (moment - _EPOCH) // timedelta(microseconds=1) for moment in (entry.start, entry.end)
     )
     if ends_us <= starts_us:
         raise DowntimeSkippedError("ends before it starts")
-    affected = [service for service in entry.services if not _AUXILIARY.search(service)]
-    harmless = bool(entry.services and not affected) or _RISK.search(entry.severity)
     key = entry.id or f"{starts_us} {ends_us} {entry.description}"
     rows = []
-    for site, host_kind in kinds_by_site.items():
-        kind = _find_kind(affected, host_kind)
+    for site in sites:
+        kinds, is_used = _find_kinds(entry, site, options)
+        kind = next(iter(kinds)) if len(kinds) == 1 else ""
         identity = json.dumps([options.source, key, site, kind])
         rows.append(
             DowntimeRow(
@@ -402,7 +431,7 @@ def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> 
                 subject_kind=kind,
                 starts_us=starts_us,
                 ends_us=ends_us,
-                severity=AT_RISK if harmless else OUTAGE,
+                severity=OUTAGE if is_used and not _RISK.search(entry.severity) else AT_RISK,
                 description=entry.description[:_MAX_CHARS],
                 url=entry.url[:_MAX_CHARS],
                 imported_us=now_us,
@@ -411,8 +440,8 @@ def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> 
     return rows
 
 
-def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> dict[str, str]:
-    """Find the sites of an entry, and the kind that its hosts serve there; '' if unknown.
+def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> list[str]:
+    """Find the sites of an entry.
 
     Names are tried first, then hosts, because another catalogue may name a site differently.
 
@@ -420,10 +449,6 @@ def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> dict[str, str
         UnknownDowntimeSiteError: its site is unknown.
         DowntimeSkippedError: it names neither a site nor a host.
     """
-    by_host: dict[str, str] = {}
-    for host in (*entry.hosts, *map(find_host, entry.names)):
-        for site, kind in options.sites_by_host.get(host, {}).items():
-            by_host[site] = kind if by_host.get(site, kind) == kind else ""
     mapped = [
         options.sites_by_name[name]
         for name in (*entry.names, *entry.hosts)
@@ -432,9 +457,11 @@ def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> dict[str, str
     named = [name for name in entry.names if name in options.known_sites]
     for site in (options.site, *mapped, *named):
         if site:
-            return {site: by_host.get(site, "")}
-    if by_host:
-        return by_host
+            return [site]
+    hosts = (*entry.hosts, *map(find_host, entry.names))
+    sites = [site for host in hosts for site in options.hosts.kinds_by_host.get(host, ())]
+    if sites:
+        return [*dict.fromkeys(sites)]
     raise _explain_unknown_site(entry, options)
 
 
@@ -446,24 +473,37 @@ def _explain_unknown_site(entry: DowntimeEntry, options: DowntimeOptions) -> Dow
     if entry.names:
         subject = f"unknown site {entry.names[0][:100]!r}"
     else:
-        near = suggest_word(words[0], options.sites_by_host)
+        near = suggest_word(words[0], options.hosts.kinds_by_host)
         subject = f"host {words[0][:100]!r} belongs to no known site"
     return UnknownDowntimeSiteError(f"{subject}. {near}".rstrip())
 
 
-def _find_kind(services: Iterable[str], host_kind: str) -> str:
-    """Return the kind of site that all services belong to; '' for several or unknown ones.
+def _find_kinds(
+    entry: DowntimeEntry, site: str, options: DowntimeOptions
+) -> tuple[frozenset[str], bool]:
+    """Find the kinds of a site that an entry is about, and whether tests use what fails.
 
-    Without a known service, it is the kind that the host serves.
+    Tests use storage and jobs, at the hosts that the sites file names; where it does not name those
+    of a kind, or the entry names no host, the services alone decide.
     """
-    kinds = {_find_service_kind(service) for service in services}
-    if kinds <= {""}:
-        return host_kind
-    return kinds.pop() if len(kinds) == 1 else ""
+    services = [service for service in entry.services if not _AUXILIARY.search(service)]
+    kinds = frozenset[str]().union(*map(_find_service_kinds, services))
+    served = options.hosts.find_served(site, (*entry.hosts, *map(find_host, entry.names)))
+    possible = served | (_KINDS - options.hosts.named_kinds.get(site, frozenset()))
+    if not entry.hosts or any(options.sites_by_name.get(host) == site for host in entry.hosts):
+        possible = _KINDS
+    if kinds:
+        affected = kinds & possible
+    elif services:
+        affected = served
+    else:
+        affected = frozenset() if entry.services else served or possible
+    return affected or kinds or served, bool(affected)
 
 
-def _find_service_kind(service: str) -> str:
-    storage, computing = _STORAGE.search(service), _COMPUTING.search(service)
-    if bool(storage) == bool(computing):
-        return ""
-    return STORAGE_SITE if storage else SITE
+def _find_service_kinds(service: str) -> frozenset[str]:
+    """Return the kinds of site that a service belongs to; none for one that tests do not use."""
+    if _EVERYTHING.fullmatch(service):
+        return _KINDS
+    kinds = {STORAGE_SITE: _STORAGE, SITE: _COMPUTING}
+    return frozenset(kind for kind, words in kinds.items() if words.search(service))

@@ -148,14 +148,14 @@ JSON_DOCUMENTS = {
         ("SITE_A", "storage_site", "03-02T08:00", "03-02T12:00", "outage"),
     ),
     "XML of GOCDB": (
-        """{"results": {"DOWNTIME": {"@ID": "31", "PRIMARY_KEY": "91G0", "HOSTNAME": "ce.example",
+        """{"results": {"DOWNTIME": {"@ID": "31", "PRIMARY_KEY": "91G0", "HOSTNAME": "ce.a.example",
              "SERVICE_TYPE": "HTCondor-CE", "HOSTED_BY": "T2_XX", "AFFECTED_ENDPOINTS": null,
              "SEVERITY": "OUTAGE", "START_DATE": "1772438400", "END_DATE": "1772452800"}}}""",
         ("SITE_A", "site", "03-02T08:00", "03-02T12:00", "outage"),
     ),
     "XML of OSG": (
         """{"Downtimes": {"@xmlns:xsi": "x", "PastDowntimes": {"Downtime": []},
-             "CurrentDowntimes": {"Downtime": [{"ID": 11, "ResourceFQDN": "x.example",
+             "CurrentDowntimes": {"Downtime": [{"ID": 11, "ResourceFQDN": "all-in-one.b.example",
                "ResourceGroup": {"GroupName": "SITE_B", "GroupID": 7}, "Severity": "Severe",
                "StartTime": "Mar 02, 2026 08:00 AM UTC", "EndTime": "Mar 02, 2026 12:00 PM UTC",
                "Services": {"Service": [{"ID": 1, "Name": "CE"}]}}]}}}""",
@@ -205,7 +205,7 @@ OSG = """<?xml version="1.0" encoding="utf-8"?>
       <ID>11</ID>
       <ResourceGroup><GroupName>SITE_B</GroupName><GroupID>7</GroupID></ResourceGroup>
       <ResourceName>SITE_B-cache</ResourceName>
-      <ResourceFQDN>cache.example</ResourceFQDN>
+      <ResourceFQDN>all-in-one.b.example</ResourceFQDN>
       <StartTime>Mar 02, 2026 20:00 PM UTC</StartTime>
       <EndTime>Mar 03, 2026 00:30 AM UTC</EndTime>
       <Class>SCHEDULED</Class>
@@ -317,9 +317,44 @@ def test_severities_keep_their_meaning() -> None:
     for severity, meaning in expected.items():
         [row] = parse(entry(site="SITE_A", severity=severity)).downtimes
         assert row.severity == meaning, severity
-    # Downtimes of no worker and no storage are only a risk.
-    [row] = parse(entry(site="SITE_A", services=["net.perfSONAR.Bandwidth", "Site-BDII"])).downtimes
-    assert row.severity == "at-risk"
+
+
+@pytest.mark.parametrize(
+    "site, host, services, expected",
+    [
+        ("SITE_B", "", "net.perfSONAR.Bandwidth, Site-BDII", "at-risk"),
+        ("SITE_B", "all-in-one.b.example", "org.squid-cache.Squid", "at-risk"),
+        ("SITE_B", "", "eu.egi.cloud.storage-management.oneprovider", "at-risk"),
+        ("SITE_B", "vm.b.example", "eu.egi.cloud.vm-management.openstack", "at-risk"),
+        ("SITE_B", "node.b.example", "Submit Node", "at-risk"),
+        ("SITE_B", "", "gLite-APEL, ngi.OpsTool, FTS", "at-risk"),
+        # No door and no compute element of the site.
+        ("SITE_B", "test.b.example", "XRootD", "at-risk"),
+        ("SITE_B", "test.b.example", "SRM, XRootD cache server", "at-risk"),
+        ("SITE_B", "test.b.example", "org.opensciencegrid.htcondorce", "at-risk"),
+        ("SITE_B", "test.b.example", "", "at-risk"),
+        ("SITE_A", "test.a.example", "HTCondor-CE", "at-risk"),
+        # A host that the site uses, named by the document or by --map.
+        ("SITE_B", "all-in-one.b.example", "webdav, FTS", "storage_site outage"),
+        ("SITE_B", "all-in-one.b.example", "ngi.OpsTool", " outage"),
+        ("SITE_B", "alias.b.example", "webdav", "storage_site outage"),
+        # The sites file names no host of jobs or storage, or the document names none.
+        ("SITE_A", "test.a.example", "SRM", "storage_site outage"),
+        ("SITE_C", "test.c.example", "XRootD", "storage_site outage"),
+        ("SITE_C", "vm.c.example", "org.openstack.nova", "at-risk"),
+        ("SITE_B", "", "SRM", "storage_site outage"),
+        ("SITE_B", "", "Scheduled maintenance", " outage"),
+        ("SITE_B", "", "", " outage"),
+    ],
+)
+def test_only_services_and_hosts_that_tests_use_have_outages(
+    site: str, host: str, services: str, expected: str
+) -> None:
+    options = DowntimeOptions("doc", "", {"alias.b.example": "SITE_B"}, SITES, HOSTS)
+    content = entry(site=site, hostname=host, services=services, severity="OUTAGE")
+    [row] = parse(content, options).downtimes
+    assert expected.endswith(row.severity)
+    assert expected in ("at-risk", f"{row.subject_kind} {row.severity}")
 
 
 def test_the_worst_severity_of_a_repeated_downtime_counts() -> None:
