@@ -1,4 +1,4 @@
-"""Causes of failures by class and message, and their attribution by counts.
+"""Causes of failures by class, kind and message, and their attribution by counts.
 
 Failures are attributed to a site, storage, test, release or a central cause. The same work is
 compared at the same time: a factor is named where its measurements fail more often than others, by a
@@ -12,10 +12,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 
-from treehammer.sql.read.failure_counts import CommitCounts, OutcomeCell, Tally
+from treehammer.collectors.record.outcome import FORCED_KINDS
+from treehammer.sql.read.failure_counts import CommitCounts, FailureSign, OutcomeCell, Tally
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ _VALUES = FailureCause(
     "implausible values", "Read the reasons in the table of failures of that day."
 )
 
-#: Words of a message, tried in this order, where the class does not name the cause.
+#: Words of a batch system, tried in this order.
 _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
     (r"proxy|x509|credential|\btokens?\b|certificate", CREDENTIALS),
     (r"memory|\brss\b|\boom\b|residentset", MEMORY),
@@ -75,9 +77,27 @@ _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
     (r"wall.?(clock|time|.limit)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", TIME),
     (r"\bcpus?\b|\bcores?\b", CPUS),
 )
-_NETWORK_WORDS = (
-    r"timed? ?out|connection|unreachable|no route|refused|reset|resolve|network|name or service"
+#: Names of files, hosts, slots and jobs, whose words state nothing; attributes of ads are no hosts.
+_NAMES = re.compile(
+    r"\S*[/@]\S*|\b(?!(?:MY|TARGET)\.)[\w-]+(?:\.[\w-]*[a-z][\w-]*)+"
+    r"|\b(?!(?:out-of-memory|(?:run|wall|cpu)-(?:time|clock)|time-limit)\b)\w+(?:-\w+)+",
+    re.IGNORECASE,
 )
+#: Beginning of the message of an attempt, with its host.
+_RETURNED = re.compile(r"\d+ of \d+ measurements arrived( at \S+)?: ")
+#: End of the message of a hold, with its cause and remedy; what follows says who removed the job.
+_HOLD = re.compile(
+    r"\(hold code [^:()]+: (?P<cause>[^()]+)\)\. (?P<remedy>[^;]*(;(?! removed from)[^;]*)*)"
+)
+#: Marks of a client of storage in a message: of ROOT, XRootD, davix, curl, or an error of the system.
+_CLIENT = re.compile(
+    r"\[(ERROR|FATAL|Errno \d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl", re.IGNORECASE
+)
+_NETWORK_WORDS = re.compile(
+    r"timed? ?out|connect(ion| call| to)|unreachable|no route|refused|reset|resolve|network|name or service",
+    re.IGNORECASE,
+)
+_DISK_WORDS = re.compile(r"no space|quota", re.IGNORECASE)
 _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
     "credential": CREDENTIALS,
     "software-setup": _SOFTWARE,
@@ -90,30 +110,54 @@ _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
     "upload": _SERVICE,
     "implausible": _VALUES,
 }
+#: Ends of a payload that the worker or the kernel forced or explains.
+_CAUSES_BY_KIND: Mapping[str, FailureCause] = dict(
+    zip(FORCED_KINDS, (MEMORY, TIME, DISK), strict=True)
+)
+#: Causes that a test, its files or its resources may have.
+_CAUSES_OF_TESTS = frozenset(
+    cause.name for cause in (MEMORY, DISK, TIME, CPUS, _DOOR, _SOFTWARE, _COMPILER, _TEST, _VALUES)
+)
 #: Classes of access to the data, and with those of its content.
 _ACCESS = ("stage-in", "open", "read")
 STORAGE_CLASSES = (*_ACCESS, "data-check")
-#: Classes whose message may name memory, disk or time.
-_LIMITED = ("held", "evicted", "payload", "lost", "submission")
+#: Classes whose message a batch system or the worker wrote; payloads cannot report them.
+_BATCH_CLASSES = ("held", "evicted", "lost", "submission")
 
 
 def find_cause_by_words(message: str) -> FailureCause | None:
-    """Find the cause that the words of a message name; None without any."""
+    """Find the cause that the words of a batch system state; None without any."""
+    statement = _NAMES.sub("", message)
     for words, cause in _CAUSES_BY_WORD:
-        if re.search(words, message, re.IGNORECASE):
+        if re.search(words, statement, re.IGNORECASE):
             return cause
     return None
 
 
-def find_failure_cause(failure: str, message: str) -> FailureCause:
-    """Find the cause of failures by their class, or ``implausible``, and a message."""
-    if failure in _LIMITED and (cause := find_cause_by_words(message)):
-        return cause
-    if failure in _ACCESS and re.search(r"no space|quota", message, re.IGNORECASE):
-        return DISK
-    if failure in _ACCESS and re.search(_NETWORK_WORDS, message, re.IGNORECASE):
-        return _NETWORK
-    return _CAUSES_BY_CLASS.get(failure, _BATCH)
+@lru_cache(maxsize=10_000)
+def find_failure_cause(failure: FailureSign) -> FailureCause:
+    """Find the cause that the worker, the kernel, a client of storage or the batch system states.
+
+    The message of a payload decides nothing.
+    """
+    label, kind, message = failure
+    if label in _BATCH_CLASSES:
+        return _find_batch_cause(_RETURNED.sub("", message)) or _BATCH
+    if label == "payload" and kind in _CAUSES_BY_KIND:
+        return _CAUSES_BY_KIND[kind]
+    if label == "stage-in" or (label in _ACCESS and _CLIENT.search(message)):
+        statement = _NAMES.sub("", message)
+        for words, cause in ((_DISK_WORDS, DISK), (_NETWORK_WORDS, _NETWORK)):
+            if words.search(statement):
+                return cause
+    return _CAUSES_BY_CLASS.get(label, _BATCH)
+
+
+def _find_batch_cause(message: str) -> FailureCause | None:
+    hold = _HOLD.search(message)
+    if hold:
+        return FailureCause(hold["cause"], hold["remedy"].strip())
+    return find_cause_by_words(message)
 
 
 #: Probability of naming a factor by chance, over all factors that are tried together.
@@ -166,6 +210,18 @@ class FailureAttribution:
     detail: str = ""
     commit: str = ""
     commit_us: int = 0
+
+
+def count_causes(failures: Mapping[FailureSign, int]) -> Counter[str]:
+    """Count failures by the name of their cause; those of access to storage and its files are one.
+
+    A storage that fails refuses connections, breaks reads or returns damaged files.
+    """
+    counts: Counter[str] = Counter()
+    for sign, count in failures.items():
+        cause = find_failure_cause(sign)
+        counts[(_DOOR if cause in (_NETWORK, _REPLICAS) else cause).name] += count
+    return counts
 
 
 def sum_cells(cells: Iterable[OutcomeCell]) -> Tally:
@@ -256,6 +312,8 @@ class FailureQuestion:
         test: only this test; '' for all.
         failures_per_job: failures that a failing job has.
         cells: all counts of that time.
+        causes: names of the causes here; none before they are compared.
+        other_causes: main cause of each other site that fails, but mostly by others.
     """
 
     site: str
@@ -263,6 +321,13 @@ class FailureQuestion:
     test: str
     failures_per_job: float
     cells: Sequence[OutcomeCell]
+    causes: Collection[str] = ()
+    other_causes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def may_be_of_tests(self) -> bool:
+        """Whether a test can cause these failures."""
+        return not self.causes or any(name in _CAUSES_OF_TESTS for name in self.causes)
 
     def is_here(self, cell: OutcomeCell) -> bool:
         """Return whether a cell belongs to the site or storage, and the test."""
@@ -288,6 +353,38 @@ class FailureQuestion:
         return tuple(
             sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= threshold)
         )
+
+
+def compare_causes(question: FailureQuestion) -> FailureQuestion:
+    """Leave out the failures elsewhere by other causes, which are no evidence on those here."""
+    counts: Counter[str] = Counter()
+    for cell in filter(question.is_here, question.cells):
+        counts.update(count_causes(cell.failures))
+    threshold = _MIN_RELATIVE_SHARE * max(counts.values(), default=0)
+    causes = {name for name, count in counts.items() if count >= threshold}
+    cells: list[OutcomeCell] = []
+    others: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for cell in question.cells:
+        by_cause = Counter[str]() if question.is_here(cell) else count_causes(cell.failures)
+        if by_cause.keys() <= causes:
+            cells.append(cell)
+            continue
+        others[cell.site].update({n: k for n, k in by_cause.items() if n not in causes})
+        same = {
+            sign: count
+            for sign, count in cell.failures.items()
+            if count_causes({sign: count}).keys() <= causes
+        }
+        if cell.good or same:
+            cells.append(replace(cell, failures=same))
+    compared = _tally_sites(cells)
+    other_causes = {
+        site: by_cause.most_common(1)[0][0]
+        for site, by_cause in others.items()
+        if by_cause.total() > compared[site].bad
+        and by_cause.total() > _MIN_RELATIVE_SHARE * compared[site].total
+    }
+    return replace(question, cells=cells, causes=causes, other_causes=other_causes)
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
@@ -325,12 +422,14 @@ def _attribute_to_all(
     storages = {cell.storage_site for cell in same_work if cell.storage_site}
     failures = Counter[str]()
     for cell in same_work:
-        failures.update(cell.failures)
+        for sign, count in cell.failures.items():
+            failures[sign.failure] += count
     access = sum(failures[name] for name in STORAGE_CLASSES)
     if len(storages) == 1 and 2 * access > failures.total():
         return replace(base, culprit=Culprit.STORAGE, name=storages.pop(), detail="read by all")
     tests = {cell.test for cell in question.cells}
-    return replace(base, culprit=Culprit.CENTRAL) if len(tests) > 1 else base
+    is_central = len(tests) > 1 or not question.may_be_of_tests
+    return replace(base, culprit=Culprit.CENTRAL) if is_central else base
 
 
 def blame_host(
@@ -368,7 +467,8 @@ def blame_commit(
     by_site: defaultdict[str, Tally] = defaultdict(Tally)
     for commit in failing:
         for site, tally in commit.by_site.items():
-            by_site[site] += tally
+            if site not in question.other_causes:
+                by_site[site] += tally
     if attribution.culprit in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
         earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
         return _blame_test(attribution, first, by_site, sum(earlier, Tally()), question)
@@ -515,7 +615,7 @@ def _count_sites(cells: Iterable[OutcomeCell], least_share: float = 0.5) -> Tall
     return Tally(sum(tally.share >= least_share for tally in tallies), len(tallies))
 
 
-def _tally_sites(cells: Iterable[OutcomeCell]) -> dict[str, Tally]:
+def _tally_sites(cells: Iterable[OutcomeCell]) -> defaultdict[str, Tally]:
     """Sum up the measurements of cells by the site of the jobs."""
     by_site: defaultdict[str, Tally] = defaultdict(Tally)
     for cell in cells:

@@ -22,6 +22,7 @@ from treehammer.analysis.status.failure_attribution import (
     attribute_failures,
     blame_commit,
     blame_host,
+    compare_causes,
     find_failure_cause,
 )
 from treehammer.analysis.status.subject_state import SiteState
@@ -160,7 +161,7 @@ def _explain_failures(
     cells = counts.list_cells(by, site, period)
     failures_per_job = sum(run.count for run in runs) / jobs
     is_storage = by == STORAGE_SITE and _has_other_readers(site, cells)
-    question = FailureQuestion(site, is_storage, test, failures_per_job, cells)
+    question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
     attribution = attribute_failures(question)
     if attribution is None:
         return None
@@ -172,7 +173,8 @@ def _explain_failures(
     since = "" if attribution.commit else _find_begin(store, site, by, period, attribution, runs)
     hosts = fetch_host_counts(store, by, site, period, attribution.tests)
     host = blame_host(attribution, hosts, question)
-    sentence = _describe_attribution(attribution, since, jobs) + (f"; {host}" if host else "")
+    sentence = _describe_attribution(attribution, question, since, jobs)
+    sentence += f"; {host}" if host else ""
     action = _find_downtime(store, attribution, site, runs) or _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
 
@@ -197,14 +199,17 @@ def _find_downtime(
     return ""
 
 
-def _describe_attribution(attribution: FailureAttribution, since: str, jobs: int) -> str:
+def _describe_attribution(
+    attribution: FailureAttribution, question: FailureQuestion, since: str, jobs: int
+) -> str:
     """Write the sentence: counts, origin, since when."""
-    counts = f"{attribution.inside} failed here, {attribution.outside} elsewhere"
-    outside = (
-        f"{attribution.outside} elsewhere"
-        if attribution.outside.total
-        else "no other site ran this"
-    )
+    outside = f"{attribution.outside} elsewhere"
+    others = _describe_other_causes(question.other_causes)
+    if not attribution.outside.total:
+        outside = others or "no other site ran this"
+    elif others:
+        outside += f", {others}"
+    counts = f"{attribution.inside} failed here, {outside}"
     test = (
         attribution.tests[0] if len(attribution.tests) == 1 else f"{len(attribution.tests)} tests"
     )
@@ -213,13 +218,18 @@ def _describe_attribution(attribution: FailureAttribution, since: str, jobs: int
     detail = f" {attribution.detail}" if attribution.detail else ""
     if attribution.culprit is Culprit.UNKNOWN:
         if attribution.commit:
-            return f"{counts}; no other site ran {commit}: the site or the test"
+            alone = "no further site" if others else "no other site"
+            return f"{counts}; {alone} ran {commit}: the site or the test"
         if (
             attribution.sites.bad >= MIN_CENTRAL_SITES
             and 2 * attribution.sites.bad >= attribution.sites.total
         ):
             return f"{test} fails {at_sites} and no other test ran: the test or central{since}"
-        origin = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else attribution.culprit
+        origin = str(attribution.culprit)
+        if jobs < MIN_FAILED_JOBS:
+            origin = "too few failed jobs to tell"
+        elif others:
+            origin = "the site or the test" if question.may_be_of_tests else "the site"
         return f"{attribution.inside} failed here in {pluralize(jobs, 'job')}, {outside}: {origin}{since}"
     if attribution.culprit is Culprit.TEST and attribution.commit:
         since_commit = f"since {commit} ({format_minute(attribution.commit_us)} UTC)"
@@ -238,10 +248,22 @@ def _describe_attribution(attribution: FailureAttribution, since: str, jobs: int
         Culprit.RELEASE: (
             f"ROOT {attribution.name} fails {at_sites}, other releases in {attribution.outside}: the release"
         ),
-        Culprit.CENTRAL: f"{attribution.inside} failed here, and {test} fail {at_sites}: central",
+        Culprit.CENTRAL: (
+            f"{attribution.inside} failed here, and {test} "
+            f"{'fails' if len(attribution.tests) == 1 else 'fail'} {at_sites}: central"
+        ),
         Culprit.COMMON: f"{counts}: {attribution.culprit}",
     }
     return f"{texts[attribution.culprit]}{since}"
+
+
+def _describe_other_causes(causes: Mapping[str, str]) -> str:
+    """Describe the sites that fail by other causes, the most frequent cause first; '' without any."""
+    if not causes:
+        return ""
+    names = [name for name, _ in Counter(causes.values()).most_common()]
+    sites = pluralize(len(causes), "other site")
+    return f"{sites} failed by other causes ({', '.join(names)})"
 
 
 def _find_begin(
@@ -272,10 +294,10 @@ def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) 
         return ""
     causes: Counter[FailureCause] = Counter()
     # Without a message, the most frequent one of the class is as likely.
-    usual = {run.failure: run.message for run in reversed(runs) if run.message}
+    usual = {run.sign[:2]: run.sign for run in reversed(runs) if run.sign.message}
     for run in runs:
-        message = run.message or usual.get(run.failure, "")
-        causes[find_failure_cause(run.failure, message)] += run.count
+        sign = run.sign if run.sign.message else usual.get(run.sign[:2], run.sign)
+        causes[find_failure_cause(sign)] += run.count
     cause, count = causes.most_common(1)[0]
     share = f"{count:,} of {causes.total():,} by {cause.name}" if len(causes) > 1 else cause.name
     by_culprit: Mapping[Culprit, str] = {

@@ -30,6 +30,10 @@ FAILURE_CLASSES = (
 #: succeed.
 INTERRUPTED_CLASSES = ("submission", "held", "evicted", "upload", "lost")
 
+#: Kinds of an end of a payload that the worker or the kernel forced or explains: over its memory
+#: limit, over its wall limit, on a full disk. No payload can report them.
+FORCED_KINDS = ("memory", "timeout", "disk-full")
+
 #: Class of missing, expired and refused credentials, and of untrusted servers.
 CREDENTIAL = "credential"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -96,9 +96,17 @@ class Tally:
         return Tally(bad, max(bad, round(self.total / failures)))
 
 
+class FailureSign(NamedTuple):
+    """Signs of the cause of a failure: its label and finer kind, and a message, '' if it was not read."""
+
+    failure: str
+    kind: str
+    message: str
+
+
 @dataclass(frozen=True)
 class OutcomeCell:
-    """Measurements of one site, storage site, test, release and door: good ones, and failures by class.
+    """Measurements of one site, storage site, test, release and door: good ones, and failures by sign.
 
     A job that ended without a measurement counts as one failure; its storage and release are ''.
     """
@@ -109,7 +117,7 @@ class OutcomeCell:
     release: str
     door: str
     good: int
-    failures: Mapping[str, int]
+    failures: Mapping[FailureSign, int]
 
     @property
     def tally(self) -> Tally:
@@ -120,15 +128,14 @@ class OutcomeCell:
 
 @dataclass(frozen=True)
 class FailedRun:
-    """Failures of one class in an attempt of a job.
+    """Failures of one class and kind in an attempt of a job.
 
     Attributes:
         place: site, storage site, test, release and door.
         campaign_id: its campaign.
         job_id: the job.
         attempt: number of the attempt.
-        failure: label of the outcome.
-        message: one of the messages; '' if it was not read.
+        sign: signs of their cause, with one of the messages if it was read.
         started_us: start of the first one; end of an attempt without a measurement.
         count: number of failures.
     """
@@ -137,8 +144,7 @@ class FailedRun:
     campaign_id: str
     job_id: str
     attempt: int
-    failure: str
-    message: str
+    sign: FailureSign
     started_us: int
     count: int = 1
 
@@ -175,6 +181,8 @@ class CommitCounts:
 
 #: Site, storage site, test, release and door of a subject or a job.
 _PLACE = ("site", "storage_site", "test_name", "axis_root", "door")
+#: Subject, signs, and number of measurements.
+_SubjectCount = tuple[int, FailureSign, int]
 
 
 class PeriodCounts:
@@ -188,7 +196,7 @@ class PeriodCounts:
 
     def __init__(self, store: ResultsReader) -> None:
         self._store = store
-        self._by_day: dict[tuple[int, int], Sequence[tuple[int, str, int]]] = {}
+        self._by_day: dict[tuple[int, int], Sequence[_SubjectCount]] = {}
         self._lost: dict[tuple[int, int], Sequence[FailedRun]] = {}
 
     def list_failed_runs(self, by: str, site: str, period: Period) -> list[FailedRun]:
@@ -210,13 +218,13 @@ class PeriodCounts:
         """List the counts of all sites by place; the arguments are those of the failures."""
         with self._store.connection() as connection:
             place_of = _index_places(connection)
-            counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-            for id_, outcome, count in self._count_subjects(connection, by, site, period, place_of):
-                counts[place_of[id_]][outcome] += count
+            counts: defaultdict[tuple[str, ...], Counter[FailureSign]] = defaultdict(Counter)
+            for id_, sign, count in self._count_subjects(connection, by, site, period, place_of):
+                counts[place_of[id_]][sign] += count
             for run in self._list_lost_attempts(connection, period):
                 is_own = by == JOB_SITE and run.site == site
                 if not is_own or period.covers(run.started_us):
-                    counts[run.place][run.failure] += 1
+                    counts[run.place][run.sign] += 1
         cells = [_build_cell(place, outcomes) for place, outcomes in counts.items()]
         return [cell for cell in cells if cell.good or cell.failures]
 
@@ -227,8 +235,8 @@ class PeriodCounts:
         site: str,
         period: Period,
         place_of: Mapping[int, tuple[str, ...]],
-    ) -> Iterator[tuple[int, str, int]]:
-        """Yield subject, outcome and count: of the site within the period, of others by its days."""
+    ) -> Iterator[_SubjectCount]:
+        """Yield subject, signs and count: of the site within the period, of others by its days."""
         if period.is_whole:
             yield from self._count_days(connection, period)
             return
@@ -238,7 +246,7 @@ class PeriodCounts:
                 yield row
         yield from _count_outcomes(connection, *_is_within(period, by, site))
 
-    def _count_days(self, connection: Connection, period: Period) -> Sequence[tuple[int, str, int]]:
+    def _count_days(self, connection: Connection, period: Period) -> Sequence[_SubjectCount]:
         if period.days not in self._by_day:
             of_days = measurement.c.day.between(*period.days)
             self._by_day[period.days] = [*_count_outcomes(connection, of_days)]
@@ -362,21 +370,23 @@ def _index_places(connection: Connection) -> dict[int, tuple[str, ...]]:
     }
 
 
-def _build_cell(place: Sequence[str], outcomes: Mapping[str, int]) -> OutcomeCell:
+def _build_cell(place: Sequence[str], counts: Mapping[FailureSign, int]) -> OutcomeCell:
     site, storage, test, release, door = place
-    failures = {name: n for name, n in outcomes.items() if name != Outcome.GOOD.value and n > 0}
-    good = outcomes.get(Outcome.GOOD.value, 0)
+    good = sum(n for sign, n in counts.items() if sign.failure == Outcome.GOOD.value)
+    failures = {
+        sign: n for sign, n in counts.items() if sign.failure != Outcome.GOOD.value and n > 0
+    }
     return OutcomeCell(site, storage, test, release, door, good, failures)
 
 
 def _count_outcomes(
     connection: Connection, *conditions: sa.ColumnElement[bool]
-) -> Iterator[tuple[int, str, int]]:
-    """Count measurements by subject and outcome, without unsupported ones."""
-    groups = (measurement.c.subject_id, outcome_column())
+) -> Iterator[_SubjectCount]:
+    """Count measurements by subject, outcome and kind of failure, without unsupported ones."""
+    groups = (measurement.c.subject_id, outcome_column(), measurement.c.failure_kind)
     query = sa.select(*groups, sa.func.count()).where(*conditions, _is_supported())
-    for id_, label, count in connection.execute(query.group_by(*groups)):
-        yield id_, label, int(count)
+    for id_, label, kind, count in connection.execute(query.group_by(*groups)):
+        yield id_, FailureSign(label, kind or "", ""), int(count)
 
 
 def _list_failed_runs(
@@ -385,7 +395,7 @@ def _list_failed_runs(
     """List the failures of a site or storage by attempt of a job, the most frequent first."""
     table = measurement.c
     attempts = (table.campaign_id, table.job_id, table.attempt)
-    groups = (table.subject_id, *attempts, outcome_column())
+    groups = (table.subject_id, *attempts, outcome_column(), table.failure_kind)
     first_columns = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
     query = (
         sa.select(*groups, *first_columns, sa.func.count())
@@ -393,10 +403,10 @@ def _list_failed_runs(
         .group_by(*groups)
         .limit(MAX_DETAILS)
     )
-    rows = sorted(connection.execute(query).all(), key=lambda row: (-row[7], row[5]))
+    rows = sorted(connection.execute(query).all(), key=lambda row: (-row[8], row[6]))
     # A long text is in no group on Oracle.
     texts = sa.select(table.measurement_id, table.failure_message)
-    examples = [row[5] for row in rows[:MAX_MESSAGES]]
+    examples = [row[6] for row in rows[:MAX_MESSAGES]]
     messages = dict(map(tuple, connection.execute(texts.where(table.measurement_id.in_(examples)))))
     place_of = _index_places(connection)
     return [
@@ -405,12 +415,11 @@ def _list_failed_runs(
             campaign_id,
             job_id,
             number,
-            label,
-            messages.get(row_id) or "",
+            FailureSign(label, kind or "", messages.get(row_id) or ""),
             started_us,
             count,
         )
-        for id_, campaign_id, job_id, number, label, row_id, started_us, count in rows
+        for id_, campaign_id, job_id, number, label, kind, row_id, started_us, count in rows
     ]
 
 
@@ -434,7 +443,8 @@ def list_lost_attempts(
     )
     for site, door, test, id_, job_id, number, label, message, end_us in connection.execute(query):
         where = (site or "", "", test or "", "", door or "")
-        yield FailedRun(where, id_, job_id, int(number), label, message or "", int(end_us))
+        sign = FailureSign(label, "", message or "")
+        yield FailedRun(where, id_, job_id, int(number), sign, int(end_us))
 
 
 def ended_within(period: Period) -> tuple[sa.ColumnElement[bool], ...]:

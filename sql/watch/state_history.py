@@ -416,7 +416,7 @@ def _list_failed_attempts(connection: Connection, period: Period) -> Iterator[Ru
             job_id=run.job_id,
             attempt=run.attempt,
             ended_us=run.started_us,
-            outcomes={run.failure: 1},
+            outcomes={run.sign.failure: 1},
             measurement_id="",
         )
 

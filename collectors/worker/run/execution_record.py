@@ -15,7 +15,7 @@ from ...record import value_checks
 from ...record.measurement_record import Measurement, describe_value_error
 from ...record.metric_catalogue import METRICS_BY_NAME, PASS_PHASES
 from ...record.operation_steps import find_operation_problems
-from ...record.outcome import FAILURE_CLASSES, Failure
+from ...record.outcome import FAILURE_CLASSES, INTERRUPTED_CLASSES, Failure
 from ...record.value_checks import is_number
 from ...shared_files import read_regular_file
 from .payload_process import ProcessOutcome
@@ -148,8 +148,10 @@ def _find_failure_errors(failure: Optional[Dict[str, Any]]) -> List[str]:
     ]
     if not isinstance(failure.get("transient", False), bool):
         problems.append("failure: 'transient' must be true or false")
-    if failure.get("failure_class") not in FAILURE_CLASSES:
-        problems.append(f"failure: 'failure_class' must be one of {', '.join(FAILURE_CLASSES)}")
+    # What happened to the job is stated by its batch system and the worker alone.
+    classes = [name for name in FAILURE_CLASSES if name not in INTERRUPTED_CLASSES]
+    if failure.get("failure_class") not in classes:
+        problems.append(f"failure: 'failure_class' must be one of {', '.join(classes)}")
     return problems
 
 

@@ -1,6 +1,7 @@
 """Failure that a payload's end means: its exit, the cause of a crash, refused credentials.
 
-Causes are recognized in the messages of ROOT, XRootD's client, compilers and HTTP clients.
+Causes are recognized in the messages of ROOT, XRootD's client, compilers and HTTP clients; the words of
+the payload itself decide none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Iterable, Iterator, List, Mapping, NamedTuple, Optional, Pattern
 
 from ...job_spec import ExecutionLimits, SoftwareRequest
-from ...record.outcome import CREDENTIAL, NOT_SUPPORTED, Failure
+from ...record.outcome import CREDENTIAL, FORCED_KINDS, NOT_SUPPORTED, Failure
 from ...shared_files import local_path, read_file_end
 from ...storage_access import READ, REMEDIES, find_limit
 from ..probes.credential_checks import (
@@ -52,7 +53,9 @@ def classify_failure(
         message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
         return _payload_failure("memory", message, transient=True)
     if reported.failure:
-        return reported.failure
+        is_forced = reported.failure.kind in FORCED_KINDS
+        kind = f"reported-{reported.failure.kind}" if is_forced else reported.failure.kind
+        return replace(reported.failure, kind=kind)
     if outcome.exit_signal is not None:
         core = ", core dumped" if outcome.core_dumped else ""
         message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
@@ -267,6 +270,14 @@ _UNTRUSTED = re.compile(
     r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
     re.IGNORECASE,
 )
+#: Marks of a line that a client of remote storage wrote, not the payload itself.
+_CLIENT_LINE = re.compile(
+    r"\[(?:ERROR|FATAL|\d{4})\]|error in <T|\bHTTP|\b(?:https?|davs?|roots?|s3s?)://|ClientResponseError"
+    r"|\b(?:SSL|TLS)\b|\bsec_|curl|davix",
+    re.IGNORECASE,
+)
+#: URLs and paths, whose numbers and words are no answer of a server.
+_ADDRESS = re.compile(r"\S*/\S*")
 #: Class of ROOT builds without davix and curl.
 _WITHOUT_CREDENTIALS = "TWebFile"
 #: Failures that a refusal may cause: class, or class and kind.
@@ -324,8 +335,10 @@ def _find_explanations(failure: Failure, excerpt: str) -> List[str]:
         return []
     if failure.failure_class in _CANDIDATES:
         return [failure.message]
-    is_hidden = failure.failure_class == "payload" and failure.kind in _PAYLOAD_KINDS
-    return [failure.message, excerpt] if is_hidden else []
+    if failure.failure_class != "payload" or failure.kind not in _PAYLOAD_KINDS:
+        return []
+    lines = (line for text in (failure.message, excerpt) for line in text.splitlines())
+    return [line for line in lines if _CLIENT_LINE.search(line)]
 
 
 def _find_missing_feature(failure: Failure, url: str, software: SoftwareRequest) -> str:
@@ -342,8 +355,9 @@ def _find_missing_feature(failure: Failure, url: str, software: SoftwareRequest)
 def _find_kind(text: str, env: Mapping[str, str]) -> str:
     if _UNTRUSTED.search(text):
         return "untrusted"
-    unauthenticated = _UNAUTHENTICATED.search(text)
-    if not unauthenticated and not _FORBIDDEN.search(text):
+    answer = _ADDRESS.sub("", text)
+    unauthenticated = _UNAUTHENTICATED.search(answer)
+    if not unauthenticated and not _FORBIDDEN.search(answer):
         return ""
     credentials = _list_credentials(env)
     if not credentials:

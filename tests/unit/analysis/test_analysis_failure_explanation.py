@@ -29,7 +29,7 @@ from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.read.failure_counts import Period, Tally
+from treehammer.sql.read.failure_counts import FailureSign, Period, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_current_states
@@ -362,25 +362,115 @@ def test_fishers_exact_test_decides(inside: Tally, outside: Tally, decided: bool
     assert is_more_frequent(inside, outside) is decided
 
 
+def hold(code: str, cause: str) -> str:
+    return (
+        f"0 of 1 measurements arrived at slot1@cpu-farm.example: held (hold code {code}, subcode 0: "
+        f"{cause}). Ask; wait."
+    )
+
+
 @pytest.mark.parametrize(
     ("failure", "message", "cause"),
     [
-        ("open", "[ERROR] Operation expired: connection timed out", "network"),
-        ("open", "no such file", "door"),
-        ("stage-in", "No space left on device", "disk"),
-        ("credential", "token expired", "credential"),
-        ("held", "over the memory limit (hold code 34, subcode 102: memory).", "memory"),
+        ("open/file", "[ERROR] Operation expired: connection timed out", "network"),
+        ("open/file", "no such file", "door"),
+        ("open/branch", "no branch 'network_resets'", "door"),
+        ("open/file", "cannot open root://network.example//refused (TFile::Open: [3011] gone)", "door"),
+        ("stage-in/copy", "No space left on device", "disk"),
+        ("stage-in/copy", "root://a//quota/reset.root cannot be copied: [3011] no such file", "door"),
+        ("credential/expired", "token expired", "credential"),
+        ("held", "over the memory limit (hold code 34, subcode 102: memory). Raise it.", "memory"),
+        ("held", hold("1", "a person"), "a person"),
+        ("lost", hold("13", "transfer of inputs") + "; removed from the queue: by x", "transfer of inputs"),
         ("evicted", "disk usage exceeded request_disk", "disk"),
-        ("payload", "The payload ran longer than its wall limit of 60 s and was ended.", "time"),
-        ("payload", "The payload ended with exit code 1.", "payload"),
-        ("software-setup", "ROOT 6.40.00 is not installed", "software"),
-        ("data-check", "checksum differs", "replica"),
-        ("lost", "removed from the queue", "batch system"),
+        ("evicted", "evicted: Error from slot1@cpu7.disk.example: no memory left", "memory"),
+        ("evicted", "(TARGET.Memory < MY.RequestMemory)", "memory"),
+        ("lost", "0 of 1 measurements arrived at cpu-farm: removed from the queue", "batch system"),
+        ("lost", "Error from memory-1.example: cannot run /data/disk/start.sh", "batch system"),
+        ("submission", "no machine took the job", "batch system"),
+        ("payload/timeout", "The payload ran longer than its wall limit of 60 s.", "time"),
+        ("payload/memory", "The kernel killed the payload: out of memory.", "memory"),
+        ("payload/disk-full", "The disk of its work folder is full", "disk"),
+        # The words of a payload decide nothing.
+        ("payload/exit", "The payload ended with exit code 1. KeyError: 'memory_profile'.", "payload"),
+        ("payload/exit", "FileNotFoundError: /data/cpu-farm/config.toml", "payload"),
+        ("payload/exception", "ValueError: could not convert 'disk' column to float", "payload"),
+        ("payload/signal", "Reading damaged the memory: free(): invalid pointer.", "payload"),
+        ("payload/exit", "RuntimeError: token of the proxy, duration 3 hours", "payload"),
+        ("payload/reported-memory", "MemoryError", "payload"),
+        ("data-check/checksum", "checksum differs", "replica"),
+        ("software-setup/missing", "ROOT 6.40.00 is not installed", "software"),
         ("implausible", "", "implausible values"),
     ],
-)
-def test_a_cause_follows_from_class_and_message(failure: str, message: str, cause: str) -> None:
-    assert find_failure_cause(failure, message).name == cause
+)  # fmt: skip
+def test_only_worker_kernel_and_batch_system_state_a_cause(
+    failure: str, message: str, cause: str
+) -> None:
+    label, _, kind = failure.partition("/")
+    assert find_failure_cause(FailureSign(label, kind, message)).name == cause
+
+
+def test_a_hold_brings_its_remedy() -> None:
+    sign = FailureSign("held", "", hold("1", "a person") + "; removed from the queue: x")
+    assert find_failure_cause(sign).action == "Ask; wait."
+
+
+def lose_jobs(store: Store, site: str, message: str) -> None:
+    """Let four jobs of the only test end at a site without a measurement."""
+    jobs = [make_job_row(f"{site}{n}", site=site, campaign_id=site, door="near") for n in range(4)]
+    store.add_campaign(make_campaign_row(site, test_name="read", created_us=STORY_US), jobs)
+    store.set_attempts(
+        AttemptRow(job.id, 1, "held", STORY_US, STORY_US + HOUR_US, None, "held", message)
+        for job in jobs
+    )
+
+
+def test_sites_with_other_causes_are_no_evidence(store: Store) -> None:
+    store.add(run(True, n, "credential", site="A") for n in range(4))
+    store.add(run(True, n, "payload", site="B", failure_kind="timeout") for n in range(4))
+    store.add(run(True, n, "open", site="C") for n in range(4))
+    sentences = [explain(store, site).sentence.partition(", since")[0] for site in "ABC"]
+    assert sentences == [
+        "4 of 4 failed here in 4 jobs, 2 other sites failed by other causes (time, door): the site",
+        "4 of 4 failed here in 4 jobs, 2 other sites failed by other causes (credential, door): "
+        "the site or the test",
+        "4 of 4 failed here in 4 jobs, 2 other sites failed by other causes (credential, time): "
+        "the site or the test",
+    ]
+    # A cause that the others share is still found.
+    store.add(run(True, 4 + n, "credential", site=site) for site in "BC" for n in range(8))
+    assert explain(store).sentence.startswith("4 of 4 failed here, and read fails at 3 of 3 sites")
+
+
+def test_holds_are_compared_by_their_causes(store: Store) -> None:
+    causes = ("a person", "policy", "policy", "memory", "node or pool", "start of the job")
+    for site, cause in zip(SITES, causes, strict=False):
+        lose_jobs(store, site, hold("9", cause))
+    person, policy = explain(store), explain(store, "B")
+    assert person.sentence.startswith(
+        "4 of 4 failed here in 4 jobs, 5 other sites failed by other causes (policy, memory, "
+        "node or pool, start of the job): the site"
+    )
+    assert person.action == "Cause: a person. Ask; wait."
+    assert policy.sentence.startswith(
+        "4 of 4 failed here, 4 of 4 elsewhere, 4 other sites failed by other causes (a person, "
+        "memory, node or pool, start of the job): as elsewhere"
+    )
+
+
+def test_a_commit_is_not_blamed_for_other_causes(store: Store) -> None:
+    for commit, begins_us in ((OLD, STORY_US), (NEW, STORY_US + 12 * HOUR_US)):
+        row = make_campaign_row(
+            commit[:4], commit_id=commit, test_name="read", created_us=begins_us
+        )
+        store.add_campaign(row, [])
+    store.add(run_everywhere(6, campaign_id=OLD[:4]))
+    for site, failure in {"A": "payload", "B": "credential", "C": "open"}.items():
+        store.add(run(True, 13 + n, failure, site=site, campaign_id=NEW[:4]) for n in range(6))
+    assert explain(store).sentence.startswith(
+        "6 of 12 failed here, 0 of 42 elsewhere, 2 other sites failed by other causes (credential, "
+        "door); no further site ran commit deadbeefde: the site or the test"
+    )
 
 
 def test_a_change_after_a_good_day_is_explained_by_what_has_begun(store: Store) -> None:

@@ -55,7 +55,7 @@ def run_hourly(site: str, hour: int) -> Iterator[Measurement]:
         started = MIDNIGHT_US + hour * 60 * MINUTE_US
         fails: dict[str, Any] = {
             "failure_class": "open",
-            "failure_message": "cannot open the file: connection refused",
+            "failure_message": "cannot open a (TNetXNGFile::Open: [ERROR] connection refused)",
         }
         yield make_measurement(
             f"{site}{hour}{test}",

@@ -85,6 +85,12 @@ def test_payload_end_is_classified() -> None:
     assert (
         kind_of(outcome(ended_by="stop"), execution_record.PayloadResult(failure=OWN)) == "stopped"
     )
+    # Only the worker and the kernel state that a limit was exceeded.
+    claim = Failure("payload", "memory", "loop", "MemoryError")
+    assert (
+        kind_of(outcome(exit_code=1), execution_record.PayloadResult(failure=claim))
+        == "reported-memory"
+    )
 
 
 def test_root_version_is_refused_only_when_it_differs() -> None:
@@ -150,7 +156,7 @@ def test_invalid_job_is_refused(
         (
             {
                 "format": 1,
-                "failure": {"failure_class": "bad luck", "kind": "", "phase": "", "message": ""},
+                "failure": {"failure_class": "evicted", "kind": "", "phase": "", "message": ""},
             },
             "must be one of",
         ),
@@ -601,7 +607,13 @@ def test_refusal_of_a_root_without_tokens_is_not_supported(valid: dict[str, str]
 def test_output_explains_an_exit_code(valid: dict[str, str]) -> None:
     exited = Failure("payload", "exit", "payload", "The payload ended with exit code 1.")
     assert classify("", valid, failure=exited, excerpt=NO_PROTOCOL).kind == "refused"
-    assert classify("", valid, failure=exited, excerpt="Segmentation fault") == exited
+    for words in (
+        "Segmentation fault",
+        "IndexError: index 401 is out of bounds",
+        "KeyError: 'unauthorized'",
+        "PermissionError: [Errno 13] status 403 of /data/auth failed.txt",
+    ):
+        assert classify("", valid, failure=exited, excerpt=words) == exited
 
 
 @pytest.mark.parametrize(
@@ -609,6 +621,7 @@ def test_output_explains_an_exit_code(valid: dict[str, str]) -> None:
     [
         "cannot open a ([3011] No such file or directory)",
         "cannot open root://se.example//run403/event4010.root (connection reset)",
+        "cannot open https://se.example/unauthorized/401/a.root (connection reset)",
         "size 13010 differs",
     ],
 )
