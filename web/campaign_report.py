@@ -389,7 +389,7 @@ def render_report(report: CampaignReport) -> str:
 
 
 def _print_pdf(page: str) -> bytes:
-    """Print a report as PDF, with sheets of A4.
+    """Print a report as PDF, with sheets of A4 in landscape.
 
     Raises:
         MissingExtraError: WeasyPrint is not installed.

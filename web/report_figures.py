@@ -35,7 +35,7 @@ from treehammer.analysis.statistics.job_pairs import (
 )
 from treehammer.analysis.statistics.sample import parse_variant
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.tables import DataTable, TableColumn, titled_columns
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display_formats import format_mean_and_rms
 from treehammer.web.figures.cache_figures import lay_out_figures
 from treehammer.web.figures.drawing import draw_chart
@@ -60,6 +60,8 @@ _LEAST_WIDTH_REM = 0.045
 _MS_PER_S = 1e3
 #: Ratio of means above which they are drawn on a logarithmic scale.
 _MAX_LINEAR_RATIO = 20
+#: Characters of a text that is printed in one line.
+_MAX_UNBROKEN = 30
 _EXECUTIONS = TableColumn("executions", "executions", is_number=True)
 
 
@@ -339,16 +341,30 @@ def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[CacheSection]:
 
 def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:
     """Make the table of means and RMS by place, variant and release."""
+    metrics = [column.key for column in MEAN_COLUMNS]
+    rows = [{**vars(cell), **{name: cell.spreads.get(name) for name in metrics}} for cell in cells]
     columns = (
-        *titled_columns(place="site", variant="variant", release="root"),
+        *_text_columns(rows, {"place": "site", "variant": "variant", "release": "root"}),
         _EXECUTIONS,
         TableColumn("jobs", "jobs", is_number=True),
         TableColumn("hosts", "hosts", is_number=True),
-        *MEAN_COLUMNS,
+        *(column for column in MEAN_COLUMNS if any(row[column.key] for row in rows)),
     )
-    metrics = [column.key for column in MEAN_COLUMNS]
-    rows = [{**vars(cell), **{name: cell.spreads.get(name) for name in metrics}} for cell in cells]
     return DataTable("means", "Means ± RMS over usable executions", columns, rows)
+
+
+def _text_columns(rows: Sequence[Row], titles: Mapping[str, str]) -> list[TableColumn]:
+    """Make columns of texts, whose lines break where one is long."""
+    return [
+        TableColumn(
+            key,
+            title,
+            is_long=any(
+                isinstance(row[key], str) and len(row[key]) > _MAX_UNBROKEN for row in rows
+            ),
+        )
+        for key, title in titles.items()
+    ]
 
 
 def make_effect_tables(comparison: Comparison) -> list[DataTable]:
@@ -431,15 +447,7 @@ def make_counted_table(
     name: str, caption: str, rows: Sequence[Row], titles: Mapping[str, str]
 ) -> DataTable:
     """Make a table of distinct rows with the number of their executions, and a heading by column."""
-    columns = [
-        TableColumn(
-            key,
-            title,
-            is_long=any(isinstance(row[key], str) and len(row[key]) > 40 for row in rows),
-        )
-        for key, title in titles.items()
-    ]
-    return DataTable(name, caption, (*columns, _EXECUTIONS), rows)
+    return DataTable(name, caption, (*_text_columns(rows, titles), _EXECUTIONS), rows)
 
 
 def make_measurement_table(rows: Sequence[Row], names: Sequence[str]) -> DataTable:

@@ -314,14 +314,27 @@ def test_state_and_last_day_stay_in_view_beside_many_days(
     assert end - start > 0.9 * VIEWPORT_WIDTHS["laptop"]
 
 
+#: Pixels of a sheet of A4 in landscape within its margins.
+SHEET_WIDTH = 1032
+
+
 def test_print_has_colors_whole_tables_and_all_charts(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
-    tab.open("/sites/SITE_A")
-    assert tab.page.locator(".plot.ready").count() < tab.page.locator(".plot").count()
-    tab.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    expect(tab.page.locator(".plot:not(.ready)")).to_have_count(0)
-    tab.open("/")
-    tab.page.emulate_media(media="print")
+    for address in ("/sites/SITE_A", "/figures/s0", "/compare/comparison", "/"):
+        tab.page.emulate_media(media="screen")
+        tab.open(address)
+        expect(tab.page.locator(".plot:not(.ready)")).to_have_count(0)
+        tab.page.emulate_media(media="print")
+        tab.page.set_viewport_size({"width": SHEET_WIDTH, "height": 700})
+        marks = tab.page.locator(".canvas svg").evaluate_all(
+            "drawings => drawings.map(drawing => drawing.querySelectorAll('path').length)"
+        )
+        assert all(marks)
+        right = tab.page.locator("td, th, .canvas svg").evaluate_all(
+            "boxes => Math.max(0, ...boxes.map(box => box.getBoundingClientRect().right))"
+        )
+        assert right <= SHEET_WIDTH, address
+        assert not tab.page.locator(".tools").first.is_visible()
     cell = tab.page.locator(".matrix td.critical, .matrix td.warning").first
     style = (
         "cell => [getComputedStyle(cell).printColorAdjust, getComputedStyle(cell).backgroundColor]"

@@ -94,7 +94,8 @@ class Chart {
 
   async draw() {
     const width = this.canvas.clientWidth;
-    if (!width || Math.abs(width - this.width) < 8) return;
+    // On paper the drawing is scaled: it would still be empty when the sheet is printed.
+    if (!width || Math.abs(width - this.width) < 8 || matchMedia("print").matches) return;
     this.width = width;
     const state = this.state();
     this.result?.finalize();
@@ -328,6 +329,8 @@ function start(figure) {
 }
 
 for (const figure of waiting) visible.observe(figure);
-// Also figures that nobody scrolled to are printed.
-addEventListener("beforeprint", () => { for (const figure of waiting) start(figure); });
-addEventListener("load", () => setTimeout(() => { for (const figure of waiting) start(figure); }, 3000));
+// The others follow when the browser has time: a print shows them all, and does not wait.
+const startNext = () => {
+  for (const figure of waiting) { start(figure); requestIdleCallback(startNext); return; }
+};
+requestIdleCallback(startNext);

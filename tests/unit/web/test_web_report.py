@@ -6,32 +6,29 @@ import json
 import math
 import re
 import statistics
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import weasyprint
 from measurement_factory import build_verdict
 from page_contents import agrees_with, find_heading_unit, read_tables
-from simulated_campaign import START_US, SimulatedCampaign, add_campaign
+from simulated_campaign import START_US, SimulatedCampaign
 
 from treehammer.analysis.comparison.verdict_text import title_metric
 from treehammer.analysis.descriptive import cache_reads
 from treehammer.analysis.statistics.job_pairs import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.write.store import Store
 from treehammer.web import report_figures
 from treehammer.web.campaign_report import (
     REPORT_COLUMNS,
     CampaignReport,
     build_report,
     render_report,
-    write_report,
 )
 from treehammer.web.figures.figure_layout import PALETTE, choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot
@@ -290,18 +287,31 @@ def test_forest_plot_is_readable_beside_wide_intervals() -> None:
     assert "cut off" not in alone.caption
 
 
-def test_report_is_written_as_pdf(tmp_path: Path) -> None:
-    file = tmp_path / "report.pdf"
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        add_campaign(store, "nightly", 0.08)
-    write_report(f"sqlite:///{tmp_path / 'results.db'}", "nightly", file)
-    content = file.read_bytes()
-    assert content.startswith(b"%PDF-")
-    objects = [
-        zlib.decompress(stream)
-        for stream in re.findall(rb"stream\n(.*?)\nendstream", content, re.DOTALL)
-    ]
-    assert any(b"/Title (At " in text for text in objects)
+def test_nothing_of_a_pdf_lies_outside_its_sheet() -> None:
+    campaign = SimulatedCampaign(
+        sites=("T2_UK_SouthGrid_RALPP-Extended", "T3_A"), branches=(1.0, 0.02), jobs=3
+    )
+    rows = []
+    for row in campaign.rows():
+        variant = json.loads(row["variant"]) | {"_custom": "a-longer-setting-of-the-test"}
+        failed = {"failure_class": "open", "failure_message": "no route " + "/path" * 60}
+        changes: dict[str, Any] = {"variant": json.dumps(variant)}
+        changes["host"] = f"worker-{row['host']}.cluster.physics.example.org"
+        changes["root_features"] = "builtin_zstd " * 30
+        rows.append(row | changes | (failed if row["round"] == 2 and row["repeat"] == 1 else {}))
+    document = weasyprint.HTML(string=page_of(rows)).render()
+    assert str(document.metadata.title).startswith("On average at these 2 sites, ")
+    outside = []
+    for page in document.pages:
+        sheet = page._page_box
+        right = sheet.margin_left + sheet.width + 0.5
+        outside += [
+            getattr(box, "text", type(box).__name__)
+            for box in sheet.descendants()
+            if type(box).__name__.endswith(("TextBox", "ReplacedBox"))
+            and not 0 <= box.position_x <= box.position_x + box.width <= right
+        ]
+    assert outside == []
 
 
 def test_reads_through_caches_are_compared_by_door_alone(without_figures: None) -> None:
