@@ -1,4 +1,4 @@
-"""The command group ``db``: check, upgrade, prune, copy, quarantine and audit the results database."""
+"""The command group ``db``: check, upgrade, back up, prune, copy, quarantine and audit the results database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,7 +27,7 @@ from treehammer.terminal import (
     prints_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_time, pluralize
+from treehammer.text_formatting import format_size, format_time, pluralize
 
 if TYPE_CHECKING:
     from treehammer.sql.core.rows import AuditRow
@@ -65,7 +66,7 @@ _AGE_DAYS = click.IntRange(1, 36_500)
 
 @click.group("db")
 def db_group() -> None:
-    """Inspect, upgrade, prune and copy the results database."""
+    """Inspect, back up, upgrade, prune and copy the results database."""
 
 
 def _warn_untested_oracle(*urls: str) -> None:
@@ -108,8 +109,8 @@ def check_command(settings: Settings) -> list[dict[str, Any]]:
 def upgrade_command(settings: Settings, backed_up: bool) -> None:
     """Upgrade the database to this version's schema, completely or not at all.
 
-    An SQLite file is backed up first. Back up PostgreSQL databases yourself: pg_dump. Oracle commits
-    each change of a table: make a backup with expdp; run an interrupted upgrade again to continue it.
+    An SQLite file is backed up first. Back up PostgreSQL databases before: treehammer db backup. Oracle
+    commits each change of a table: make a backup with expdp; run an interrupted upgrade again to continue it.
 
     Example: treehammer db upgrade
     """
@@ -125,6 +126,56 @@ def upgrade_command(settings: Settings, backed_up: bool) -> None:
     elif backend not in ("sqlite", "oracle"):
         click.echo("no backup was made: a failed upgrade changes nothing")
     click.echo(f"the database is at revision {database_setup.REVISION}")
+
+
+@db_group.command("backup")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.pass_obj
+def backup_command(settings: Settings, file: Path) -> None:
+    """Write the database to FILE, while services go on.
+
+    SQLite is copied as one file, PostgreSQL by pg_dump. The backup holds everything that was
+    acknowledged before it began, but not service.key, which is in the data folder.
+
+    Example: treehammer db backup /backup/results-2026-11-28.db
+    """
+    from treehammer.sql.engine.database_backup import back_up_database
+
+    back_up_database(settings.database, file)
+    click.echo(f"backed up to {file} ({format_size(file.stat().st_size)})")
+
+
+@db_group.command("recover")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace the results in a PostgreSQL database that is not empty.",
+)
+@click.pass_obj
+def recover_command(settings: Settings, file: Path, replace: bool) -> None:
+    """Replace the content of the database by the backup FILE, completely or not at all.
+
+    It is refused while a service or another command uses the database. A replaced SQLite database is
+    kept beside it. Measurements since the backup come again with 'treehammer collect' and from jobs.
+
+    Example: treehammer db recover /backup/results-2026-11-28.db
+    """
+    from treehammer.sql.engine import database_backup
+
+    kept = database_backup.recover_database(settings.database, file, replace=replace)
+    if kept:
+        click.echo(f"the replaced database is kept in {kept}")
+    click.echo("recovered; check it: treehammer db check")
+
+
+@db_group.command("restore", hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def restore_command(words: tuple[str, ...]) -> None:
+    """Name the commands that have replaced this one of release 0.2.0."""
+    raise click.UsageError(
+        "For measurements in quarantine: treehammer db unquarantine. For a backup: treehammer db recover FILE."
+    )
 
 
 @db_group.command("rebuild")
@@ -244,7 +295,7 @@ def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @scope_options
 @click.pass_obj
 def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> CommandOutput:
-    """Mark measurements as implausible, so that they enter no figure, until they are restored.
+    """Mark measurements as implausible, so that they enter no figure, until they are taken out.
 
     All given conditions must hold. TIME is a date, or a date and a time: 2026-03-01T12:00.
 
@@ -255,15 +306,15 @@ def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> C
     return _change(settings, "quarantine", "put into quarantine", selected, reason.strip())
 
 
-@db_group.command("restore")
+@db_group.command("unquarantine")
 @scope_options
 @click.pass_obj
-def restore_command(settings: Settings, /, **selected: Any) -> CommandOutput:
+def unquarantine_command(settings: Settings, /, **selected: Any) -> CommandOutput:
     """Take measurements out of quarantine.
 
-    Example: treehammer db restore --key 4bc07c79b8b1
+    Example: treehammer db unquarantine --key 4bc07c79b8b1
     """
-    return _change(settings, "restore", "restored", selected)
+    return _change(settings, "unquarantine", "taken out of quarantine", selected)
 
 
 @db_group.command("delete")

@@ -272,7 +272,7 @@ class SQLiteBackend(Backend):
             raise StoreError(
                 f"the database is damaged: {'; '.join(problems[:10])}",
                 where=display_url(connection.engine.url),
-                hint="Put it back from a backup, or move it away and run 'treehammer collect'.",
+                hint="Put a backup back (treehammer db recover FILE), or move it away and run 'treehammer collect'.",
             )
 
 

@@ -360,18 +360,12 @@ def _back_up(engine: Engine) -> Path | None:
     file = sqlite_path(engine.url)
     if file is None:
         return None
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    backup = file.with_name(f"{file.name}.{read_revision(engine)}.{stamp}.bak")
+    backup = name_backup(file, read_revision(engine))
     try:
         # The backup gets the permissions of the database.
         os.close(create_private_file(backup))
         backup.chmod(file.stat().st_mode & 0o777)
-        with (
-            translate_errors(engine.url),
-            closing(sqlite3.connect(file)) as source,
-            closing(sqlite3.connect(backup)) as target,
-        ):
-            source.backup(target)
+        copy_sqlite_file(engine.url, file, backup)
     except OSError as error:
         raise StoreError(
             f"the backup cannot be made ({error.strerror})",
@@ -382,6 +376,24 @@ def _back_up(engine: Engine) -> Path | None:
         backup.unlink(missing_ok=True)  # it is incomplete
         raise
     return backup
+
+
+def name_backup(file: Path, label: str) -> Path:
+    """Name a backup beside an SQLite file, by a label and the time."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return file.with_name(f"{file.name}.{label}.{stamp}.bak")
+
+
+def copy_sqlite_file(url: URL, source: Path, target: Path) -> None:
+    """Copy an SQLite database to a single file while others may write; safe on disk at the end."""
+    with (
+        translate_errors(url),
+        closing(sqlite3.connect(source)) as original,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        original.backup(copy)
+        # Without a log of its own, the file can be moved alone.
+        copy.execute("PRAGMA journal_mode=DELETE").close()
 
 
 def require_complete_schema(connection: Connection) -> None:
@@ -398,7 +410,7 @@ def require_complete_schema(connection: Connection) -> None:
     raise StoreError(
         f"the database lacks {', '.join(missing[:MAX_LISTED])}{', …' if len(missing) > MAX_LISTED else ''}",
         where=display_url(connection.engine.url),
-        hint="It is not as Treehammer made it. Put it back from a backup; or begin with an empty "
+        hint="It is not as Treehammer made it. Put a backup back (treehammer db recover FILE); or begin with an empty "
         "one and run 'treehammer collect': the records of jobs stay in the spool."
         if missing_parts
         else "Run: treehammer db upgrade",

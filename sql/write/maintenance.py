@@ -70,7 +70,7 @@ PRUNED_COLUMNS = (*PACKED_COLUMNS, measurement.c.log_excerpt.name)
 _KEY_COLUMNS = ("side", "operation", "server", "generator_limited")
 #: Measurements that are merged at once.
 _CHUNK = 100
-QUARANTINE, RESTORE, DELETE = "quarantine", "restore", "delete"
+QUARANTINE, UNQUARANTINE, DELETE = "quarantine", "unquarantine", "delete"
 DELETE_CHECKS = "delete checks"
 #: Number of measurements that a message names.
 MAX_LISTED = 10
@@ -342,7 +342,7 @@ class DatabaseChange:
     """Change of recorded results by an administrator.
 
     Attributes:
-        action: :data:`QUARANTINE`, :data:`RESTORE`, :data:`DELETE` or :data:`DELETE_CHECKS`.
+        action: :data:`QUARANTINE`, :data:`UNQUARANTINE`, :data:`DELETE` or :data:`DELETE_CHECKS`.
         scope: measurements that are meant.
         actor: user and host.
         changed_us: time of the change.
@@ -377,7 +377,7 @@ def apply_change(connection: Connection, change: DatabaseChange) -> int:
             change.reason or "no reason given",
             change.actor,
         )
-    elif change.action == RESTORE:
+    elif change.action == UNQUARANTINE:
         changed = quality_flags.remove_flags(connection, condition, QUARANTINED)
     elif change.action == DELETE_CHECKS:
         changed = _delete_checks(connection, change.scope)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -393,3 +395,19 @@ def describe_schema(engine: sa.Engine) -> dict[str, object]:
         )
         for table in inspector.get_table_names()
     }
+
+
+def kill_during(action: Callable[[], object], delay_s: float) -> None:
+    """Run an action in a process of its own, and kill it with its programs after a delay."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        with suppress(BaseException):
+            action()
+        os._exit(0)
+    time.sleep(delay_s)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it had no group of its own yet
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)

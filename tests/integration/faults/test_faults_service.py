@@ -6,12 +6,9 @@ import json
 import os
 import random
 import shutil
-import sqlite3
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,6 +30,7 @@ from store_helpers import write_export
 
 from treehammer import config
 from treehammer.sql.core.access_keys import mint_job_token
+from treehammer.sql.engine.database_backup import back_up_database, recover_database
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store
@@ -266,40 +264,18 @@ def test_service_survives_clock_jumps(authority: CertificateAuthority, tmp_path:
     check_acknowledged_rows(url, crowd)
 
 
-def back_up_sqlite(database: str, folder: Path) -> Callable[[], str]:
-    """Back up with SQLite's own interface, as ``.backup`` of its shell; return how to restore."""
-    file = folder / "restored.db"
-    source = database.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(file)) as new:
-        old.backup(new)
-    return lambda: f"sqlite:///{file}"
-
-
-def back_up_postgresql(
-    database: str, folder: Path, server: SharedPostgresServer
-) -> Callable[[], str]:
-    """Back up with ``pg_dump``; return how to restore."""
-    file = folder / "results.dump"
-    path = f"{require_programs()}:{os.environ['PATH']}"
-    dump, restore = (shutil.which(program, path=path) for program in ("pg_dump", "pg_restore"))
-    if dump is None or restore is None:
-        pytest.skip("pg_dump is not installed")
-    subprocess.run([dump, "--format=custom", f"--file={file}", database], check=True)
-
-    def restore_dump() -> str:
-        target = server.url(server.make_database())
-        subprocess.run([restore, f"--dbname={target}", "--exit-on-error", str(file)], check=True)
-        return target
-
-    return restore_dump
-
-
 def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     authority: CertificateAuthority,
     tmp_path: Path,
     database: str,
     request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    backup, restored = tmp_path / "results.backup", f"sqlite:///{tmp_path / 'restored.db'}"
+    if not database.startswith("sqlite"):
+        server = request.getfixturevalue("postgresql")
+        monkeypatch.setenv("PATH", f"{server.programs}{os.pathsep}{os.environ['PATH']}")
+        restored = server.url(server.make_database())
     service = RunningService(tmp_path / "first", database, authority)
     key = service.make_key()
     crowd = ClientCrowd([service], key.text)
@@ -307,14 +283,10 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     with crowd.sending():
         crowd.wait_for_acknowledgments(100)
         before = set(crowd.acknowledged)
-        if database.startswith("sqlite"):
-            restore = back_up_sqlite(database, tmp_path)
-        else:
-            server = request.getfixturevalue("postgresql")
-            restore = back_up_postgresql(database, tmp_path, server)
+        back_up_database(database, backup)
         crowd.wait_for_acknowledgments(100)
     service.stop()
-    restored = restore()
+    recover_database(restored, backup)
     counts = check_database(restored)
     with Store.open(restored) as store:
         stored = {str(row["measurement_id"]) for row in store.measurements(Selection())}

@@ -148,18 +148,21 @@ def test_dry_run_counts_and_changes_nothing(settings: config.Settings) -> None:
     assert json.loads(db(settings, "audit", "--json").stdout) == []
 
 
-def test_quarantine_restore_and_delete(settings: config.Settings) -> None:
+def test_quarantine_unquarantine_and_delete(settings: config.Settings) -> None:
     done = db(settings, "quarantine", "--campaign", "nightly", "--reason", "wrong clock")
     assert "2 measurements put into quarantine" in done.stderr
     assert plausible(settings) == [False, False]
-    assert "2 measurements restored" in db(settings, "restore", "--since", "2026-03-01").stderr
+    assert (
+        "2 measurements taken out of quarantine"
+        in db(settings, "unquarantine", "--since", "2026-03-01").stderr
+    )
     assert plausible(settings) == [True, True]
     assert "2 measurements deleted" in db(settings, "delete", "--campaign", "c1").stderr
     assert plausible(settings) == []
     trail = json.loads(db(settings, "audit", "--json").stdout)
     assert [(row["action"], row["scope"], row["reason"]) for row in trail] == [
         ("delete", "campaign c1", ""),
-        ("restore", "since 2026-03-01 00:00:00", ""),
+        ("unquarantine", "since 2026-03-01 00:00:00", ""),
         ("quarantine", "campaign c1", "wrong clock"),
     ]
     assert "@" in trail[0]["actor"]
@@ -168,10 +171,10 @@ def test_quarantine_restore_and_delete(settings: config.Settings) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("restore",), "Give --campaign, --key, --since or --until."),
+        (("unquarantine",), "Give --campaign, --key, --since or --until."),
         (("delete", "--checks", "--campaign", "c1"), "--checks needs --key"),
-        (("restore", "--since", "yesterday"), "must be a time such as 2026-03-01"),
-        (("restore", "--key", "0" * 12), f"no measurements of key {'0' * 12}"),
+        (("unquarantine", "--since", "yesterday"), "must be a time such as 2026-03-01"),
+        (("unquarantine", "--key", "0" * 12), f"no measurements of key {'0' * 12}"),
         (("quarantine", "--campaign", "c1", "--reason", " "), "must be printable text"),
     ],
 )

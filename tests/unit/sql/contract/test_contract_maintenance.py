@@ -109,7 +109,7 @@ def change(store: Store, action: str, reason: str = "", **scope: Any) -> int:
     return changed
 
 
-def test_quarantine_is_undone_by_restore(filled: Store) -> None:
+def test_quarantine_is_undone(filled: Store) -> None:
     before = read(filled)
     assert change(filled, "quarantine", "wrong clock", key_id=MALLORY.key_id) == 3
     after = read(filled)
@@ -117,13 +117,13 @@ def test_quarantine_is_undone_by_restore(filled: Store) -> None:
     assert after["other", 2] == (False, "quarantined: wrong clock")
     assert after["campaign", 2] == before["campaign", 2]
     assert change(filled, "quarantine", "again", key_id=MALLORY.key_id) == 0
-    assert change(filled, "restore", key_id=MALLORY.key_id) == 3
+    assert change(filled, "unquarantine", key_id=MALLORY.key_id) == 3
     assert read(filled) == before
     trail = [(row.action, row.reason, row.measurements) for row in filled.list_changes()]
     assert sorted(trail) == [
         ("quarantine", "again", 0),
         ("quarantine", "wrong clock", 3),
-        ("restore", "", 3),
+        ("unquarantine", "", 3),
     ]
 
 
@@ -143,7 +143,7 @@ def test_flags_name_their_kind_reason_originator_and_time(filled: Store) -> None
         ("other", 2, "bad replica", "torn", "check r"),
     ]
     assert read(filled)["other", 1][1] == "too fast; bad replica: torn; quarantined: x; outlier: y"
-    change(filled, "restore", key_id=MALLORY.key_id)
+    change(filled, "unquarantine", key_id=MALLORY.key_id)
     assert change(filled, "delete checks", key_id=MALLORY.key_id) == 3
     assert read_flags(filled) == before
     assert filled.replicas() == []

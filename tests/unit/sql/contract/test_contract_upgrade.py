@@ -9,20 +9,28 @@ from __future__ import annotations
 import hashlib
 import lzma
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from quick_databases import create_revision
-from store_helpers import describe_schema, opened_plainly
+from store_helpers import describe_schema, kill_during, opened_plainly
 
 from treehammer.sql.core import schema
 from treehammer.sql.core.column_types import EvidenceText, LongText, NumberList
 from treehammer.sql.engine.database_engine import alter_transaction, read_transaction
-from treehammer.sql.engine.database_setup import MIGRATIONS_FOLDER, REVISION, upgrade_database
+from treehammer.sql.engine.database_setup import (
+    MIGRATIONS_FOLDER,
+    REVISION,
+    SchemaState,
+    read_schema_state,
+    upgrade_database,
+)
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
@@ -34,6 +42,7 @@ RELEASED_MIGRATIONS = {
 }
 #: Types that read the content of a column; the stored text is compared instead.
 _DOCUMENTS = (EvidenceText, NumberList)
+KILLS = 20
 FLAGS = {
     "3b32b5a4de426133367686a1": [("recorded", "eff_job is 1.2; bytes_read is negative")],
     "7f1110ff4a38b84578f1ff3a": [
@@ -100,24 +109,53 @@ def select_columns(table: sa.Table, row: dict[str, Any]) -> sa.TableClause:
 def test_released_database_upgrades(url: str, version: str) -> None:
     released = fill_released_database(url, version)
     upgrade_database(url, backed_up=True)
-    counts = check_database(url)
     assert all(released.values()), "every table of the release has rows"
+    check_rows(url, released)
+
+
+@pytest.mark.backends("sqlite", "postgresql")
+def test_killed_upgrade_leaves_the_release_or_the_current_version(url: str) -> None:
+    """What is left upgrades, with every row."""
+    released, random = fill_released_database(url, RELEASED_VERSIONS[-1]), Random(1)
+    began = time.monotonic()
+    upgrade_database(url)
+    duration_s = time.monotonic() - began
+    for _ in range(KILLS):
+        drop_everything(url)
+        fill_released_database(url, RELEASED_VERSIONS[-1])
+        kill_during(lambda: upgrade_database(url), random.uniform(0, 1.3 * duration_s))
+        with opened_plainly(url) as engine:
+            state = read_schema_state(engine)
+        assert state in (SchemaState.OLDER, SchemaState.CURRENT)
+        upgrade_database(url)
+        check_rows(url, released)
+
+
+def drop_everything(url: str) -> None:
+    with opened_plainly(url) as engine:
+        metadata = sa.MetaData()
+        metadata.reflect(engine)
+        metadata.drop_all(engine)
+
+
+def check_rows(url: str, released: dict[str, list[dict[str, Any]]]) -> None:
+    """Compare the rows of a released database with those of the upgraded one, and read all."""
+    counts = check_database(url)
     with opened_plainly(url) as engine, read_transaction(engine) as connection:
         for name, rows in released.items():
             assert counts[name] == len(rows)
             columns = select_columns(schema.metadata.tables[name], rows[0])
             stored = connection.execute(sa.select(columns)).mappings()
             assert sort_rows(stored) == sort_rows(rows), name
+        for table in schema.metadata.sorted_tables:
+            connection.execute(sa.select(table)).all()  # reads evidence and packed values
         flags = connection.execute(
             sa.select(schema.quality_flag).order_by(schema.quality_flag.c.set_us)
         ).all()
-        for table in schema.metadata.sorted_tables:
-            connection.execute(sa.select(table)).all()  # reads evidence and packed values
-    assert {flag.measurement_id for flag in flags} == FLAGS.keys()
-    for measurement_id, expected in FLAGS.items():
-        assert [
-            (flag.kind, flag.reason) for flag in flags if flag.measurement_id == measurement_id
-        ] == expected
+    reasons: dict[str, list[tuple[str, str]]] = {}
+    for flag in flags:
+        reasons.setdefault(flag.measurement_id, []).append((flag.kind, flag.reason))
+    assert reasons == FLAGS
 
 
 def sort_rows(rows: Any) -> list[list[str]]:

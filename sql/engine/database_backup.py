@@ -1,0 +1,294 @@
+"""Backup of a results database as one file, and its recovery, completely or not at all.
+
+A backup of SQLite is a database file without a log beside it; one of PostgreSQL is an archive of
+``pg_dump``. Recovery replaces the content within one transaction, so that a kill leaves the old content.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Engine
+
+from treehammer.errors import ConfigError, StoreError
+from treehammer.program_output import create_private_file, replace_file
+from treehammer.sql.engine.backend import (
+    BUSY_SECONDS,
+    PREPARE_OPTION,
+    display_url,
+    sqlite_path,
+    translate_errors,
+)
+from treehammer.sql.engine.database_engine import (
+    make_engine,
+    parse_url,
+    read_transaction,
+    require_integrity,
+)
+from treehammer.sql.engine.database_setup import (
+    SchemaState,
+    copy_sqlite_file,
+    name_backup,
+    opened_engine,
+    read_schema_state,
+    require_current_schema,
+)
+
+#: First bytes of an archive of pg_dump in its custom format.
+_ARCHIVE_MAGIC = b"PGDMP"
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_STOP_USERS = (
+    "Stop 'treehammer serve', 'treehammer patrol' and other commands that use it, then repeat."
+)
+#: Files that SQLite keeps beside a database.
+_COMPANIONS = ("", "-wal", "-shm", "-journal")
+#: Folders of PostgreSQL's programs that are not on PATH, the newest last.
+_PROGRAM_FOLDERS = "/usr/lib/postgresql/*/bin"
+
+
+def back_up_database(url: str, file: Path) -> None:
+    """Write a database to a new file; services may write meanwhile.
+
+    The backup holds everything that was committed before it began.
+
+    Raises:
+        ConfigError: the file exists, or this kind of database has its own program for backups.
+        NothingToDoError: there is no database.
+        StoreError: the database cannot be read, or the file not be written.
+    """
+    if file.exists():
+        raise ConfigError("the file exists", where=str(file), hint="Give the name of a new file.")
+    with opened_engine(url, create=False) as engine:
+        _require_backup_support(engine.url)
+        with replace_file(file) as draft:
+            os.close(create_private_file(draft))
+            if source := sqlite_path(engine.url):
+                copy_sqlite_file(engine.url, source, draft)
+            else:
+                _run_tool(engine.url, ["pg_dump", "--format=custom", f"--file={draft}"])
+
+
+def recover_database(url: str, file: Path, *, replace: bool = False) -> Path | None:
+    """Replace the content of a database by that of a backup.
+
+    Args:
+        url: URL of the database; an SQLite file need not exist.
+        file: the backup.
+        replace: replace the content of a PostgreSQL database that is not empty.
+
+    Returns:
+        where the replaced SQLite database is kept; None if there was none.
+
+    Raises:
+        ConfigError: the file is no backup of this kind of database, or ``replace`` is needed.
+        StoreError: the database is in use, or the backup is damaged or of a newer version. The
+            database is unchanged.
+    """
+    parsed = parse_url(url)
+    _require_backup_support(parsed)
+    target = sqlite_path(parsed)
+    _require_format(file, _SQLITE_MAGIC if target else _ARCHIVE_MAGIC, display_url(parsed))
+    if target:
+        return _recover_sqlite(parsed, target, file)
+    engine = make_engine(parsed)
+    try:
+        _require_replaceable(engine, replace=replace)
+    finally:
+        engine.dispose()
+    options = ["--clean", "--if-exists"] if replace else []
+    _run_tool(parsed, ["pg_restore", "--single-transaction", "--no-owner", *options, str(file)])
+    return None
+
+
+def _require_backup_support(url: URL) -> None:
+    if url.get_backend_name() not in ("sqlite", "postgresql") or url.database in (None, ":memory:"):
+        raise ConfigError(
+            "this kind of database has its own program for backups",
+            where=display_url(url),
+            hint="On Oracle use expdp USER SCHEMAS=USER DUMPFILE=results.dmp, and impdp.",
+        )
+
+
+def _require_format(file: Path, magic: bytes, database: str) -> None:
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(magic))
+    except OSError as error:
+        raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
+    if start != magic:
+        raise ConfigError(
+            f"is no backup of a database like {database}",
+            where=str(file),
+            hint="Give a file that 'treehammer db backup' wrote. To move results between kinds of "
+            "databases: treehammer db copy FROM TO.",
+        )
+
+
+def _recover_sqlite(url: URL, target: Path, file: Path) -> Path | None:
+    if target.exists() and target.samefile(file):
+        raise ConfigError("is the database itself", where=str(file))
+    _require_results(file, complete=True)
+    if _is_sqlite(target):
+        _require_results(target, complete=False)
+    else:
+        replaced = _set_aside(target)
+        with replace_file(target) as draft:
+            os.close(create_private_file(draft))
+            copy_sqlite_file(url, file, draft)
+        return replaced
+    with (
+        translate_errors(url),
+        closing(sqlite3.connect(target, timeout=BUSY_SECONDS, isolation_level=None)) as connection,
+    ):
+        _lock_file(connection, target)
+        replaced = name_backup(target, "replaced")
+        os.close(create_private_file(replaced))
+        with closing(sqlite3.connect(replaced)) as copy:
+            connection.backup(copy)
+        # SQLite's own transaction replaces the pages: neither a kill nor the log of a service that
+        # died can mix old and new ones.
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            source.backup(connection)
+    return replaced
+
+
+def _require_results(file: Path, *, complete: bool) -> None:
+    """Refuse a file that holds something else; with ``complete`` also one that cannot be used."""
+    engine = make_engine(parse_url(f"sqlite:///{file}"))
+    try:
+        state = read_schema_state(engine)
+        if state is SchemaState.FOREIGN:
+            require_current_schema(engine)
+        if complete:
+            if state is SchemaState.EMPTY:
+                raise ConfigError("holds no results", where=str(file))
+            if state is not SchemaState.OLDER:
+                require_current_schema(engine)
+            with read_transaction(engine) as connection:
+                require_integrity(connection)
+    finally:
+        engine.dispose()
+
+
+def _is_sqlite(file: Path) -> bool:
+    """Return whether SQLite can read a file as a database."""
+    if not file.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as connection:
+            connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError:  # it is locked, for example
+        return True
+    except sqlite3.DatabaseError:
+        return False
+    return True
+
+
+def _set_aside(file: Path) -> Path | None:
+    """Rename a damaged database with the files beside it; return its new name."""
+    if not any(file.with_name(file.name + suffix).exists() for suffix in _COMPANIONS):
+        return None
+    damaged = name_backup(file, "damaged")
+    for suffix in _COMPANIONS:
+        companion = file.with_name(file.name + suffix)
+        if companion.exists():
+            companion.rename(damaged.with_name(damaged.name + suffix))
+    return damaged
+
+
+def _lock_file(connection: sqlite3.Connection, file: Path) -> None:
+    """Lock a database against every other process until the connection is closed.
+
+    Raises:
+        StoreError: another process has it open, even if it does not use it now.
+    """
+    connection.execute("PRAGMA busy_timeout=1000")
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    try:
+        connection.execute("BEGIN EXCLUSIVE").close()
+        connection.execute("COMMIT").close()
+    except sqlite3.OperationalError as error:
+        raise StoreError(
+            f"another process uses the database ({error})", where=str(file), hint=_STOP_USERS
+        ) from error
+
+
+def _require_replaceable(engine: Engine, *, replace: bool) -> None:
+    state = read_schema_state(engine)
+    where = display_url(engine.url)
+    if state is SchemaState.FOREIGN:
+        require_current_schema(engine)
+    with read_transaction(engine) as connection:
+        users = connection.scalars(
+            sa.text(
+                "SELECT coalesce(nullif(application_name, ''), 'unnamed') FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                "AND backend_type = 'client backend'"
+            )
+        ).all()
+    if users:
+        names = ", ".join(sorted(set(users)))
+        raise StoreError(
+            f"{len(users)} other connections use the database ({names})",
+            where=where,
+            hint=_STOP_USERS,
+        )
+    if state is not SchemaState.EMPTY and not replace:
+        raise ConfigError(
+            "the database holds results",
+            where=where,
+            hint="Give --database an empty one; or add --replace, which deletes these results: back "
+            "them up first (treehammer db backup FILE).",
+        )
+
+
+def _run_tool(url: URL, command: Sequence[str]) -> None:
+    """Run a program of PostgreSQL on a database; its password is not among the arguments."""
+    address = url.set(drivername="postgresql", password=None)
+    address = address.difference_update_query([PREPARE_OPTION])
+    environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
+    program = find_program(command[0])
+    database = f"--dbname={address.render_as_string(hide_password=False)}"
+    done = subprocess.run(
+        [program, database, *command[1:]],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise StoreError(
+            f"{command[0]} failed: {' '.join(lines[:3])[:500] or f'code {done.returncode}'}",
+            where=display_url(url),
+            hint="The database is unchanged."
+            if command[0] == "pg_restore"
+            else "No backup was written.",
+        )
+
+
+def find_program(name: str) -> str:
+    """Find a program of PostgreSQL on PATH or in Debian's folders.
+
+    Raises:
+        StoreError: it is not installed.
+    """
+    folders = sorted(Path("/").glob(_PROGRAM_FOLDERS.lstrip("/")), key=lambda path: path.parts[-2])
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, reversed(folders))])
+    program = shutil.which(name, path=path)
+    if program is None:
+        raise StoreError(
+            f"{name} is not installed",
+            hint="Install PostgreSQL's client programs, of the server's version or later "
+            "(Debian: apt install postgresql-client).",
+        )
+    return program

@@ -1,0 +1,187 @@
+"""Backups of a database, and their recovery: completely or not at all, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+import sqlalchemy as sa
+from measurement_factory import make_measurement
+from store_helpers import kill_during, opened_plainly
+
+from treehammer.errors import ConfigError, NothingToDoError, StoreError
+from treehammer.sql.core.schema import measurement
+from treehammer.sql.engine.database_backup import back_up_database, recover_database
+from treehammer.sql.write.maintenance import check_database
+from treehammer.sql.write.store import Store
+
+pytestmark = pytest.mark.backends("sqlite", "postgresql")
+KILLS = 20
+OLD, NEW = 1500, 1000
+
+
+@pytest.fixture(autouse=True)
+def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put PostgreSQL's programs of the test server on PATH."""
+    if request.node.callspec.params.get("backend") == "postgresql":
+        server = request.getfixturevalue("postgresql")
+        monkeypatch.setenv("PATH", f"{server.programs}{os.pathsep}{os.environ['PATH']}")
+
+
+def add_measurements(url: str, number: int, job: str) -> None:
+    with Store.open(url) as store:
+        store.add(make_measurement(job, place) for place in range(number))
+
+
+def read_ids(url: str) -> list[str]:
+    with opened_plainly(url) as engine, engine.connect() as connection:
+        return sorted(connection.scalars(sa.select(measurement.c.measurement_id)))
+
+
+def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
+    add_measurements(url, 3, "early")
+    early, backup = read_ids(url), tmp_path / "results.backup"
+    back_up_database(url, backup)
+    assert backup.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="the file exists"):
+        back_up_database(url, backup)
+    add_measurements(url, 2, "late")
+    both = read_ids(url)
+    assert len(both) == 5
+    if url.startswith("sqlite"):
+        replaced = recover_database(url, backup)
+        assert read_ids(f"sqlite:///{replaced}") == both
+    else:
+        with pytest.raises(ConfigError, match="--replace"):
+            recover_database(url, backup)
+        assert recover_database(url, backup, replace=True) is None
+    assert read_ids(url) == early
+    assert check_database(url)["measurement"] == 3
+    add_measurements(url, 2, "late")
+    assert read_ids(url) == both, "what came after the backup is stored again"
+
+
+def test_database_in_use_is_not_recovered(url: str, tmp_path: Path) -> None:
+    add_measurements(url, 3, "early")
+    backup = tmp_path / "results.backup"
+    back_up_database(url, backup)
+    with Store.open(url) as store:
+        list(store.list_changes())
+        with pytest.raises(StoreError, match="use"):
+            recover_database(url, backup, replace=True)
+    recover_database(url, backup, replace=True)
+
+
+def test_killed_recovery_leaves_old_or_new_content(url: str, tmp_path: Path) -> None:
+    add_measurements(url, NEW, "new")
+    new, new_backup, old_backup = read_ids(url), tmp_path / "new", tmp_path / "old"
+    back_up_database(url, new_backup)
+    add_measurements(url, OLD - NEW, "old")
+    old = read_ids(url)
+    back_up_database(url, old_backup)
+    began = time.monotonic()
+    recover_database(url, new_backup, replace=True)
+    duration_s = time.monotonic() - began
+    random = Random(1)
+    for _ in range(KILLS):
+        recover_when_unused(url, old_backup)
+        kill_during(
+            lambda: recover_database(url, new_backup, replace=True),
+            random.uniform(0, 1.3 * duration_s),
+        )
+        wait_until_unused(url)
+        content = read_ids(url)
+        assert content in (old, new)
+        check_database(url)
+    recover_when_unused(url, new_backup)
+    assert read_ids(url) == new
+
+
+def recover_when_unused(url: str, backup: Path) -> None:
+    wait_until_unused(url)
+    recover_database(url, backup, replace=True)
+
+
+def wait_until_unused(url: str) -> None:
+    """Wait until the server has noticed the death of a client."""
+    deadline = time.monotonic() + 30
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    while not url.startswith("sqlite") and time.monotonic() < deadline:
+        with opened_plainly(url) as engine, engine.connect() as connection:
+            if connection.scalar(sa.text(query)) == 1:
+                return
+        time.sleep(0.02)
+
+
+@pytest.mark.backends("sqlite")
+def test_log_of_a_dead_service_stays_out(url: str, tmp_path: Path) -> None:
+    """A service that was killed leaves its log beside the file, with transactions of its own."""
+    add_measurements(url, 3, "early")
+    early, backup = read_ids(url), tmp_path / "results.backup"
+    back_up_database(url, backup)
+    file = Path(url.removeprefix("sqlite:///"))
+    writer = f"""
+import os, sqlite3
+connection = sqlite3.connect({str(file)!r})
+connection.execute("PRAGMA wal_autocheckpoint=0")
+connection.execute("UPDATE measurement SET repeat = 77")
+connection.commit()
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", writer], check=False, timeout=60)
+    assert file.with_name("results.db-wal").stat().st_size
+    recover_database(url, backup)
+    assert read_ids(url) == early
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM measurement WHERE repeat = 77"
+        ).fetchone() == (0,)
+
+
+@pytest.mark.backends("sqlite")
+def test_damaged_or_missing_file_is_recovered(url: str, tmp_path: Path) -> None:
+    add_measurements(url, 3, "early")
+    early, backup = read_ids(url), tmp_path / "results.backup"
+    back_up_database(url, backup)
+    file = Path(url.removeprefix("sqlite:///"))
+    file.write_bytes(b"no database" * 1000)
+    damaged = recover_database(url, backup)
+    assert damaged is not None
+    assert damaged.read_bytes().startswith(b"no database")
+    assert read_ids(url) == early
+    file.unlink()
+    assert recover_database(url, backup) is None
+    assert read_ids(url) == early
+
+
+@pytest.mark.backends("sqlite")
+def test_other_files_are_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(NothingToDoError):
+        back_up_database(url, tmp_path / "backup")
+    add_measurements(url, 1, "early")
+    ids = read_ids(url)
+    text, foreign = tmp_path / "text", tmp_path / "foreign.db"
+    text.write_text("hello")
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE other (id INTEGER)")
+    damaged = tmp_path / "damaged.db"
+    back_up_database(url, damaged)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
+    damaged.write_bytes(content)
+    for file, message in (
+        (text, "no backup"),
+        (foreign, "something other than"),
+        (damaged, "damaged|malformed"),
+        (Path(url.removeprefix("sqlite:///")), "database itself"),
+    ):
+        with pytest.raises((ConfigError, StoreError), match=message):
+            recover_database(url, file)
+    assert read_ids(url) == ids
