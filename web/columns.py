@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from treehammer.analysis.comparison.verdict_text import format_milliseconds
+from treehammer.analysis.statistics.metric_units import format_metric, head_unit
 from treehammer.analysis.status.rule_judgements import DAY_GRADES, DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.tables import Row, TableColumn, titled_columns
-from treehammer.text_formatting import format_duration, format_size
+from treehammer.text_formatting import format_duration
 from treehammer.web.addresses import link_rows
 from treehammer.web.display_formats import format_per_cent, format_time
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, title_column
@@ -50,6 +51,22 @@ def _time(key: str, title: str) -> TableColumn:
     return TableColumn(key, title, format_time)
 
 
+def metric_column(name: str, title: str = "", key: str = "", **changes: Any) -> TableColumn:
+    """Return the column of a metric's values, with its display unit in the heading.
+
+    Args:
+        name: of the metric.
+        title: without the unit; the metric's by default.
+        key: of the value, if it is not the metric's name.
+        changes: further attributes.
+    """
+    unit = head_unit(name)
+    title = title or title_column(name)
+    heading = f"{title}, {unit}" if unit else title
+    write = partial(format_metric, name, with_unit=False)
+    return replace(TableColumn(key or name, heading, write, is_number=True), **changes)
+
+
 #: Grade of a day -> CSS class.
 _GRADE_CLASSES = {grade: severity.value for severity, grade in DAY_GRADES.items()}
 _DECLARED = (
@@ -74,13 +91,12 @@ _DECLARED = (
     _time("judged_us", "judged"),
     TableColumn("difference", "difference", format_per_cent, is_number=True),
     TableColumn("seconds", "duration", format_duration, is_number=True),
-    TableColumn("cpu_per_event_s", "CPU, ms/event", format_milliseconds, is_number=True),
-    TableColumn("wall_per_event_s", "wall, ms/event", format_milliseconds, is_number=True),
-    TableColumn("loop_wall_s", "loop, s", is_number=True),
-    TableColumn("bytes_read", "read", format_size, is_number=True),
-    TableColumn("read_calls", "read calls", is_number=True),
-    TableColumn("read_latency_p50_s", "read p50, ms", format_milliseconds, is_number=True),
-    TableColumn("read_latency_p99_s", "read p99, ms", format_milliseconds, is_number=True),
+    *map(
+        metric_column,
+        ("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "bytes_read", "read_calls"),
+        ("CPU", "wall", "loop", "read", "read calls"),
+    ),
+    *map(metric_column, ("read_latency_p50_s", "read_latency_p99_s"), ("read p50", "read p99")),
 )
 _COLUMNS: Mapping[str, TableColumn] = {declared.key: declared for declared in _DECLARED}
 
@@ -105,7 +121,9 @@ def _describe_metric(key: str) -> TableColumn:
     metric = METRICS_BY_NAME.get(key)
     if metric is None:
         return TableColumn(key, key.replace("_", " "))
-    return TableColumn(key, title_column(key), is_number=metric.type in ("int", "float"))
+    if metric.type in ("int", "float"):
+        return metric_column(key)
+    return TableColumn(key, title_column(key))
 
 
 def count_columns(*keys: str) -> tuple[TableColumn, ...]:

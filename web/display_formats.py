@@ -13,6 +13,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_efficiency
+from treehammer.analysis.statistics.metric_units import DisplayUnit
 from treehammer.collectors.record import day_numbers
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import (
@@ -27,11 +28,6 @@ from treehammer.web.labels import head_axis, head_column, title_column
 #: Convert a date into a database day number (YYYYMMDD).
 day_number = day_numbers.day_to_number
 
-_UNIT_STEPS = {
-    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
-    "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
-    "Hz": (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)),
-}
 #: Significant digits of the largest number.
 _MAX_DIGITS = 4
 TIME_TABLE = "time"
@@ -62,26 +58,6 @@ def days_until(last: date, count: int) -> list[date]:
 def format_day(day: date) -> str:
     """Format a day for readers, as times and commands write it: ``2026-11-21``."""
     return day.isoformat()
-
-
-@dataclass(frozen=True)
-class DisplayUnit:
-    """A unit and its size in the metric's own unit; plain numbers have the name ''."""
-
-    name: str
-    size: float = 1.0
-
-    def convert(self, value: float) -> float:
-        """Convert a value of the metric into this unit."""
-        return value / self.size
-
-
-def fit_unit(unit: str, values: Iterable[float | None]) -> DisplayUnit:
-    """Choose the unit in which the largest value is at least 1."""
-    largest = _largest_magnitude(values)
-    steps = _UNIT_STEPS.get(unit, (("" if unit == "1" else unit, 1.0),))
-    name, size = next((step for step in steps if largest >= step[1]), steps[-1])
-    return DisplayUnit(name, size) if largest else DisplayUnit(unit if unit != "1" else "")
 
 
 def aligned_format(

@@ -33,6 +33,11 @@ from treehammer.analysis.statistics.job_pairs import (
     is_usable,
     lookup_value,
 )
+from treehammer.analysis.statistics.metric_units import (
+    find_display_unit,
+    format_metric,
+    head_unit,
+)
 from treehammer.analysis.statistics.sample import parse_variant
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import DataTable, TableColumn
@@ -57,7 +62,8 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 _SIZE = re.compile(r' width="(\d+)" height="\d+"')
 #: Width of a drawing on a narrow screen, where it can be scrolled, relative to its own.
 _LEAST_WIDTH_REM = 0.045
-_MS_PER_S = 1e3
+#: Unit of times per event.
+_TIME_UNIT = find_display_unit("cpu_per_event_s")
 #: Ratio of means above which they are drawn on a logarithmic scale.
 _MAX_LINEAR_RATIO = 20
 #: Characters of a text that is printed in one line.
@@ -65,24 +71,26 @@ _MAX_UNBROKEN = 30
 _EXECUTIONS = TableColumn("executions", "executions", is_number=True)
 
 
-def _mean_column(metric: str, title: str, scale: float = 1.0) -> TableColumn:
-    def write(spread: MeanAndRms) -> str:
-        return format_mean_and_rms(scale * spread.mean, scale * spread.rms)
+def _mean_column(metric: str, title: str) -> TableColumn:
+    unit, heading = find_display_unit(metric), head_unit(metric)
 
-    return TableColumn(metric, title, write, is_number=True)
+    def write(spread: MeanAndRms) -> str:
+        return format_mean_and_rms(unit.convert(spread.mean), unit.convert(spread.rms))
+
+    return TableColumn(metric, f"{title}, {heading}" if heading else title, write, is_number=True)
 
 
 #: Averaged metrics, over usable timed executions only.
 MEAN_COLUMNS = (
-    _mean_column("cpu_per_event_s", "CPU, ms/event", 1e3),
-    _mean_column("wall_per_event_s", "wall, ms/event", 1e3),
-    _mean_column("loop_wall_s", "loop, s"),
+    _mean_column("cpu_per_event_s", "CPU"),
+    _mean_column("wall_per_event_s", "wall"),
+    _mean_column("loop_wall_s", "loop"),
     _mean_column("eff_job", "eff_job"),
     _mean_column("eff_payload", "eff_payload"),
     _mean_column("eff_loop", "eff_loop"),
-    _mean_column("bytes_read", "read, MB", 1e-6),
+    _mean_column("bytes_read", "read"),
     _mean_column("read_calls", "read calls"),
-    _mean_column("max_rss_bytes", "memory, MB", 1e-6),
+    _mean_column("max_rss_bytes", "memory"),
 )
 
 
@@ -240,10 +248,10 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     cells = [cell for cell in cells if METRIC_TITLES.keys() <= cell.spreads.keys()]
     if not cells:
         return None
-    alt = "CPU and wall milliseconds per event. " + _alt_text(
+    alt = f"CPU and wall time in {head_unit('cpu_per_event_s')}. " + _alt_text(
         cells,
         lambda spreads: " and ".join(
-            f"{_MS_PER_S * spreads[name].mean:.3g}" for name in METRIC_TITLES
+            format_metric(name, spreads[name].mean, with_unit=False) for name in METRIC_TITLES
         ),
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
@@ -252,7 +260,7 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     for cell in cells:
         position = releases.index(cell.release), variants.index(cell.variant)
         for name, title in METRIC_TITLES.items():
-            mark = _make_mark(cell.spreads[name], *position, scale=_MS_PER_S)
+            mark = _make_mark(cell.spreads[name], *position, scale=1 / _TIME_UNIT.size)
             marks[f"{cell.place}: {title}"].append(mark)
     means = [mark.y for panel_marks in marks.values() for mark in panel_marks]
     series = [(f"root={release}", release, release) for release in releases]
@@ -264,7 +272,7 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     layout = FigureLayout(
         Kind.DOTS,
         x_title="",
-        y_title="time of the loop per event (ms)",
+        y_title=f"time of the loop per event ({_TIME_UNIT.name})",
         groups=("site", "variant", "root"),
         scale=Scale.LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else Scale.ZERO,
         places=tuple(map(shorten_label, variants)),

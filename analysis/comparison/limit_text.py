@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from treehammer.analysis.comparison.limit_outcomes import LimitOutcome, LimitReport, LimitState
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, choose_prefix
+from treehammer.analysis.statistics.metric_units import PLAIN_UNIT, find_display_unit, head_unit
 from treehammer.analysis.statistics.verdict import ALPHA
 from treehammer.errors import ExitCode
 from treehammer.hctests.definition.judged_metrics import AT_MOST
@@ -110,13 +110,13 @@ def _format_measured(outcome: LimitOutcome) -> str:
 
 
 def _format_numbers(outcome: LimitOutcome, numbers: Sequence[float]) -> str:
-    """Format a value and the ends of its interval with one unit, e.g. ``1.91 µs/event [1.90, 1.92]``."""
-    size, unit = 1.0, ""
+    """Format a value and the ends of its interval with one unit, e.g. ``1.91 ms/event [1.90, 1.92]``."""
+    shown, unit = PLAIN_UNIT, ""
     if not outcome.base:
-        size, unit = choose_prefix(numbers[0], outcome.unit)
-        unit = f"{unit}/event" if outcome.metric in METRIC_TITLES else unit
-    value, *ends = (_format_number(number / size) for number in numbers)
-    text = value if unit in ("", "1") else f"{value} {unit}"
+        shown = find_display_unit(outcome.metric, outcome.unit)
+        unit = head_unit(outcome.metric, outcome.unit)
+    value, *ends = (_format_number(shown.convert(number)) for number in numbers)
+    text = f"{value} {unit}".strip()
     return f"{text} [{', '.join(ends)}]" if ends else text
 
 

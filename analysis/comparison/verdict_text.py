@@ -9,6 +9,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
+from treehammer.analysis.statistics.metric_units import format_metric, head_unit
 from treehammer.analysis.statistics.sample import SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
@@ -43,9 +44,6 @@ MAX_SHOWN_EFFECT = math.log(1e4)
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
 #: Verdicts on other metrics than times, where nothing is slow or fast.
 _PLAIN_WORDS = {Verdict.SLOWER.value: "worse", Verdict.FASTER.value: "better"}
-#: Units that take prefixes; seconds take those below 1 alone.
-PREFIXED_UNITS = ("s", "Hz", "B", "B/s")
-_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
 
 
 def title_metric(metric: str) -> str:
@@ -63,26 +61,8 @@ def list_metrics(rows: Iterable[VerdictRow]) -> list[str]:
 
 
 def format_metric_value(metric: str, value: float, unit: str) -> str:
-    """Format a headline metric's value: times per event in ms without unit, else with its unit."""
-    if metric in METRIC_TITLES:
-        return format_milliseconds(value)
-    if unit not in PREFIXED_UNITS:
-        number_text = format_significant(value)
-        return number_text if unit == "1" else f"{number_text} {unit}"
-    size, prefixed = choose_prefix(value, unit)
-    return f"{format_significant(value / size, trailing_zeros=True)} {prefixed}"
-
-
-def choose_prefix(value: float, unit: str) -> tuple[float, str]:
-    """Choose the prefix for a value: its size in the unit, and the unit with it, e.g. ``1e-3, ms``."""
-    if unit not in PREFIXED_UNITS:
-        return 1.0, unit
-    prefix, size = next(
-        ((name, size) for name, size in _PREFIXES if abs(value) >= size), _PREFIXES[-1]
-    )
-    if unit == "s" and size > 1:
-        prefix, size = "", 1.0
-    return size, f"{prefix}{unit}"
+    """Format a headline metric's value: times per event without unit, else with it."""
+    return format_metric(metric, value, unit, with_unit=metric not in METRIC_TITLES)
 
 
 def title_metrics(rows: Iterable[VerdictRow]) -> str:
@@ -97,9 +77,15 @@ def name_directions(rows: Iterable[VerdictRow]) -> str:
 
 
 def title_side(rows: Iterable[VerdictRow], side: str, separator: str) -> str:
-    """Return the heading of a side's values, with ms/event if all are times per event."""
-    is_time = all(row.metric in METRIC_TITLES for row in rows)
-    return f"{side}{separator}ms/event" if is_time else side
+    """Return the heading of a side's values, with the unit if all are times per event."""
+    unit = find_common_unit(rows)
+    return f"{side}{separator}{unit}" if unit else side
+
+
+def find_common_unit(rows: Iterable[VerdictRow]) -> str:
+    """Find the unit of times per event, ``ms/event``; '' if rows have units of their own."""
+    metrics = {row.metric for row in rows}
+    return head_unit(next(iter(METRIC_TITLES))) if metrics <= METRIC_TITLES.keys() else ""
 
 
 def format_delta(delta: float | None) -> str:
@@ -219,11 +205,6 @@ def _format_change(effect: float) -> str:
     if effect > MAX_SHOWN_EFFECT:
         return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
     return format_signed(100 * math.expm1(effect))
-
-
-def format_milliseconds(seconds: float) -> str:
-    """Format seconds as milliseconds with three significant digits."""
-    return format_significant(1000 * seconds, trailing_zeros=True)
 
 
 def digits_for_error(error: float) -> int:

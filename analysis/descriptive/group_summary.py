@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from treehammer.analysis.comparison import verdict_text
@@ -15,6 +16,13 @@ from treehammer.analysis.statistics.job_pairs import (
     group_executions,
     list_axes,
     lookup_value,
+)
+from treehammer.analysis.statistics.metric_units import (
+    PLAIN_UNIT,
+    DisplayUnit,
+    find_display_unit,
+    format_metric,
+    head_unit,
 )
 from treehammer.analysis.statistics.sample import count_hosts, matches_value
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
@@ -224,13 +232,17 @@ class GroupSummary:
 
     def make_columns(self, rows: Sequence[Mapping[str, Any]]) -> list[TableColumn]:
         """Make the columns of the table; counts of excluded measurements only if there are any."""
-        columns = [TableColumn(name, name) for name in self.by]
+        columns = [TableColumn(name, name, partial(format_metric, name)) for name in self.by]
         columns += [TableColumn(name, name, is_number=True) for name in ("jobs", "hosts")]
         for name in self.quantities:
-            columns.append(_make_mean_column(name, _column_title(name), verdict_text.format_mean))
+            unit = find_display_unit(name)
+            title = f"{name}\n({head})" if (head := head_unit(name)) else name
+            columns.append(_make_mean_column(name, title, verdict_text.format_mean, unit))
             if self.base:
                 title = f"times that of\n{self.base.text}"
-                columns.append(_make_mean_column(f"{name}_ratio", title, verdict_text.format_ratio))
+                columns.append(
+                    _make_mean_column(f"{name}_ratio", title, verdict_text.format_ratio, PLAIN_UNIT)
+                )
         for outcome in Outcome:
             if outcome is not Outcome.GOOD and any(row[outcome.key] for row in rows):
                 columns.append(TableColumn(outcome.key, outcome.value, is_number=True))
@@ -261,11 +273,6 @@ class GroupSummary:
             yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."
 
 
-def _column_title(name: str) -> str:
-    unit = METRICS_BY_NAME[name].unit if name in METRICS_BY_NAME else ""
-    return f"{name}\n({unit})" if unit not in ("", "1") else name
-
-
 def _flatten_mean(key: str, mean: MeanWithInterval | None) -> dict[str, float | None]:
     """Flatten a mean to three values."""
     values = (mean.mean, mean.low, mean.high) if mean else (None, None, None)
@@ -273,11 +280,18 @@ def _flatten_mean(key: str, mean: MeanWithInterval | None) -> dict[str, float | 
 
 
 def _make_mean_column(
-    key: str, title: str, format_mean: Callable[[float, float | None, float | None], str]
+    key: str,
+    title: str,
+    format_mean: Callable[[float, float | None, float | None], str],
+    unit: DisplayUnit,
 ) -> TableColumn:
     def format_row(row: Mapping[str, Any]) -> str:
         if row[key] is None:
             return "–"
-        return format_mean(row[key], row[f"{key}_low"], row[f"{key}_high"])
+        low, high = (
+            None if end is None else unit.convert(end)
+            for end in (row[f"{key}_low"], row[f"{key}_high"])
+        )
+        return format_mean(unit.convert(row[key]), low, high)
 
     return TableColumn(key, title, format_row=format_row, is_number=True)

@@ -9,11 +9,12 @@ from datetime import date
 from statistics import fmean, median
 from typing import Any
 
+from treehammer.analysis.statistics.metric_units import DisplayUnit, find_display_unit
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
 from treehammer.text_formatting import write_minus
-from treehammer.web.display_formats import DisplayUnit, day_from_number, fit_unit
+from treehammer.web.display_formats import day_from_number
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import Bars, ExploreQuery, View
 from treehammer.web.figures.figure_layout import (
@@ -65,6 +66,8 @@ _MAX_SERIES_CHARS = 90
 _WHOLE_METRICS = {metric.name for metric in METRICS_BY_NAME.values() if metric.type == "int"}
 #: Drawn quantiles of the read latency.
 READ_QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+#: Metric whose unit latencies have.
+LATENCY_METRIC = "read_latency_p50_s"
 #: Lines of a trend that can all have their own color, and named ones of more.
 MAX_COLORED_LINES, MAX_NAMED_LINES = 8, 5
 #: Distance from the others, in standard deviations of the lines, from which a line stands out.
@@ -79,7 +82,7 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
     drawn = list(_select_points(query, data.points))
     if not drawn:
         return None
-    kind, unit = _KINDS[query.view], figure_unit(query, drawn)
+    kind, unit = _KINDS[query.view], figure_unit(query)
     panels, places = (GroupNames(data, drawn, column) for column in (query.panels, query.by))
     color = "" if is_latency and query.color == query.by else query.color
     names = GroupNames(data, drawn, color, query.separated_columns)
@@ -179,14 +182,11 @@ def _title_values(query: ExploreQuery, unit: DisplayUnit) -> str:
     return f"{title} in {unit.name}" if unit.name else title
 
 
-def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
+def figure_unit(query: ExploreQuery) -> DisplayUnit:
     """Return the unit in which the figure is shown."""
     if query.view == View.RELATIVE:
         return DisplayUnit("%", 0.01)
-    if query.view == View.LATENCY:
-        return fit_unit("s", (point.quantiles[1] for point in points))
-    metric = METRICS_BY_NAME.get(query.metric)
-    return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
+    return find_display_unit(LATENCY_METRIC if query.view == View.LATENCY else query.metric)
 
 
 def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:

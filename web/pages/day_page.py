@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from treehammer.analysis.statistics.metric_units import find_display_unit
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
@@ -193,24 +194,23 @@ def _build_measured_table(
         columns.hidden("variant_label"),
         *columns.columns("axis_root", "door", "kind"),
         *columns.outcome_columns(),
-        *_metric_columns("eff_job", "eff_job", 1.0),
-        *_metric_columns("cpu_per_event_s", "CPU, ms/event", 1e3),
-        *_metric_columns("wall_per_event_s", "wall, ms/event", 1e3),
+        *(column for name in _METRICS for column in _metric_columns(name)),
     )
     caption, empty = "Means ± RMS of good measurements", "No measurements."
     return DataTable("measured", caption, listed, rows, empty, variants.note)
 
 
-def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, TableColumn]:
+def _metric_columns(name: str) -> tuple[TableColumn, TableColumn]:
     """Build the columns of a metric's mean and RMS, shown together."""
-    mean, rms = f"{name}_mean", f"{name}_rms"
+    mean, rms, unit = f"{name}_mean", f"{name}_rms", find_display_unit(name)
 
     def write(row: Row) -> str:
         if row[mean] is None or row[rms] is None:
             return "–"
-        return display_formats.format_mean_and_rms(scale * row[mean], scale * row[rms])
+        return display_formats.format_mean_and_rms(*map(unit.convert, (row[mean], row[rms])))
 
-    return TableColumn(mean, title, format_row=write, is_number=True), columns.hidden(rms)
+    heading = columns.column(name).title
+    return TableColumn(mean, heading, format_row=write, is_number=True), columns.hidden(rms)
 
 
 def _build_failure_table(store: Store, site: str, day: int, variants: VariantLabels) -> DataTable:

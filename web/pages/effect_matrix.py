@@ -17,6 +17,7 @@ from treehammer.analysis.comparison.series_changes import (
     CounterChange,
     format_counter_verdict,
 )
+from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
 from treehammer.sql.core.rows import VerdictRow
@@ -159,11 +160,10 @@ def _describe_row(row: VerdictRow) -> str:
     evidence = row.evidence
     if evidence.a_value is not None and evidence.b_value is not None:
         before, after = (
-            verdict_text.format_metric_value(row.metric, value, evidence.unit)
+            format_metric(row.metric, value, evidence.unit)
             for value in (evidence.a_value, evidence.b_value)
         )
-        unit = " ms/event" if row.metric in verdict_text.METRIC_TITLES else ""
-        words.append(f"from {before} to {after}{unit}")
+        words.append(f"from {before} to {after}")
     return " ".join(words)
 
 

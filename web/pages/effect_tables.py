@@ -84,7 +84,7 @@ def _metric_column(rows: Sequence[VerdictRow]) -> TableColumn:
 
 def _find_unit(rows: Sequence[VerdictRow]) -> str:
     """Return the common unit of all values; '' if each has its own."""
-    return "ms/event" if all(row.metric in verdict_text.METRIC_TITLES for row in rows) else ""
+    return verdict_text.find_common_unit(rows)
 
 
 def pooled_table(rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn) -> DataTable:

@@ -20,15 +20,15 @@ from treehammer.tables import DataTable, LazyRows, Row, TableColumn
 from treehammer.text_formatting import format_share
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.arranged_table import encode_condition
-from treehammer.web.columns import outcome_columns
+from treehammer.web.columns import metric_column, outcome_columns
 from treehammer.web.display_formats import (
     aligned_format,
     day_from_number,
     day_number,
-    format_seconds,
 )
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_figure import (
+    LATENCY_METRIC,
     READ_QUANTILES,
     figure_unit,
     group_value_writers,
@@ -66,7 +66,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     """Build the table of all groups, exported in the metric's unit, shown in a readable one."""
     numbers = _statistic_names(query, data)
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
-    unit = figure_unit(query, data.points)
+    unit = figure_unit(query)
     measured = [name for name in numbers if name != "jobs"]
     number = aligned_format(
         (_find_statistic(point, name) for point in data.points for name in measured), unit
@@ -153,7 +153,7 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
         TableColumn("good", "executions", is_number=True, link=links.jobs_link),
         TableColumn("reads", "reads", is_number=True),
         *(
-            TableColumn(key, f"{format_share(share)} below", format_seconds, is_number=True)
+            metric_column(LATENCY_METRIC, f"{format_share(share)} below", key)
             for key, share in READ_QUANTILES.items()
         ),
     )

@@ -11,10 +11,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
+from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_results, explain_slowness
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.measurement_columns import DIMENSIONS
@@ -25,7 +25,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
-from treehammer.text_formatting import format_cell, format_duration, format_size
+from treehammer.text_formatting import format_duration
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -336,13 +336,7 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
         separator = ", "
         if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
             distinct, separator = [min(distinct), max(distinct)], " … "
-        yield title, separator.join(_format_value(name, value) for value in distinct)
-
-
-def _format_value(name: str, value: Any) -> str:
-    if isinstance(value, float) and METRICS_BY_NAME[name].unit == "s":
-        return display_formats.format_seconds(value)
-    return format_size(value) if name.endswith("_bytes") else format_cell(value)
+        yield title, separator.join(format_metric(name, value) for value in distinct)
 
 
 def build_measurement_table(

@@ -6,15 +6,16 @@ Attempted rates are drawn beside observed ones. Calls as clients and servers saw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.status.status_rules import OperationsRule
 from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
 from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize
-from treehammer.web.display_formats import format_seconds
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart, NumberAxis
 from treehammer.web.sections import Figure
@@ -193,7 +194,9 @@ def _draw_tails(
 
 def _quantile_dot(place: float, text: str, group: OperationGroup, name: str) -> ChartDot:
     value = group.latency.quantile(QUANTILES[name])
-    return ChartDot(place, value, text=f"{text} {name.removesuffix('_s')} {format_seconds(value)}")
+    return ChartDot(
+        place, value, text=f"{text} {name.removesuffix('_s')} {format_metric(name, value, 's')}"
+    )
 
 
 def _draw(
@@ -300,7 +303,7 @@ def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
             TableColumn(
                 name,
                 name.removesuffix("_s").replace("_", " "),
-                format_seconds if name.endswith("_s") else str,
+                partial(format_metric, name, unit="s") if name.endswith("_s") else str,
                 is_number=True,
             )
             for name in names

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 import anyio
 
+from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.status.load_tests import StartSpread
 from treehammer.analysis.status.status_rules import OperationsRule, load_operations_rule
 from treehammer.collectors.job_spec import JobState
@@ -50,7 +52,7 @@ from treehammer.text_formatting import (
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, count_columns
-from treehammer.web.display_formats import format_seconds, format_time
+from treehammer.web.display_formats import format_time
 from treehammer.web.figures.chart_parts import Specification, complete_specification
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import LineChart
@@ -324,7 +326,7 @@ def _describe_chosen(
         if evenness
         else None,
         ui.Paragraph(
-            f"Slowest: {slowest[0]}, p50 {format_seconds(slowest[1])}, {slowest[2]:.3g} times that of "
+            f"Slowest: {slowest[0]}, p50 {format_metric('p50_s', slowest[1], 's')}, {slowest[2]:.3g} times that of "
             "the fastest server."
         )
         if slowest
@@ -403,7 +405,12 @@ def _level_table(details: LoadDetails, campaign_id: str) -> DataTable:
         *hidden_columns("load", "storage_site", "door", "variant", "jobs"),
         *columns("operation", "side"),
         *_figure_columns("operation", "side"),
-        TableColumn("net_mean_s", "mean without round trip", format_seconds, is_number=True),
+        TableColumn(
+            "net_mean_s",
+            "mean without round trip",
+            partial(format_metric, "net_mean_s", unit="s"),
+            is_number=True,
+        ),
     )
     empty = "No timed measurement of this campaign that is good has operations."
     return DataTable(
@@ -458,14 +465,22 @@ def _site_table(details: LoadDetails) -> DataTable:
 
 
 def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
+    def write(name: str) -> Callable[[float], str]:
+        return partial(format_metric, name, unit="s")
+
     return build_table(
         "starts",
         "Spread of the real starts",
         (
             column("start_us", "common start", format_value=format_time),
             column("judgment", "judged"),
-            column("spread_s", "spread", format_value=format_seconds, is_number=True),
-            column("clock_error_s", "clocks within", format_value=format_seconds, is_number=True),
+            column("spread_s", "spread", format_value=write("spread_s"), is_number=True),
+            column(
+                "clock_error_s",
+                "clocks within",
+                format_value=write("clock_error_s"),
+                is_number=True,
+            ),
             *count_columns("jobs", "started", "late"),
             column("latest_s", "by up to (s)", is_number=True),
             column(
@@ -499,7 +514,7 @@ def _figure_columns(*leading: str) -> Iterator[TableColumn]:
         **dict.fromkeys(("bytes_per_s", "least_bytes_per_s"), lambda rate: f"{rate / 1e6:.4g}"),
         "least_hz": lambda rate: f"{rate:.4g}",
         "failures": format_counts,
-        **dict.fromkeys(QUANTILES, format_seconds),
+        **{name: partial(format_metric, name, unit="s") for name in QUANTILES},
     }
     names = [*titles, *(name for name in FIGURE_NAMES if name not in titles)]
     for name in names:

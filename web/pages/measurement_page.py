@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
+from treehammer.analysis.statistics.metric_units import (
+    format_metric,
+    head_unit,
+)
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.errors import NothingToDoError
@@ -20,16 +24,12 @@ from treehammer.sql.read.campaign_queries import MAX_JOB_MEASUREMENTS
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.text_formatting import format_cell, format_size
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import OUTCOME_COLUMNS
 from treehammer.web.display_formats import (
-    DisplayUnit,
-    fit_unit,
     format_per_cent,
     format_seconds,
-    format_time,
 )
 from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
@@ -244,18 +244,10 @@ def _format_value(side: str, row: Row) -> str:
     value, unit = row[side], row["unit"]
     if value in (None, "", []):
         return "–"
-    if row["name"].endswith("_us"):
-        return format_time(value)
-    if unit == "B":
-        return format_size(value)
-    values = value if isinstance(value, list) else [value]
-    if not isinstance(values[0], int | float) or isinstance(values[0], bool):
-        return ", ".join(map(format_cell, values))
-    if unit == "ns":
-        unit, values = "s", [1e-9 * number for number in values]
-    fitting = fit_unit(unit, values)
-    texts = [format_cell(fitting.convert(number)) for number in values]
-    return f"{', '.join(texts)} {fitting.name}".strip()
+    if not isinstance(value, list):
+        return format_metric(row["name"], value, unit)
+    texts = (format_metric(row["name"], number, unit, with_unit=False) for number in value)
+    return f"{', '.join(texts)} {head_unit(row['name'], unit)}".strip()
 
 
 _SIDES = {
@@ -319,17 +311,12 @@ class PhaseChart:
         return [FigureSeries(phase.name, phase.color, "square") for phase in self.phases]
 
     @property
-    def unit(self) -> DisplayUnit:
-        """Unit of the axis."""
-        return fit_unit("s", (sum(seconds.values()) for seconds in self.bars.values()))
-
-    @property
     def specification(self) -> vega.Specification:
         """The chart as Vega-Lite."""
         names = json.dumps([phase.name for phase in self.phases])
         encoding = {
             "x": vega.encode_field(
-                "from", vega.QUANTITATIVE, title=f"time, {self.unit.name}", scale={"nice": False}
+                "from", vega.QUANTITATIVE, title="time, s", scale={"nice": False}
             ),
             "x2": {"field": "to"},
             "y": vega.encode_field("bar", vega.NOMINAL, title=None, sort=list(self.bars)),
@@ -352,7 +339,6 @@ class PhaseChart:
                 if length > 0:
                     end = start + length
                     text = f"{bar}, {phase.name}: {format_seconds(length)}"
-                    ends = {"from": self.unit.convert(start), "to": self.unit.convert(end)}
-                    rows.append({"bar": bar, "s": number, **ends, "text": text})
+                    rows.append({"bar": bar, "s": number, "from": start, "to": end, "text": text})
                     start = end
         return rows

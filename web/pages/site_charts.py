@@ -15,12 +15,13 @@ from typing import Any
 
 from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door_days
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.sql.read import query_model
 from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, ContextHistory
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.text_formatting import format_cell, pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns as usual_columns
 from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
@@ -80,7 +81,7 @@ def _draw_point(point: PeerComparison, query: SiteQuery) -> ChartDot:
     difference, median = point.difference or 0.0, point.peer_median or 1.0
     text = (
         f"{period}{format_day(day)}: {format_per_cent(difference)}, {query.site} "
-        f"{format_cell(point.own_mean)}, median {format_cell(median)} of "
+        f"{format_metric(query.metric, point.own_mean)}, median {format_metric(query.metric, median)} of "
         f"{pluralize(point.peer_count, 'site')}, {point.compared_count:,} of {point.count:,} timed "
         "measurements"
     )

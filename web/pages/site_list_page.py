@@ -10,6 +10,7 @@ from typing import Any
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.statistics.metric_units import find_display_unit
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_status import find_site_states, list_uses
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
@@ -82,7 +83,7 @@ def _build_table(store: Store) -> DataTable:
         return WORST_FIRST.index(SiteState(row["state"])), difference
 
     write = display_formats.aligned_format(
-        (row[name] for row in rows for name in ("own", "median")), display_formats.DisplayUnit("")
+        (row[name] for row in rows for name in ("own", "median")), find_display_unit(DEFAULT_METRIC)
     )
     listed = (
         column("site"),

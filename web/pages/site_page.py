@@ -37,7 +37,14 @@ from treehammer.tables import DataTable, Row, build_table
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
-from treehammer.web.columns import column, columns, count_columns, hidden, variant_column
+from treehammer.web.columns import (
+    column,
+    columns,
+    count_columns,
+    hidden,
+    metric_column,
+    variant_column,
+)
 from treehammer.web.figures.explore_query import View
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
@@ -345,12 +352,12 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
             value=lambda point: display_formats.day_from_number(point.time).isoformat(),
         ),
         column("measurements", "timed and good", value="count"),
-        column("mean", "mean of all", is_number=True),
+        metric_column(query.metric, "mean of all", "mean"),
         column("compared", is_number=True, value="compared_count"),
-        column("own", "their mean", is_number=True, value="own_mean"),
-        column("rms", "± RMS", is_number=True),
+        metric_column(query.metric, "their mean", "own", value="own_mean"),
+        metric_column(query.metric, "± RMS", "rms"),
         hidden("error", value="standard_error"),
-        column("median", "median of similar sites", is_number=True, value="peer_median"),
+        metric_column(query.metric, "median of similar sites", "median", value="peer_median"),
         column("difference"),
         column("sites", value="peer_count"),
     )

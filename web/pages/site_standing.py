@@ -11,6 +11,7 @@ from pydantic import Field
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import ConditionContrast, SiteStanding
+from treehammer.analysis.statistics.metric_units import find_display_unit
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
@@ -24,7 +25,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
 from treehammer.web import display_formats
-from treehammer.web.columns import column, hidden
+from treehammer.web.columns import column, hidden, metric_column
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page_query import OneOf, PathText, Text, WindowQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, WINDOW_CHOICES
@@ -141,7 +142,7 @@ class StandingView:
     """Answer to "how is this site?".
 
     Attributes:
-        title: of the metric.
+        metric: name of the metric.
         sentence: difference and place; '' where no other site did the same work.
         rows: parts of the difference by kind, the largest first.
         contrasts: conditions in which most of the better sites differ.
@@ -149,7 +150,7 @@ class StandingView:
         measured_note: which days the hosts and CPU models are from; '' for all.
     """
 
-    title: str
+    metric: str
     sentence: str
     rows: Sequence[Row]
     contrasts: Sequence[ConditionContrast] = ()
@@ -192,7 +193,7 @@ class StandingView:
         displayed = [row for row in self.rows if limit is None or row["place"] < limit]
         write = display_formats.aligned_format(
             (row[name] for row in displayed for name in ("own", "median")),
-            display_formats.DisplayUnit(""),
+            find_display_unit(self.metric),
         )
         columns = (
             TableColumn("kind", "by", title_column),
@@ -201,12 +202,12 @@ class StandingView:
                 "share", "part of the difference", display_formats.format_per_cent, is_number=True
             ),
             column("difference", "own difference"),
-            TableColumn("own", "mean", write, is_number=True),
-            TableColumn("median", "median of the same work", write, is_number=True),
+            metric_column(self.metric, "mean", "own", format_value=write),
+            metric_column(self.metric, "median of the same work", "median", format_value=write),
             column("measurements"),
             hidden("place"),
         )
-        caption = f"Parts of the difference in {self.title}"
+        caption = f"Parts of the difference in {title_column(self.metric)}"
         omitted = len(self.rows) - len(displayed)
         omitted_note = f"{omitted} smaller parts are in CSV and JSON." if omitted else ""
         note = " ".join(filter(None, (self.measured_note, omitted_note)))
@@ -220,9 +221,8 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
     standing = peer_comparison.rank_site(
         comparisons, query.site, METRICS_BY_NAME[query.metric].better
     )
-    title = title_column(query.metric)
     if not standing:
-        return StandingView(title, "", [])
+        return StandingView(query.metric, "", [])
     rows = _list_parts(store, query, sums)
     sentences = [_describe_place(query, standing)]
     if abs(standing.difference) >= _EQUAL:
@@ -246,7 +246,7 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
     measured = any(row["kind"] in _MEASURED for row in rows)
     note = f"Hosts and CPU models are those from {query.recent_first} on."
     return StandingView(
-        title,
+        query.metric,
         " ".join(sentences),
         rows,
         contrasts,

@@ -356,7 +356,7 @@ def test_values_are_grouped_with_units_and_meaning(pair: tuple[ServiceThread, li
     assert shown["site"]["group"] == "Plan"
     assert all(row["meaning"] for row in shown.values())
     page = service.read(f"/measurements/{good}")
-    assert "2.0 MB" in page.text
+    assert "2.00 MB" in page.text
     assert f"/api/v1/measurements/{good}" in page.list_links()
     assert "What differs" not in page.text
 

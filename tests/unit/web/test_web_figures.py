@@ -412,16 +412,6 @@ def test_drawing_names_bars_phases_and_unit() -> None:
     assert tooltip in [mark["text"] for mark in list_marks(chart.specification)]
 
 
-def test_axis_of_short_phases_is_in_a_readable_unit() -> None:
-    chart = make_chart(**{"": {"open_wall_s": 0.0004, "loop_wall_s": 0.0001}})
-    assert ">time, µs<" in draw_chart(chart.specification, "svg").decode()
-    segments = list_segments(chart.specification)["wall time"]
-    assert [(phase, round(end)) for phase, _, end in segments] == [
-        ("open", 400),
-        ("event loop", 500),
-    ]
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceThread, list[str]]]:
     """A service with two measurements, of which only the first has phases."""

@@ -12,42 +12,45 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from service_thread import run_service
 
+from treehammer.analysis.statistics.metric_units import PLAIN_UNIT, format_metric
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, LazyRows, TableColumn
 from treehammer.text_formatting import format_significant
 from treehammer.web.arranged_table import TableArrangement
-from treehammer.web.display_formats import aligned_format, fit_unit, format_per_cent, format_seconds
+from treehammer.web.display_formats import aligned_format, format_per_cent, format_seconds
 from treehammer.web.figures.explore_query import METRICS
 from treehammer.web.labels import head_axis, head_column, label_variants
 
 
 @pytest.mark.parametrize(
-    "unit, values, name, first",
+    "metric, value, text",
     [
-        ("s", [3.1e-5, 6.4e-5], "µs", "31.00"),
-        ("s", [0.5, 2.0], "s", "0.500"),
-        ("B", [7_600_000, 4_100_000], "MB", "7.600"),
-        ("1", [0.183, 0.0471], "", "0.1830"),
-        ("1", [438.0, 12_000.0], "", "438"),
-        ("1", [3e12], "", "3e+12"),
-        ("s", [0.0], "s", "0"),
-        ("MB", [30.0], "MB", "30.00"),
+        ("cpu_per_event_s", 5.76e-6, "0.00576 ms/event"),
+        ("cpu_per_event_s", 1.2, "1,200 ms/event"),
+        ("read_latency_p99_s", 0.0021, "2.10 ms"),
+        ("open.p95_s", 0.5, "500 ms"),
+        ("loop_wall_s", 0.02, "0.0200 s"),
+        ("mount_s", 36.0, "36.0 s"),
+        ("bytes_read", 7_600, "0.00760 MB"),
+        ("event_rate_hz", 23_456.0, "23,456/s"),
+        ("eff_job", 0.85123, "0.851"),
+        ("read_calls", 12_000, "12,000"),
+        ("day", 20261127, "2026-11-27"),
+        ("site", "SITE_A", "SITE_A"),
     ],
 )
-def test_unit_fits_largest_value(unit: str, values: list[float], name: str, first: str) -> None:
-    fitted = fit_unit(unit, values)
-    assert fitted.name == name
-    assert aligned_format(values, fitted)(values[0]) == first
+def test_metric_has_one_unit_whatever_its_size(metric: str, value: Scalar, text: str) -> None:
+    assert format_metric(metric, value, "s") == text
 
 
 def test_decimals_are_aligned() -> None:
     values = [0.183, 0.0471, 0.00002, None, math.inf]
-    write = aligned_format(values, fit_unit("1", values))
+    write = aligned_format(values, PLAIN_UNIT)
     assert [write(value) for value in values] == ["0.1830", "0.0471", "0.000020", "–", "inf"]
     values = [10.2, 0.02, 0.021]
-    write = aligned_format(values, fit_unit("1", values))
+    write = aligned_format(values, PLAIN_UNIT)
     assert [write(value) for value in values] == ["10.20", "0.020", "0.021"]
 
 
