@@ -30,7 +30,7 @@ class FailureCause:
 
 MEMORY = FailureCause(
     "memory",
-    "Raise the test's memory_limit_mb up to 2000, or request_memory in the site's submit.",
+    "Raise the test's memory_limit_mb, and the site's ceilings.memory_mb if it is less.",
 )
 DISK = FailureCause("disk", "Raise request_disk in the site's submit, or stage less.")
 TIME = FailureCause(

@@ -124,7 +124,10 @@ class TestTable(StrictModel):
         description="Wall time in seconds after which an execution is ended.",
     )
     memory_limit_mb: int = Field(
-        4096, ge=1, le=10_000_000, description="Resident MB at which an execution is ended."
+        2000,
+        ge=1,
+        le=10_000_000,
+        description="Resident MB at which an execution is ended; jobs request as much for each payload.",
     )
     record: bool = Field(
         False,

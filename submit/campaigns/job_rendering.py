@@ -21,7 +21,7 @@ from pathlib import Path
 
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
-from treehammer.collectors.job_spec import HTCONDOR_PREFIX, PAIRED, RETRY_EXIT_CODE, TOKEN_FILE
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, RETRY_EXIT_CODE, TOKEN_FILE
 from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
@@ -35,9 +35,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     IDLE_LIMIT_S,
     MAX_GRID_ATTEMPTS,
     MAX_LEASE_S,
-    REQUEST_MEMORY_MB,
     RETRY_PAUSE_S,
-    SECOND_PROCESS_MEMORY_MB,
     VACATE_GRACE_S,
     Submission,
     check_description,
@@ -49,7 +47,13 @@ from treehammer.submit.campaigns.job_reporting import (
     TokenDeadlines,
     proxy_environment,
 )
-from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob, locate_payload
+from treehammer.submit.planning.job_planner import (
+    PAYLOAD_FOLDER,
+    Lane,
+    PlannedJob,
+    find_job_memory_mb,
+    locate_payload,
+)
 from treehammer.submit.planning.job_templates import (
     HTCONDOR_TEMPLATE,
     SHIPPED_TEMPLATES,
@@ -190,6 +194,8 @@ def _render_job(
     if not job.site.is_local:
         inputs |= sandbox
         environment = _node_environment(plan, job.site)
+    else:
+        environment = {**environment, **job.site.environment}
     text = texts.get((job.site.name, job.lane))
     if text is None:
         text = _render_description(plan, job, sorted(inputs), environment)
@@ -281,7 +287,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         "reports_load": plan.pinned_test.definition.load is not None,
         "environment": _node_environment(plan, site),
         "cpus": cluster.cpus,
-        "memory_mb": _request_memory_mb(plan),
+        "memory_mb": find_job_memory_mb(plan.pinned_test.definition, site),
         "disk_kb": math.ceil(cluster.disk_bytes / 1024),
         "in_flight": cluster.in_flight,
         "delay": plan.options.pace.delay_expression(cluster.jobs, cluster.in_flight),
@@ -306,7 +312,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
 
 def _node_environment(plan: Plan, site: Site) -> dict[str, str]:
     """Return the environment of the jobs of a site other than this machine."""
-    environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
+    environment = JOB_ENVIRONMENT | site.environment | plan.options.credentials.environment()
     environment[worker_zipapp.PYTHONS_VARIABLE] = ":".join(site.pythons)
     environment |= token_pool_environment(
         access.door for access in plan.jobs.accesses if access.site.name == site.name
@@ -316,14 +322,6 @@ def _node_environment(plan: Plan, site: Site) -> dict[str, str]:
     if site.cvmfs:
         environment[CVMFS_VARIABLE] = site.cvmfs
     return environment
-
-
-def _request_memory_mb(plan: Plan) -> int:
-    definition = plan.pinned_test.definition
-    if definition.test.mode == PAIRED:  # two payloads live at once
-        most = REQUEST_MEMORY_MB + SECOND_PROCESS_MEMORY_MB
-        return min(2 * definition.test.memory_limit_mb, most)
-    return min(definition.test.memory_limit_mb, REQUEST_MEMORY_MB)
 
 
 def write_bundle(source: Path, target: Path) -> Path:

@@ -24,6 +24,7 @@ from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import permission_checks
+from treehammer.submit.planning.job_planner import find_payload_memory_mb
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import Site
 from treehammer.text_formatting import pluralize
@@ -349,6 +350,21 @@ def list_concurrency_bounds(plan: Plan) -> list[str]:
     ]
 
 
+def list_memory_bounds(plan: Plan) -> list[str]:
+    """Describe each site that gives jobs less memory than the test allows."""
+    definition = plan.pinned_test.definition
+    bounds = {
+        site.name: (site.ceilings.memory_mb, find_payload_memory_mb(definition, site))
+        for site in plan.sites
+    }
+    return [
+        f"Site {name} gives a job at most {ceiling:,} MB (ceilings.memory_mb): payloads are ended at "
+        f"{limit_mb:,} instead of {definition.test.memory_limit_mb:,} MB."
+        for name, (ceiling, limit_mb) in bounds.items()
+        if limit_mb < definition.test.memory_limit_mb
+    ]
+
+
 @dataclass(frozen=True)
 class BrokenRule:
     """A rule that a plan breaks: a line with a remedy for each reason, and general advice."""
@@ -405,7 +421,7 @@ def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) ->
             " Or reduce the campaign: -S repeats=N, -P axis=values.",
         ),
     )
-    return PlanReview(costs, rules, tuple(list_concurrency_bounds(plan)))
+    return PlanReview(costs, rules, (*list_concurrency_bounds(plan), *list_memory_bounds(plan)))
 
 
 def estimate_campaign_seconds(plan: Plan, costs: Sequence[SiteCost]) -> float | None:

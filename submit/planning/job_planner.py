@@ -15,6 +15,7 @@ from treehammer.collectors.job_spec import (
     CHECKSUM,
     PAIRED,
     SERVER_CACHE_AXIS,
+    SIDES,
     TIMED,
     ExecutionLimits,
     ExecutionSpec,
@@ -268,6 +269,7 @@ class JobPlanner:
     ) -> PlannedJob:
         job_id = hash_values(self.campaign_id, *access.key, kind, key, repeat)[:24]
         definition = self.pinned.definition
+        memory_mb = find_payload_memory_mb(definition, access.site)
         spec = JobSpec(
             campaign_id=self.campaign_id,
             job_id=job_id,
@@ -276,9 +278,7 @@ class JobPlanner:
             door=access.door.name,
             door_url=access.door.prefix,
             payload=self.payload_spec,
-            limits=ExecutionLimits(
-                definition.test.wall_limit_s, definition.test.memory_limit_mb * 1_000_000
-            ),
+            limits=ExecutionLimits(definition.test.wall_limit_s, memory_mb * 1_000_000),
             executions=(),
         )
         executions = tuple(
@@ -426,6 +426,25 @@ class JobPlanner:
 def locate_payload(commit: str) -> str:
     """Return the folder beside job.json with the test's files at a value of the axis ``commit``."""
     return f"{PAYLOAD_FOLDER}-{format_commit(commit).replace('+', '-')}"
+
+
+def find_job_memory_mb(definition: TestDefinition, site: Site) -> int:
+    """Return the memory in MB that a job requests: that of all payloads that live at once.
+
+    A batch system counts in units of 2²⁰ bytes, the limits of payloads in 10⁶: 5 % are left for the
+    worker, which ends a payload before the kernel does.
+    """
+    return _count_payloads(definition) * find_payload_memory_mb(definition, site)
+
+
+def find_payload_memory_mb(definition: TestDefinition, site: Site) -> int:
+    """Return the memory limit in MB of each payload of a test at a site."""
+    limit, ceiling = definition.test.memory_limit_mb, site.ceilings.memory_mb
+    return min(limit, max(1, ceiling // _count_payloads(definition))) if ceiling else limit
+
+
+def _count_payloads(definition: TestDefinition) -> int:
+    return len(SIDES) if definition.test.mode == PAIRED else 1
 
 
 def _select_door(access: DoorAccess, variant: Variant) -> DoorAccess:

@@ -69,6 +69,17 @@ RESERVED_NAMES: Mapping[str, str] = {
     "all": "every site of this file",
 }
 
+#: Variables that a site cannot set for its jobs, and why.
+_REFUSED_VARIABLES = {
+    r"TREEHAMMER_\w*": "is set by Treehammer for worker and payload",
+    r"_CONDOR_\w*": "is set by HTCondor",
+    r"X509_USER_PROXY|BEARER_TOKEN(_FILE)?"
+    r"|AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|SHARED_CREDENTIALS_FILE)": "is a credential of "
+    "a user, not of a site (use --proxy, --token-file or --s3-credentials of submit)",
+    r"LD_(PRELOAD|LIBRARY_PATH|AUDIT)|PYTHON(PATH|HOME)|ROOTSYS": "changes the software that is measured "
+    "under an unchanged name (use software, with a set-up script or wrap:)",
+}
+
 
 def validate_submit_value(value: str) -> str:
     """Accept the value of a submit command, a line that is not empty.
@@ -257,6 +268,16 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
     return next((error for error, applies in rules if applies), "")
 
 
+def find_variable_error(name: str, value: str) -> str:
+    """Describe why a site cannot set this environment variable for its jobs; '' if it can."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        return f"{name!r} is no name of an environment variable"
+    if re.search(r"://[^/@\s]*:[^/@\s]*@", value):
+        return "contains a password, which the pool shows to everyone (expected none)"
+    reasons = (why for pattern, why in _REFUSED_VARIABLES.items() if re.fullmatch(pattern, name))
+    return next(reasons, "")
+
+
 def normalize_prefix(protocol: str, prefix: str) -> str:
     """Replace aliases of the scheme, and let ``/DATASET/FILE`` be appended."""
     prefix = storage_access.normalize_url(prefix)
@@ -318,6 +339,13 @@ class Ceilings(StrictModel):
     mb_per_s: float = Field(
         0.0, ge=0, lt=1e12, description="Megabytes (10⁶ bytes) per second through its doors."
     )
+    memory_mb: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="Memory of one job in MB; jobs that need more are given so much, and their payloads are "
+        "ended earlier.",
+    )
 
     def describe(self) -> str:
         """Describe the limits in words."""
@@ -326,6 +354,7 @@ class Ceilings(StrictModel):
             f"{self.in_flight:,} in flight" if self.in_flight else "",
             f"{format_size(self.bytes_per_day)} a day" if self.bytes_per_day else "",
             f"{self.mb_per_s:g} MB/s" if self.mb_per_s else "",
+            f"{self.memory_mb:,} MB of memory" if self.memory_mb else "",
         )
         return ", ".join(filter(None, parts)) or "–"
 
@@ -510,6 +539,11 @@ class Site(StrictModel):
         default_factory=dict,
         description="ROOT release -> value of the root axis at this site, with {version} for the release; "
         '"*" stands for all other releases. Empty: the values of the test.',
+    )
+    environment: dict[str, Line] = Field(
+        default_factory=dict,
+        description="Environment variables of its jobs, e.g. https_proxy. Refused are those that Treehammer "
+        "and HTCondor set, credentials, and those that change the measured software, such as LD_PRELOAD.",
     )
     submit: dict[str, _SubmitValue] = Field(
         default_factory=dict, description="Additional submit commands, e.g. accounting_group."

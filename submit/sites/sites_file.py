@@ -12,6 +12,7 @@ import tomli_w
 
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
+from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.errors import ConfigError, SitesError, suggest_nearest
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
@@ -29,6 +30,7 @@ from treehammer.submit.sites.site_model import (
     Site,
     SitesDocument,
     find_prefix_error,
+    find_variable_error,
 )
 
 
@@ -127,6 +129,13 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
         except ConfigError as error:
             hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
             yield DocumentProblem((*path, "submit", key), error.message + hint)
+    for name, value in site.environment.items():
+        if reason := find_variable_error(name, value):
+            yield DocumentProblem((*path, "environment", name), reason)
+    if site.cert_dir and CERT_DIR_VARIABLE in site.environment:
+        yield DocumentProblem(
+            (*path, "environment", CERT_DIR_VARIABLE), "is set by cert_dir (expected one of them)"
+        )
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield DocumentProblem((*path, "labels", index), f"{label!r} is given twice")

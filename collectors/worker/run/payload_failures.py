@@ -85,7 +85,8 @@ def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:
         "memory": _payload_failure(
             "memory",
             f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
-            "and were ended. Raise memory_limit_mb in test.toml or use less.",
+            "and were ended. Use less, or raise memory_limit_mb in test.toml, and ceilings.memory_mb of "
+            "the site if it is less.",
         ),
     }[reason]
 

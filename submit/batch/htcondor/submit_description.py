@@ -45,11 +45,6 @@ HOLD_LIMIT_S = 600
 RETRY_PAUSE_S = 30
 #: Seconds that an evicted worker has to end its payload and write its results.
 VACATE_GRACE_S = 60
-#: Largest memory request of a job in MB: the usual share of a core.  Sites with more set their own
-#: request_memory.
-REQUEST_MEMORY_MB = 2000
-#: Further MB for the second process of a job in paired mode.
-SECOND_PROCESS_MEMORY_MB = 1000
 #: Longest time in seconds without contact to its node before a job is given up.  HTCondor's default of
 #: 40 minutes would exceed the wall limit of a short job.
 MAX_LEASE_S = 1200
@@ -91,12 +86,14 @@ RESERVED_COMMANDS: Mapping[str, str] = {
     "requirements": "the site's own 'requirements'",
     **dict.fromkeys(("universe", "grid_resource"), "the site's own 'grid_resource'"),
     "executable": "the site's own 'python'",
+    "environment": "the site's own 'environment'",
+    "request_memory": "the test's memory_limit_mb, and the site's ceilings.memory_mb for less",
     **dict.fromkeys(
         ("max_materialize", "max_idle"), "--in-flight, or the site's ceilings.in_flight"
     ),
     **dict.fromkeys(
         (
-            *("arguments", "batch_name", "environment", "error", "initialdir", "input", "log"),
+            *("arguments", "batch_name", "error", "initialdir", "input", "log"),
             *("output", "queue", "should_transfer_files", "transfer_executable"),
             *("transfer_input_files", "transfer_output_files", "transfer_output_remaps"),
         ),

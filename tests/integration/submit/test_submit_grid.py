@@ -55,7 +55,12 @@ def write_template(folder: Path, limits: str = "", block: str = "") -> Path:
 
 
 def test_campaign_runs_at_many_sites(user: GridUser) -> None:
-    user.set_payload('test "$XRD_APPNAME" = treehammer && test -z "$HOME" && env')
+    variables = {"X509_CERT_DIR": "/its authorities", "XRD_STREAMTIMEOUT": "90"}
+    user.write_sites_file(**{name: {"environment": variables} for name in user.sites})
+    user.set_payload(
+        'test "$XRD_APPNAME$XRD_STREAMTIMEOUT$X509_CERT_DIR" = "treehammer90/its authorities" || exit 9\n'
+        'test -z "$HOME" && env'
+    )
     sites = ",".join(user.sites)
     campaign = user.submit_campaign(
         "--sites", sites, "--in-flight", "2", "--name", 'mine "$(x)" $$(y)'

@@ -53,7 +53,7 @@ def test_defaults_are_filled_in(write_test: WriteTest) -> None:
     }
     test = definition.test
     assert (test.repeats, test.rounds, test.passes, test.seed) == (1, 2, 3, 1)
-    assert (test.wall_limit_s, test.memory_limit_mb) == (600, 4096)
+    assert (test.wall_limit_s, test.memory_limit_mb) == (600, 2000)
     assert test.tree == ""
     assert definition.matrix.bundle == ()
     assert test.files == ("test.toml", "read.py")

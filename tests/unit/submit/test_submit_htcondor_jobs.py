@@ -688,16 +688,16 @@ sys.exit(3)
 
 def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
     """Pack the inputs of a job as a submission does, and start its script in an empty sandbox."""
-    (folder / "worker.py").write_text(WORKER)
+    (folder / "worker.sh").write_text(f"exec {sys.executable} - \"$@\" <<'END'\n{WORKER}END\n")
     (folder / "payload").mkdir(exist_ok=True)
     (folder / "payload/run.sh").write_text("#!/bin/sh\n")
     (folder / "payload/run.sh").chmod(0o755)
     sandbox = folder / "sandbox"
     sandbox.mkdir(exist_ok=True)
-    inputs = {"worker.pyz": folder / "worker.py", "payload": folder / "payload"}
+    inputs = {"worker.pyz": folder / "worker.sh", "payload": folder / "payload"}
     pack_inputs(inputs, sandbox / interface.INPUT_ARCHIVE)
     (sandbox / "job.json").write_text(job)
-    command = ["/bin/sh", str(START_SCRIPT), *arguments, sys.executable]
+    command = ["/bin/sh", str(START_SCRIPT), *arguments]
     return subprocess.Popen(command, cwd=sandbox, env={"PATH": os.environ["PATH"], **env})
 
 

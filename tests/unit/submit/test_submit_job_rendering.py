@@ -27,6 +27,7 @@ from plan_factory import (
     make_grid_site,
     make_local_plan,
     make_pinned_test,
+    make_site,
 )
 
 from treehammer.cli import cli
@@ -35,7 +36,7 @@ from treehammer.collectors.worker.probes.credential_checks import unpack_authori
 from treehammer.errors import ConfigError, SourceError
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
-from treehammer.submit.planning import job_templates
+from treehammer.submit.planning import cost_estimate, job_templates
 from treehammer.submit.planning.job_templates import render_template
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import (
@@ -199,14 +200,45 @@ def test_hostile_campaign_name_stays_a_value(tmp_path: Path) -> None:
     assert "$$(y)" not in text.split("universe")[1]
 
 
-def test_paired_mode_requests_memory_for_two_processes(tmp_path: Path) -> None:
-    text = READING_TEST.replace("[matrix]", 'mode = "paired"\n[matrix]')
-    assert "request_memory = 3000 MB" in "".join(
-        _texts(make_grid_plan(tmp_path, text), tmp_path / "out")
-    )
-    small = text.replace("[matrix]", "memory_limit_mb = 700\n[matrix]")
-    plan = make_grid_plan(tmp_path / "small", small)
-    assert "request_memory = 1400 MB" in "".join(_texts(plan, tmp_path / "out2"))
+@pytest.mark.parametrize(
+    ("mode", "ceiling", "request_mb", "limit_mb"),
+    [
+        ("solo", 0, 4096, 4096),
+        ("solo", 5000, 4096, 4096),
+        ("solo", 1500, 1500, 1500),
+        ("paired", 0, 8192, 4096),
+        ("paired", 3001, 3000, 1500),
+    ],
+)
+def test_job_requests_the_memory_at_which_its_payloads_are_ended(
+    tmp_path: Path, mode: str, ceiling: int, request_mb: int, limit_mb: int
+) -> None:
+    """Otherwise the kernel would end them first, without the worker's record."""
+    text = READING_TEST.replace("[matrix]", f'memory_limit_mb = 4096\nmode = "{mode}"\n[matrix]')
+    plan = make_grid_plan(tmp_path, text, make_grid_site(ceilings=Ceilings(memory_mb=ceiling)))
+    assert {job.spec.limits.memory_bytes for job in plan.jobs} == {limit_mb * 1_000_000}
+    assert f"request_memory = {request_mb} MB" in "".join(_texts(plan, tmp_path / "out"))
+    notes = cost_estimate.list_memory_bounds(plan)
+    assert len(notes) == (limit_mb < 4096)
+    assert all(f"ended at {limit_mb:,} instead of 4,096 MB" in note for note in notes)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_variables_of_a_site_reach_its_jobs(tmp_path: Path, is_local: bool) -> None:
+    variables = {"https_proxy": "http://squid:3128", "TZ": "CET", "X509_CERT_DIR": "/it's here"}
+    site = make_grid_site(environment=variables)
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, site)
+    if is_local:
+        site = make_site().replace(environment=variables)
+        plan = make_local_plan(tmp_path / "local", READING_TEST, site)
+    (tmp_path / "out").mkdir()
+    job = next(render_jobs(plan, tmp_path / "out", environ={"TZ": "UTC", "PATH": "/bin"}))
+    if is_local:
+        environment = tomllib.loads(job.text)["environment"]
+        assert environment == {"PATH": "/bin", **variables}
+    else:
+        for word in ("'https_proxy=http://squid:3128'", "'TZ=CET'", "'X509_CERT_DIR=/it''s here'"):
+            assert word in job.text
 
 
 def test_site_template_extends_shipped_one(tmp_path: Path) -> None:

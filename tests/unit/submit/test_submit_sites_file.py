@@ -49,6 +49,7 @@ python_views = ["LCG_106/x86_64-el9-gcc13-opt"]
 labels = ["near"]
 software = { "*" = "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt" }
 submit = { accounting_group = "group_io", request_gpus = 1, "+WantX" = true }
+environment = { https_proxy = "http://squid.example.org:3128" }
 templates = "templates"
 ceilings = { jobs = 1000, in_flight = 50, bytes_per_day = "10 TB", mb_per_s = 100 }
 [[sites.SITE_A.doors]]
@@ -107,6 +108,7 @@ def test_complete_file_is_parsed(tmp_path: Path) -> None:
         python_views=("LCG_106/x86_64-el9-gcc13-opt",),
         templates=tmp_path / "templates",
         submit={"accounting_group": "group_io", "request_gpus": "1", "+WantX": "true"},
+        environment={"https_proxy": "http://squid.example.org:3128"},
         labels=("near",),
     )
     desk = found.sites["DESK"]
@@ -194,12 +196,34 @@ def test_door_with_rse_round_trips(tmp_path: Path) -> None:
         ("acounting_group = 'x'", "no submit command 'acounting_group'.*'accounting_group'"),
         ("requirements = 'x'", "set by Treehammer.*the site's own 'requirements'"),
         ("'+Project' = 'atlas'", "names the attribute atlas"),
+        ("request_memory = 3000", "memory_limit_mb, and the site's ceilings.memory_mb"),
     ],
 )
 def test_invalid_submit_command_is_refused(tmp_path: Path, command: str, message: str) -> None:
     door = "doors = [{name = 'd', protocol = 'file', prefix = '/'}]"
     text = f"[pools.p]\n[sites.A]\npool = 'p'\n{door}\nsubmit = {{ {command} }}\n"
     with pytest.raises(SitesError, match=rf"(?s)sites\.toml:5: .*{message}"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "reason"),
+    [
+        ("'a b' = 'x'", "'a b' is no name of an environment variable"),
+        ("https_proxy = 'http://me:secret@squid:3128'", "contains a password"),
+        ("TREEHAMMER_JOB = 'x'", "is set by Treehammer"),
+        ("_CONDOR_SLOT = 'x'", "is set by HTCondor"),
+        ("BEARER_TOKEN_FILE = '/t'", "is a credential of a user, not of a site (use --proxy"),
+        ("LD_PRELOAD = '/own.so'", "changes the software that is measured"),
+        ("X509_CERT_DIR = '/other'", "is set by cert_dir (expected one of them)"),
+    ],
+)
+def test_variable_that_sites_cannot_set_is_refused(
+    tmp_path: Path, variable: str, reason: str
+) -> None:
+    door = "doors = [{name = 'd', protocol = 'file', prefix = '/'}]\ncert_dir = '/c'"
+    text = f"[sites.A]\n{door}\nenvironment = {{ {variable} }}\n"
+    with pytest.raises(SitesError, match=rf"sites\.toml:4: .*{re.escape(reason)}"):
         read(tmp_path, text)
 
 
