@@ -10,12 +10,14 @@ Where only plain files are transferred, it is archived.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
+import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -325,7 +327,9 @@ def remove_folder_atomically(folder: Path, trash: Path) -> int:
         if trash.exists():  # left by a killed process
             shutil.rmtree(trash)
         folder.rename(trash)
-        size = sum(file.lstat().st_size for file in trash.rglob("*"))
+        files = (file.lstat() for file in trash.rglob("*"))
+        # A file with other links stays on the disk.
+        size = sum(file.st_size for file in files if file.st_nlink == 1 or stat.S_ISDIR(file.st_mode))
         shutil.rmtree(trash)
     except OSError as error:
         raise BatchError(
@@ -340,6 +344,29 @@ def copy_input(source: Path, target: Path) -> None:
         shutil.copytree(source, target, symlinks=True)
     else:
         shutil.copy2(source, target)
+
+
+def link_equal_files(folder: Path, earlier: Path) -> None:
+    """Replace files by hard links to equal files at the same place in an earlier folder.
+
+    Files stay copies where the file system has no links, or no more of them.
+    """
+    for path in folder.rglob("*"):
+        twin = earlier / path.relative_to(folder)
+        # Files with other permissions, such as credentials, keep their own.
+        if _has_same_mode(path, twin) and filecmp.cmp(path, twin, shallow=False):
+            link = path.with_name(f".{path.name}.link")
+            with suppress(OSError):
+                link.hardlink_to(twin)
+                link.replace(path)
+
+
+def _has_same_mode(path: Path, twin: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+        return stat.S_ISREG(mode) and mode == twin.lstat().st_mode
+    except OSError:
+        return False
 
 
 def describe_os_error(error: OSError) -> str:

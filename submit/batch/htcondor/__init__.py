@@ -36,7 +36,7 @@ Keys that Treehammer sets are refused in a description.  All others belong to th
 
 The sandbox contains the description's inputs under their names (``worker.pyz``, ``payload/``,
 ``job.json``) and the output of earlier starts.  An input that is the same file for all jobs is stored
-once per cluster.
+once per cluster, and once per campaign where the file system has hard links.
 
 Files
 -----

@@ -29,6 +29,7 @@ from treehammer.submit.batch.interface import (
     JobDescription,
     copy_input,
     create_folder_atomically,
+    link_equal_files,
     pack_inputs,
     remove_folder_atomically,
     require_folder_name,
@@ -514,6 +515,10 @@ class Submission:
             index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
             (incoming / "submission.json").write_text(index, encoding="utf-8")
             _change_owner(incoming, self.root)
+            # The submissions of a campaign, one for each site, send the same worker and payload.
+            for earlier in [*find_submissions(self.root, self.campaign)][:1]:
+                for name in ("shared", _PACKED):
+                    link_equal_files(incoming / name, earlier.path / name)
             if not self.path.parent.exists():
                 self.path.parent.mkdir()
                 _change_owner(self.path.parent, self.root)

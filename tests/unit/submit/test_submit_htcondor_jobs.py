@@ -36,6 +36,7 @@ from treehammer.submit.batch.htcondor.pool import (
 )
 from treehammer.submit.batch.htcondor.submit_description import (
     RESERVED_COMMANDS,
+    START_VARIABLE,
     Submission,
     check_command_value,
     check_description,
@@ -684,6 +685,29 @@ if job == "wait": time.sleep(60)
 if job == "die": os.kill(os.getpid(), 9)
 sys.exit(3)
 """
+
+
+def test_submissions_of_a_campaign_store_equal_inputs_once(tmp_path: Path) -> None:
+    root, source = tmp_path / "submit", tmp_path / "source"
+    (root / ".incoming").mkdir(parents=True)
+    (source / "payload").mkdir(parents=True)
+    (source / "payload/read.py").write_text("read")
+    (source / "worker.pyz").write_bytes(bytes(1_000_000))
+    texts = [f"executable = true\n# {site} {START_VARIABLE}\n" for site in ("SITE_A", "SITE_B")]
+    submissions = []
+    for text in texts:
+        (source / "token").write_text(text)
+        inputs = {name: source / name for name in ("worker.pyz", "payload", "token")}
+        submission = Submission.for_jobs(root, "c", text, ["job"])
+        submission.stage(text, [JobDescription("job", text, inputs)], spool=False)
+        submissions.append(submission)
+    first, second = (submission.path / "shared" for submission in submissions)
+    for name in ("worker.pyz", "payload/read.py"):
+        assert (first / name).samefile(second / name)
+    assert [(folder / "token").read_text() for folder in (first, second)] == texts
+    # The archives differ by the token.
+    freed = [submission.remove() for submission in submissions]
+    assert freed[0] < freed[1] - 900_000
 
 
 def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
