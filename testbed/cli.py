@@ -105,6 +105,12 @@ def testbed() -> None:
     "repeatable.",
 )
 @click.option("--keep", is_flag=True, help="Keep a testbed that fails to start, for inspection.")
+@click.option(
+    "--owner",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="End the testbed with this process, however that dies  [default: it stays until 'down']",
+)
 @click.pass_obj
 def up(
     settings: Settings,
@@ -114,6 +120,7 @@ def up(
     releases: str,
     channels: tuple[str, ...],
     keep: bool,
+    owner: int | None,
     **options: Any,
 ) -> None:
     """Start a testbed and print its sites file.
@@ -140,7 +147,7 @@ def up(
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
         changed = lifecycle.bring_up(
-            box, site_list.build_components(box), _print_progress, keep=keep
+            box, site_list.build_components(box), _print_progress, keep=keep, owner=owner
         )
     duration = f" after {time.monotonic() - began:.1f} s" if changed else " already"
     click.echo(f"testbed {name} is up{duration}, with {pluralize(sites, 'site')}")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from treehammer.testbed.workspace import (
     ProgressCallback,
     Workspace,
     lock_workspace,
+    watch_owner,
 )
 
 #: Time limit in seconds for all components to be ready.
@@ -94,33 +96,54 @@ def write_state(folder: Path, state: WorkspaceState) -> None:
 
 
 def bring_up(
-    box: Workspace, components: Sequence[Component], say: ProgressCallback, *, keep: bool = False
+    box: Workspace,
+    components: Sequence[Component],
+    say: ProgressCallback,
+    *,
+    keep: bool = False,
+    owner: int | None = None,
 ) -> bool:
     """Start the testbed if it does not run; return whether it was started.
 
-    Leftovers of a crash are removed first. If this fails or is interrupted, nothing is left.
+    Leftovers of a crash are removed first. If this fails or is killed, nothing is left.
 
     Args:
         box: the testbed.
         components: of the testbed.
         say: receives progress.
         keep: keep a failed testbed for inspection.
+        owner: pid of the process with which the testbed ends, however that dies; None for none.
 
     Raises:
-        TestbedError: a component fails, or the testbed runs with other options.
+        TestbedError: a component fails, the testbed runs with other options, or there is no such owner.
     """
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         if is_running(box, say):
             return False
         mount_namespace.check_mount_namespaces(box)
         _install_components(components, say)
-        try:
-            _start_components(box, components, say)
-        except BaseException:
-            if not keep:
-                _remove_workspace(box)
-            raise
+        _remove_workspace(box)
+        with _watch_start(box):
+            try:
+                if owner is not None:
+                    STARTED_DAEMONS.append(watch_owner(box.folder, owner))
+                _start_components(box, components, say)
+            except BaseException:
+                if not keep:
+                    _remove_workspace(box)
+                raise
         return True
+
+
+@contextmanager
+def _watch_start(box: Workspace) -> Iterator[None]:
+    """Have the testbed end with this process while the block runs."""
+    watch = watch_owner(box.folder, os.getpid())
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.wait()
 
 
 def take_down(box: Workspace, say: ProgressCallback) -> bool:
@@ -133,12 +156,12 @@ def take_down(box: Workspace, say: ProgressCallback) -> bool:
 def run_testbed(
     box: Workspace, components: Sequence[Component], say: ProgressCallback
 ) -> Iterator[None]:
-    """Run a testbed within a block.
+    """Run a testbed within a block; it ends with this process, however that dies.
 
     Raises:
         TestbedError: see :func:`bring_up`.
     """
-    bring_up(box, components, say)
+    bring_up(box, components, say, owner=os.getpid())
     try:
         yield
     finally:
@@ -178,7 +201,6 @@ def _install_components(components: Sequence[Component], say: ProgressCallback) 
 def _start_components(
     box: Workspace, components: Sequence[Component], say: ProgressCallback
 ) -> None:
-    _remove_workspace(box)
     state = WorkspaceState(**box.options)
     while not box.folder.exists():
         with suppress(FileNotFoundError):  # another process removed the folder of all testbeds
@@ -370,11 +392,12 @@ def is_alive(pid: int, started: int) -> bool:
 def find_processes(folder: Path) -> set[int]:
     """Return the pids of all living processes of the testbed in this folder.
 
-    They carry its mark in their environment, or share the mount namespace of one that does, because
-    a job may change its environment.
+    They carry its mark in their environment, descend from one that does, or share its mount namespace,
+    because a job may change its environment.
     """
     mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
     spaces: dict[int, Path] = {}
+    children: dict[int, list[int]] = defaultdict(list)
     marked: set[int] = set()
     for pid in psutil.pids():
         with suppress(OSError):
@@ -382,6 +405,13 @@ def find_processes(folder: Path) -> set[int]:
                 marked.add(pid)
         with suppress(OSError):
             spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
+        with suppress(psutil.Error):
+            children[psutil.Process(pid).ppid()].append(pid)
+    ancestors = [*marked]
+    while ancestors:
+        descendants = children.pop(ancestors.pop(), [])
+        marked.update(descendants)
+        ancestors += descendants
     marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {spaces[os.getpid()]}
     pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
     return {pid for pid in pids if pid != os.getpid() and start_time(pid)}

@@ -1,4 +1,4 @@
-"""Workspaces of testbeds: options, folder and lock."""
+"""Workspaces of testbeds: options, folder, lock and owner."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ MAX_PATH_BYTES = 60
 MAX_SITES = 26
 #: The most jobs of a site at once: all share the cores of this machine.
 MAX_SLOTS = 64
+OWNER_WATCH = "treehammer.testbed.owner_watch"
 #: Lines of a failed program's output that a message repeats.
 OUTPUT_LINES = 5
 #: Seconds between attempts to lock a testbed.
@@ -231,6 +232,36 @@ def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[No
                 on_wait()
             time.sleep(LOCK_POLL_S)
         yield
+
+
+def watch_owner(folder: Path, owner: int) -> subprocess.Popen[bytes]:
+    """Have a testbed, and whatever has its mark, end with a process, however that dies.
+
+    Returns:
+        The watch, which is a process of the testbed.
+
+    Raises:
+        TestbedError: there is no such process.
+    """
+    try:
+        owner_fd = os.pidfd_open(owner)
+    except OSError as error:
+        raise TestbedError(
+            f"cannot own a testbed ({error.strerror})", where=f"process {owner}"
+        ) from error
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", OWNER_WATCH, str(folder), str(owner_fd)],
+            env={**os.environ, ENVIRONMENT_MARK: str(folder)},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[owner_fd],
+            start_new_session=True,
+        )
+    finally:
+        os.close(owner_fd)
 
 
 def run_program(

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from treehammer.errors import remember_invocation
+from treehammer.testbed import workspace
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and processes
 # that tests start would inherit that: there would be no interrupting them.
@@ -106,6 +108,7 @@ class GroupEnds:
 
 
 ENDS = pytest.StashKey[GroupEnds]()
+WATCH = pytest.StashKey[Any]()
 
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
 pytest_plugins = ["database_fixtures", "grid_fixtures", "tiny_dataset"]
@@ -121,7 +124,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End expensive fixtures after their groups."""
+    """End expensive fixtures after their groups, and all that tests start with this process.
+
+    Services inherit the mark, and those of testbeds have their own: a killed run leaves none.
+    """
+    mark = Path(tempfile.gettempdir(), "treehammer-tests", str(os.getpid()))
+    os.environ[workspace.ENVIRONMENT_MARK] = str(mark)
+    config.stash[WATCH] = workspace.watch_owner(mark, os.getpid())
     config.stash[ENDS] = GroupEnds()
     config.pluginmanager.register(config.stash[ENDS])
 

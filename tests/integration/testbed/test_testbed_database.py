@@ -82,7 +82,8 @@ def brought() -> Iterator[Brought]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site_list, "build_components", lambda _: parts)
         try:
-            output = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
+            words = ("--name", NAME, "--sites", "1", "--with-database")
+            output = verb("up", *words, "--owner", str(os.getpid())).stdout
             yield Brought(box, parts, output)
         finally:
             lifecycle.take_down(box, print)

@@ -148,22 +148,32 @@ def test_up_again_changes_nothing_but_a_dead_daemon(box: Workspace) -> None:
     assert master(box) != pid
 
 
+def wait_until_gone(box: Workspace) -> None:
+    Grid.wait_until(lambda: not lifecycle.find_processes(box.folder), "all processes end", 60)
+    assert not box.folder.exists()
+
+
 @pytest.mark.parametrize("seconds", [0.4, 1.2])
-def test_next_up_cleans_killed_up(box: Workspace, seconds: float) -> None:
-    folder = box.folder
+def test_killed_up_leaves_nothing(box: Workspace, seconds: float) -> None:
     killed = subprocess.Popen([sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL)
-    while not folder.exists():
+    while not box.folder.exists():
         assert killed.poll() is None
         time.sleep(0.01)
     time.sleep(seconds - 0.4)
     killed.kill()
     killed.wait()
-    left = lifecycle.find_processes(folder)
 
-    up(box)
+    wait_until_gone(box)
 
-    assert not left & lifecycle.find_processes(folder)
-    assert down(box)
+
+def test_testbed_ends_with_its_owner(box: Workspace) -> None:
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        assert lifecycle.bring_up(box, site_list.build_pools(box), print, owner=owner.pid)
+        hide_process(Grid(box))
+        owner.kill()
+
+    wait_until_gone(box)
+    assert not hidden_processes()
 
 
 def test_interrupted_up_leaves_nothing(box: Workspace) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from polling import wait_until
 
 from treehammer import config
 from treehammer.config import Settings
@@ -333,3 +335,45 @@ def test_labels_match_distance() -> None:
 def test_distance_without_limit_has_no_rate() -> None:
     assert str(NetworkDistance(20, 1000)) == "20 ms, 1000 Mbit/s"
     assert str(NO_DISTANCE) == "0 ms, no limit"
+
+
+OWNER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from treehammer.testbed import workspace
+folder = Path(sys.argv[1])
+folder.mkdir()
+watch = workspace.watch_owner(folder, os.getpid())
+mark = {**os.environ, workspace.ENVIRONMENT_MARK: str(folder)}
+child = "sleep 600 & env -i sleep 600 & wait"
+server = subprocess.Popen(["sh", "-c", child], env=mark, start_new_session=True)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_testbed_ends_with_its_killed_owner(tmp_path: Path) -> None:
+    folder = tmp_path / "box"
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        # The watch, the server, and its children, one of them without the mark.
+        wait_until(lambda: len(lifecycle.find_processes(folder)) == 4, "all have started")
+        owner.kill()
+    wait_until(lambda: not lifecycle.find_processes(folder), "all processes end", 60)
+    assert not folder.exists()
+
+
+def test_servers_that_tests_start_end_with_the_run() -> None:
+    watched = Path(os.environ[workspace.ENVIRONMENT_MARK])
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as server:
+        assert server.pid in lifecycle.find_processes(watched)
+        server.kill()
+
+
+def test_process_that_has_ended_owns_no_testbed(tmp_path: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    with pytest.raises(TestbedError, match="No such process"):
+        workspace.watch_owner(tmp_path, process.pid)
