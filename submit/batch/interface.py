@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -327,9 +328,7 @@ def remove_folder_atomically(folder: Path, trash: Path) -> int:
         if trash.exists():  # left by a killed process
             shutil.rmtree(trash)
         folder.rename(trash)
-        files = (file.lstat() for file in trash.rglob("*"))
-        # A file with other links stays on the disk.
-        size = sum(file.st_size for file in files if file.st_nlink == 1 or stat.S_ISDIR(file.st_mode))
+        size = _measure_own_bytes(trash)
         shutil.rmtree(trash)
     except OSError as error:
         raise BatchError(
@@ -338,12 +337,42 @@ def remove_folder_atomically(folder: Path, trash: Path) -> int:
     return size
 
 
+def _measure_own_bytes(folder: Path) -> int:
+    """Return the bytes of a folder, without files that have links elsewhere, too."""
+    links: Counter[int] = Counter()
+    files: dict[int, os.stat_result] = {}
+    for path in folder.rglob("*"):
+        file = path.lstat()
+        files[file.st_ino] = file
+        links[file.st_ino] += 1
+    return sum(
+        file.st_size
+        for number, file in files.items()
+        if stat.S_ISDIR(file.st_mode) or links[number] == file.st_nlink
+    )
+
+
 def copy_input(source: Path, target: Path) -> None:
     """Copy a file or folder; symbolic links are copied, not followed."""
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True)
     else:
         shutil.copy2(source, target)
+
+
+def link_input(source: Path, target: Path) -> None:
+    """Repeat a staged file or folder by hard links, or as copies where there are none."""
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True, copy_function=_link_or_copy)
+    else:
+        _link_or_copy(source, target)
+
+
+def _link_or_copy(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def link_equal_files(folder: Path, earlier: Path) -> None:

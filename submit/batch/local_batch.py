@@ -12,7 +12,7 @@
           starts/                 where jobs that start together meet, written by the workers
           3/                      batch id 000012-CAMPAIGN.3
             description.toml
-            inputs/               copied into each attempt's sandbox
+            inputs/               copied into each attempt's sandbox; equal files of jobs are links
             attempt-1/            sandbox of the first attempt
             attempt-1.lock        held by the worker for its lifetime
 
@@ -51,6 +51,7 @@ from treehammer.submit.batch.interface import (
     copy_input,
     create_folder_atomically,
     describe_os_error,
+    link_input,
     remove_folder_atomically,
     require_folder_name,
 )
@@ -131,11 +132,23 @@ class QueuedJob(NamedTuple):
         return JobStatus(self.batch_id, JobState(self.state), attempts)
 
 
-def stage_job(job: JobDescription, folder: Path) -> None:
-    """Write a job's description and copies of its inputs into a new folder."""
+def stage_job(job: JobDescription, folder: Path, staged: dict[Path, Path] | None = None) -> None:
+    """Write a job's description and copies of its inputs into a new folder.
+
+    Args:
+        job: the job.
+        folder: its folder.
+        staged: inputs of earlier jobs -> their copies, which are linked; completed here.
+    """
+    staged = {} if staged is None else staged
     (folder / INPUTS_NAME).mkdir(parents=True)
     for name, source in job.inputs.items():
-        copy_input(source, folder / INPUTS_NAME / name)
+        target = folder / INPUTS_NAME / name
+        if source in staged:
+            link_input(staged[source], target)
+        else:
+            copy_input(source, target)
+            staged[source] = target
     (folder / DESCRIPTION_NAME).write_text(job.text, encoding="utf-8")
 
 
@@ -286,8 +299,9 @@ class LocalBatch(BatchSystem):
         folder = self.jobs / f"{max(numbers, default=0) + 1:06d}-{campaign_id}"
         hint = "Free disk space or choose another --data-dir."
         with create_folder_atomically(folder, self.root / "incoming", hint) as staged:
+            copies: dict[Path, Path] = {}
             for number, job in enumerate(jobs, start=1):
-                stage_job(job, staged / str(number))
+                stage_job(job, staged / str(number), copies)
         together = max(job.together for job in jobs)
         rows = [
             (f"{folder.name}.{number}", job.job_id, job.wall_s, job.cpus, self.slots, together)
@@ -393,6 +407,8 @@ class LocalBatch(BatchSystem):
                 sent[name].unlink()
             for name, source in replaced.items():
                 if source != sent.get(name):
+                    # A copy into the file would change those of other jobs, which are links to it.
+                    (folder / name).unlink(missing_ok=True)
                     copy_input(source, folder / name)
         except OSError as error:
             raise BatchError(

@@ -41,6 +41,7 @@ from treehammer.submit.batch.interface import (
     copy_input,
     describe_os_error,
     is_disk_full,
+    link_input,
 )
 from treehammer.submit.batch.local_batch import (
     DESCRIPTION_NAME,
@@ -333,7 +334,11 @@ def _fill_sandbox(sandbox: Path, files: ExitStack) -> tuple[IO[str], IO[bytes], 
     """
     if sandbox.exists():  # a partial copy of a killed runner, or from a full disk
         shutil.rmtree(sandbox)
-    copy_input(sandbox.with_name(INPUTS_NAME), sandbox)
+    inputs = sandbox.with_name(INPUTS_NAME)
+    sandbox.mkdir()
+    for path in inputs.iterdir():
+        # A payload may write into its own folder, not to the worker.
+        (copy_input if path.is_dir() else link_input)(path, sandbox / path.name)
     lock = files.enter_context(sandbox.with_suffix(".lock").open("w"))
     fcntl.flock(lock, fcntl.LOCK_EX)
     out, err = ((sandbox / f"worker.{name}").open("wb") for name in ("out", "err"))

@@ -243,6 +243,31 @@ def test_requeued_job_has_replaced_inputs(queue: Queue, tmp_path: Path) -> None:
     assert not (sandbox / "service").exists()
 
 
+def test_jobs_share_the_files_of_equal_inputs(queue: Queue, tmp_path: Path) -> None:
+    worker, payload = tmp_path / "worker.pyz", tmp_path / "payload"
+    worker.write_bytes(bytes(1_000_000))
+    payload.mkdir()
+    (payload / "read.py").write_text("read")
+    inputs = {path.name: path for path in (worker, payload)}
+    ids = queue.submit(
+        describe_job("a", "echo changed > payload/read.py", inputs=inputs),
+        describe_job("b", inputs=inputs),
+    )
+    queue.settle()
+    first, second = (queue.batch.locate(ids[name]) for name in ("a", "b"))
+    assert (first / "inputs/worker.pyz").samefile(second / "attempt-1/worker.pyz")
+    # A payload changes its own folder only.
+    assert (second / "inputs/payload/read.py").read_text() == "read"
+
+    changed = tmp_path / "changed"
+    changed.write_text("new")
+    queue.batch.requeue({ids["a"]: 1}, lambda _, sent: {**sent, "worker.pyz": changed})
+    assert (first / "inputs/worker.pyz").read_text() == "new"
+    assert (second / "inputs/worker.pyz").stat().st_size == 1_000_000
+    queue.settle()
+    assert 1_000_000 < queue.batch.purge(ids.values()) < 1_900_000
+
+
 def test_clusters_are_purged_whole(queue: Queue) -> None:
     ids = queue.submit(describe_job("a"), describe_job("b", queue.wait_for_release("b")))
     queue.step()
