@@ -8,6 +8,7 @@ others publish it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import tomllib
@@ -231,6 +232,7 @@ def list_shipped_specs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SPECS_FOLDER.glob("*.toml"))}
 
 
+@functools.cache
 def load_shipped_spec(name: str) -> AnySpec | None:
     """Load the shipped spec of that name, if there is one."""
     path = list_shipped_specs().get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,6 +54,8 @@ def read_sites_file(path: Path) -> SitesFileContent:
     return parse_sites_file(text, path)
 
 
+# A patrol selects sites several times for each of its entries.
+@functools.lru_cache(maxsize=4)
 def parse_sites_file(text: str, path: Path) -> SitesFileContent:
     """Parse the text of a sites file located at ``path``.
 

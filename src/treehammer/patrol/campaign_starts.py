@@ -21,7 +21,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError, TreehammerError
-from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.definition.model import DOOR_AXIS, PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
 from treehammer.patrol.occasions import Occasion, OccasionFinder, name_occasion
@@ -411,7 +411,7 @@ def _name_rerun(request: RerunRequest) -> str:
 
 
 def list_next_starts(
-    entry: PatrolEntry, content: PatrolFile, settings: Settings, count: int
+    entry: PatrolEntry, content: PatrolFile, finder: OccasionFinder, settings: Settings, count: int
 ) -> dict[str, Any]:
     """Describe an entry with its next starts by time, after a check of its test and sites.
 
@@ -421,7 +421,6 @@ def list_next_starts(
     now_us = time.time_ns() // 1000
     sites = select_entry_sites(entry, settings)
     select_comparison_sites(entry, settings, SiteUses({}))
-    finder = OccasionFinder(settings, content)
     commit = finder.head_commit(entry, now_us)
     occasion = Occasion("check:", now_us, entry.spec_at(commit))
     if entry.tags:
@@ -441,9 +440,11 @@ def list_next_starts(
             where=f"entries.{entry.name}.quiet_hours",
         )
     if occasion.spec:
-        definition = _load_definition(occasion.spec, entry, settings)
-        if not _makes_datasets(definition, settings):
-            _check_plan(entry, content, occasion, sites, settings)
+        request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
+        pinned = _load_test(request, entry, settings)
+        if not _makes_datasets(pinned.definition, settings):
+            plan = plan_request(request, settings, fetch=False, pinned=pinned)
+            _check_plan(plan, entry, content, sites, settings)
     return {
         "entry": entry.name,
         "test": entry.shown_test,
@@ -454,14 +455,14 @@ def list_next_starts(
     }
 
 
-def _load_definition(spec: str, entry: PatrolEntry, settings: Settings) -> TestDefinition:
-    """Load an entry's test with its axes and keys, and name mistakes by the keys of the patrol file.
+def _load_test(request: CampaignRequest, entry: PatrolEntry, settings: Settings) -> PinnedTest:
+    """Pin the test of an entry's campaign, and name mistakes by the keys of the patrol file.
 
     Raises:
         TreehammerError: the test cannot be fetched, or it or the entry has mistakes.
     """
     try:
-        return load_pinned_test(spec, entry.axes, entry.overrides, settings).definition
+        return load_pinned_test(request.test_spec, request.axes, request.overrides, settings)
     except DefinitionError as error:
         prefix = f"entries.{entry.name}"
         problems = (re.sub(r"^-P ", f"{prefix}.axes.", problem) for problem in error.problems)
@@ -478,20 +479,13 @@ def _makes_datasets(definition: TestDefinition, settings: Settings) -> bool:
 
 
 def _check_plan(
-    entry: PatrolEntry,
-    content: PatrolFile,
-    occasion: Occasion,
-    sites: StartSites,
-    settings: Settings,
+    plan: Plan, entry: PatrolEntry, content: PatrolFile, sites: StartSites, settings: Settings
 ) -> None:
-    """Plan the entry's next campaign, and compare its cost with the budget of a whole day.
+    """Compare the cost of an entry's next campaign with the budget of a whole day.
 
     Raises:
         ConfigError: the campaign would never start.
-        TreehammerError: the campaign cannot be planned.
     """
-    request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
-    plan = plan_request(request, settings, fetch=False)
     check_plan_limits(plan, settings)
     exceeded: dict[str, str] = {}
     for site, charge in estimate_charges(plan, settings, content).items():

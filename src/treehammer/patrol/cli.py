@@ -176,12 +176,14 @@ def check(settings: Settings, file: Path) -> CommandOutput:
     Example: treehammer patrol check patrol.toml
     """
     from treehammer.patrol.campaign_starts import list_next_starts
+    from treehammer.patrol.occasions import OccasionFinder
 
     content = _read_file(file, settings)
+    finder = OccasionFinder(settings, content)
     rows, problems = [], []
     for entry in content.entries.values():
         try:
-            rows.append(list_next_starts(entry, content, settings, _SHOWN_STARTS))
+            rows.append(list_next_starts(entry, content, finder, settings, _SHOWN_STARTS))
         except TreehammerError as error:
             problems.append(f"{entry.name}: {error}")
     if problems:
