@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from treehammer.analysis.status.site_status import SiteUses
 from treehammer.collectors.job_spec import LOCAL_BATCH, SoftwareRequest
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root, try_root
 from treehammer.collectors.software import providers
@@ -17,6 +18,7 @@ from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
+from treehammer.hctests.definition.model import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.write.store import Store
@@ -92,6 +94,8 @@ def plan_request(
     *,
     fetch: bool,
     bars: ProgressFactory = no_progress,
+    pinned: PinnedTest | None = None,
+    uses: SiteUses | None = None,
 ) -> Plan:
     """Pin the test, prepare its dataset and software, and plan the campaign.
 
@@ -101,11 +105,14 @@ def plan_request(
         fetch: make missing datasets and fetch missing ROOT releases.  Otherwise nothing is fetched:
             a missing dataset is an error, a missing release a note in the plan.
         bars: opens progress bars.
+        pinned: the request's test, if the caller has pinned it.
+        uses: the present uses of sites, if the caller has loaded them.
 
     Raises:
         TreehammerError: the request is invalid, or a part of it is not available.
     """
-    uses, include = load_uses(settings), request.options.include_excluded
+    include = request.options.include_excluded
+    uses = load_uses(settings) if uses is None else uses
     selection = leave_out_excluded(
         select_sites(request.sites, settings),
         select_sites(request.from_sites, settings, option="--from"),
@@ -114,7 +121,7 @@ def plan_request(
     )
     selection = replace(selection, excluded={**selection.excluded, **request.excluded})
     overrides, watch_settings = split_overrides(request.overrides)
-    pinned = load_pinned_test(request.test_spec, request.axes, overrides, settings)
+    pinned = pinned or load_pinned_test(request.test_spec, request.axes, overrides, settings)
     definition = pinned.definition
     selection = leave_out_doors(definition, selection, uses, include)
     job_sites = selection.runners or selection.storage
@@ -269,11 +276,10 @@ def find_review(plan: Plan, settings: Settings) -> PlanReview:
     """Return the review of a plan; its costs come from earlier measurements if there are any."""
     if plan.review:
         return plan.review
-    test_hash = str(plan.jobs[0].spec.executions[0].identity["test_hash"])
     history: Mapping[str, ExecutionCost] = {}
     try:
         with Store.open(settings.database, create=False) as store:
-            history = load_measured_costs(store, test_hash)
+            history = load_measured_costs(store, plan)
     except NothingToDoError:
         pass
     return review_plan(plan, history, settings.local_slots)

@@ -275,9 +275,14 @@ def _total_site_cost(site: str, storage_site: str, totals: _SiteTotals) -> SiteC
     )
 
 
-def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionCost]:
-    """Load the median cost of each series of a test, without failed and implausible rows."""
-    selection = Selection(conditions=(Condition("test_hash", "=", test_hash),))
+def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]:
+    """Load the median cost of each series of a plan, without failed and implausible rows."""
+    identities = [e.identity for job, _ in plan.job_kinds for e in job.spec.executions]
+    test_hash = str(identities[0]["test_hash"])
+    # Not all that the test ever measured: a patrol plans for one site of many.
+    series = tuple(dict.fromkeys(str(identity["series"]) for identity in identities))
+    conditions = (Condition("test_hash", "=", test_hash), Condition("series", "=", series))
+    selection = Selection(conditions=conditions)
     columns = (
         "series",
         "kind",

@@ -443,7 +443,7 @@ def list_next_starts(
         request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
         pinned = _load_test(request, entry, settings)
         if not _makes_datasets(pinned.definition, settings):
-            plan = plan_request(request, settings, fetch=False, pinned=pinned)
+            plan = plan_request(request, settings, fetch=False, pinned=pinned, uses=SiteUses())
             _check_plan(plan, entry, content, sites, settings)
     return {
         "entry": entry.name,
