@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 from treehammer.analysis.status.site_status import SiteUses
@@ -96,6 +97,7 @@ def plan_request(
     bars: ProgressFactory = no_progress,
     pinned: PinnedTest | None = None,
     uses: SiteUses | None = None,
+    store: Store | None = None,
 ) -> Plan:
     """Pin the test, prepare its dataset and software, and plan the campaign.
 
@@ -107,6 +109,7 @@ def plan_request(
         bars: opens progress bars.
         pinned: the request's test, if the caller has pinned it.
         uses: the present uses of sites, if the caller has loaded them.
+        store: the results database, if the caller has opened it.
 
     Raises:
         TreehammerError: the request is invalid, or a part of it is not available.
@@ -165,7 +168,7 @@ def plan_request(
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)
     notes += list_content_notes(definition, manifests)
-    review = find_review(plan, settings)
+    review = find_review(plan, settings, store)
     return replace(plan, notes=(*plan.notes, *notes, *review.list_notes()), review=review)
 
 
@@ -272,16 +275,14 @@ def _prepare_releases(
     ]
 
 
-def find_review(plan: Plan, settings: Settings) -> PlanReview:
+def find_review(plan: Plan, settings: Settings, store: Store | None = None) -> PlanReview:
     """Return the review of a plan; its costs come from earlier measurements if there are any."""
     if plan.review:
         return plan.review
     history: Mapping[str, ExecutionCost] = {}
-    try:
-        with Store.open(settings.database, create=False) as store:
-            history = load_measured_costs(store, plan)
-    except NothingToDoError:
-        pass
+    with suppress(NothingToDoError), ExitStack() as opened:
+        store = store or opened.enter_context(Store.open(settings.database, create=False))
+        history = load_measured_costs(store, plan)
     return review_plan(plan, history, settings.local_slots)
 
 

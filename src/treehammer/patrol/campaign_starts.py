@@ -318,7 +318,7 @@ class CampaignStarter:
         left: StartSites | None = sites
         while left is not None:
             request = make_start_request(entry, occasion, left, now_us, probe=probe)
-            plan = plan_request(request, self._settings, fetch=True)
+            plan = plan_request(request, self._settings, fetch=True, store=self._store)
             check_plan_limits(plan, self._settings)
             start = PatrolStartRow(
                 entry.name, occasion.name, plan.campaign_id, CLAIMED, occasion.due_us,
@@ -411,9 +411,22 @@ def _name_rerun(request: RerunRequest) -> str:
 
 
 def list_next_starts(
-    entry: PatrolEntry, content: PatrolFile, finder: OccasionFinder, settings: Settings, count: int
+    entry: PatrolEntry,
+    content: PatrolFile,
+    finder: OccasionFinder,
+    store: Store | None,
+    settings: Settings,
+    count: int,
 ) -> dict[str, Any]:
     """Describe an entry with its next starts by time, after a check of its test and sites.
+
+    Args:
+        entry: the entry.
+        content: its file.
+        finder: of the commits, tags and releases.
+        store: the results database, if there is one.
+        settings: all settings.
+        count: number of starts.
 
     Raises:
         TreehammerError: a site is unknown, or the test cannot be fetched or has mistakes.
@@ -443,7 +456,9 @@ def list_next_starts(
         request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
         pinned = _load_test(request, entry, settings)
         if not _makes_datasets(pinned.definition, settings):
-            plan = plan_request(request, settings, fetch=False, pinned=pinned, uses=SiteUses())
+            plan = plan_request(
+                request, settings, fetch=False, pinned=pinned, uses=SiteUses(), store=store
+            )
             _check_plan(plan, entry, content, sites, settings)
     return {
         "entry": entry.name,

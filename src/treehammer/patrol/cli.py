@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -177,15 +177,21 @@ def check(settings: Settings, file: Path) -> CommandOutput:
     """
     from treehammer.patrol.campaign_starts import list_next_starts
     from treehammer.patrol.occasions import OccasionFinder
+    from treehammer.sql.write.store import Store
 
     content = _read_file(file, settings)
     finder = OccasionFinder(settings, content)
     rows, problems = [], []
-    for entry in content.entries.values():
-        try:
-            rows.append(list_next_starts(entry, content, finder, settings, _SHOWN_STARTS))
-        except TreehammerError as error:
-            problems.append(f"{entry.name}: {error}")
+    with ExitStack() as opened:
+        store = None
+        with suppress(NothingToDoError):  # no database yet
+            store = opened.enter_context(Store.open(settings.database, create=False))
+        for entry in content.entries.values():
+            try:
+                starts = list_next_starts(entry, content, finder, store, settings, _SHOWN_STARTS)
+                rows.append(starts)
+            except TreehammerError as error:
+                problems.append(f"{entry.name}: {error}")
     if problems:
         raise ConfigError(
             pluralize(len(problems), "entry", "entries") + " cannot start",
