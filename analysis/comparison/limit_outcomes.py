@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from treehammer.analysis.comparison.series_effects import SeriesEffect, measure_effect
@@ -311,7 +311,7 @@ class _LimitedCampaign:
         for counted in jobs.values():
             values = [float(sample.metrics[metric]) for sample in counted]
             host = min(sample.host for sample in counted)
-            by_host[host] += values if self._is_paired else [median(values)]
+            by_host[host] += values if self._is_paired else [fmean(values)]
         return by_host
 
     def _estimate_mean(

@@ -251,7 +251,7 @@ class GroupSummary:
     def describe_notes(self) -> Iterator[str]:
         """Describe how the figures were computed, and what is mixed in a group."""
         yield (
-            "Means over jobs ± half of their 95 % t intervals; a job counts by the median of its "
+            "Means over jobs ± half of their 95 % t intervals; a job counts by the mean of its "
             "executions (of its last attempt)."
         )
         if self.base:

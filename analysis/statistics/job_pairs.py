@@ -326,7 +326,7 @@ class MeanAndRms:
 class MeanWithInterval:
     """A mean over jobs with its 95 % t interval, in the metric's unit.
 
-    A job counts by the median of its executions.  ``low`` and ``high`` are None where fewer than two
+    A job counts by the mean of its executions.  ``low`` and ``high`` are None where fewer than two
     jobs, or jobs without any spread, say nothing of certainty.
     """
 
@@ -390,10 +390,13 @@ class ExecutionGroup:
         return MeanWithInterval(jobs, math.exp(estimate.mean), *map(math.exp, estimate.interval()))
 
     def job_values(self, metric: str) -> list[float]:
-        """Return one value per job: the median over the executions of its last attempt that has one."""
+        """Return one value per job: the mean over the executions of its last attempt that has one.
+
+        Comparisons, limits and intervals of figures count a job in the same way.
+        """
         measured = (row for row in self.rows if row[metric] is not None)
         jobs = select_last_attempts(measured, lambda row: (row["job_id"], row["attempt"]))
-        return [float(median(row[metric] for row in rows)) for rows in jobs.values()]
+        return [fmean(row[metric] for row in rows) for rows in jobs.values()]
 
 
 def is_usable(row: Row) -> bool:
