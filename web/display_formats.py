@@ -12,12 +12,11 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_efficiency
+from treehammer.analysis.descriptive.efficiency_diagnosis import PART_COLUMNS, diagnose_efficiency
 from treehammer.analysis.statistics.metric_units import DisplayUnit
 from treehammer.collectors.record import day_numbers
-from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import (
-    format_share,
     format_signed,
     format_significant,
     pluralize,
@@ -130,12 +129,6 @@ class EfficiencyExplanation:
 def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> EfficiencyExplanation:
     """Explain measurements with :data:`.DIAGNOSIS_COLUMNS` as ``treehammer explain`` does."""
     diagnosis = diagnose_efficiency(rows)
-    columns = (
-        TableColumn("part", "part of the wall time"),
-        TableColumn("wall_s", "s", "{:,.1f}".format, is_number=True),
-        TableColumn("share", "share", format_share, is_number=True),
-        TableColumn("without_cpu_s", "without CPU, s", "{:,.1f}".format, is_number=True),
-    )
     text = (
         "Timed measurements without failure, all passes; the parts add up to their wall time. "
         f"Paired ones are left out. {note}"
@@ -143,7 +136,7 @@ def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> Eff
     table = DataTable(
         TIME_TABLE,
         "Parts of the wall time",
-        columns,
+        PART_COLUMNS,
         diagnosis.breakdown.list_parts() if diagnosis else (),
         empty_text="No timed measurement without failure in solo mode.",
         note=text.strip(),

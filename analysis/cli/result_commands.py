@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treehammer.analysis.descriptive.efficiency_diagnosis import PART_COLUMNS
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.record.operation_steps import FIGURE_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
@@ -226,10 +227,7 @@ def _list_letters(store: ResultsReader) -> CommandOutput:
 
 
 _PART_COLUMNS = (
-    TableColumn("part", "part of the wall time"),
-    TableColumn("wall_s", "s", "{:.1f}".format, is_number=True),
-    TableColumn("share", "share", format_share, is_number=True),
-    TableColumn("without_cpu_s", "without CPU, s", "{:.1f}".format, is_number=True),
+    *PART_COLUMNS,
     TableColumn("other_sites_share", "other sites", format_share, is_number=True),
 )
 

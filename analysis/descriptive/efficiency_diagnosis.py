@@ -18,6 +18,7 @@ from treehammer.analysis.descriptive.time_breakdown import (
 )
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.tables import TableColumn
 from treehammer.text_formatting import format_share, pluralize
 
 Row = Mapping[str, Any]
@@ -54,6 +55,15 @@ DIAGNOSIS_COLUMNS = (
     "door",
     "server_version",
     "started_us",
+)
+
+
+#: Columns of :meth:`.TimeBreakdown.list_parts`.
+PART_COLUMNS = (
+    TableColumn("part", "part of the wall time"),
+    TableColumn("wall_s", "s", "{:,.1f}".format, is_number=True),
+    TableColumn("share", "share", format_share, is_number=True),
+    TableColumn("without_cpu_s", "without CPU, s", "{:,.1f}".format, is_number=True),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
+from treehammer.analysis.descriptive.efficiency_query import MAX_EXPLAINED, load_explained_rows
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
@@ -59,8 +59,6 @@ from treehammer.web.pages.site_standing import (
 
 _ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
-#: Measurements of the newest days whose wall time is broken down.
-MAX_EXPLAINED = 100
 
 
 @page(
@@ -310,11 +308,9 @@ def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) 
 
 def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyExplanation:
     """Explain the site's newest measurements of the last days shown."""
-    rows = site_history.fetch_newest_solo(
-        store, query.site, query.recent_day_numbers, MAX_EXPLAINED, DIAGNOSIS_COLUMNS
-    )
+    rows = load_explained_rows(store, query.site, query.recent_first, query.to)
     days = f"from {query.recent_first} to {query.to}"
-    note = f"The newest {MAX_EXPLAINED} at most, {days}, ignoring the filters."
+    note = f"The newest {MAX_EXPLAINED:,} at most, {days}, ignoring the filters."
     return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
 
 
