@@ -31,7 +31,7 @@ from treehammer.sql.core.rows import FlagRow
 from treehammer.sql.core.schema import dimension_tables, extra, measurement, quality_flag
 from treehammer.sql.engine.database_engine import insert_missing_rows, insert_values
 from treehammer.sql.read.measurement_queries import OperationRow, fetch_operations_of
-from treehammer.sql.write import maintenance, quality_flags, rollups
+from treehammer.sql.write import maintenance, outliers, quality_flags, rollups
 
 #: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
 BATCH_MEASUREMENTS = 500
@@ -100,7 +100,7 @@ def add_measurements(
         superseded = rollups.find_superseded_owners(connection, later_ids)
         rollups.rebuild_rollups(connection, owners | superseded)
         quality_flags.copy_flags(connection, copied_flags)
-        quality_flags.flag_outliers(connection, owners)
+        outliers.flag_outliers(connection, owners)
     return sum_results(results)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ from treehammer.sql.engine.database_setup import (
     upgrade_database,
 )
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.audit_trail import Sender
+from treehammer.sql.write.audit_trail import MEASUREMENTS, Delivery, Sender
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 from treehammer.sql.write.store import CampaignUpload, Store, UploadResult
@@ -685,6 +686,64 @@ def test_one_sender_does_not_move_the_means_of_a_series(store: Store, liar_first
     assert str(false[0]["implausible_reasons"]).startswith("outlier: cpu_per_event_s")
     assert not find_rollup_differences(store)
     assert store.add(liars).conflicting == (), "it can be sent again"
+
+
+HONEST_S = 1e-3
+#: Ways of six senders to move the mean of a series: numbers of their values.
+HOSTILE_VALUES: dict[str, list[float]] = {
+    "many large values": [900.0] * 12,
+    "small values": [1e-9] * 12,
+    "one large value": [9e5],
+    "half of its values": [HONEST_S, 900.0] * 6,
+    "more values than all others": [0.5] * 100,
+    "just below the wide limit": [HONEST_S] * 7 + [HONEST_S * 99] * 5,
+}
+
+
+@pytest.mark.parametrize("hostile_first", [True, False])
+@pytest.mark.parametrize("name", [*HOSTILE_VALUES, "all six"])
+def test_hostile_senders_do_not_move_the_mean_of_a_series(
+    store: Store, name: str, hostile_first: bool
+) -> None:
+    """Three honest senders outvote one hostile sender, seven outvote six, whoever comes first."""
+    hostile = HOSTILE_VALUES if name == "all six" else {name: HOSTILE_VALUES[name]}
+    honest = {
+        f"honest {number}": [HONEST_S * (1 + place / 1000) for place in range(6)]
+        for number in range(7 if name == "all six" else 3)
+    }
+    senders = hostile | honest if hostile_first else honest | hostile
+    for place, (sender, values) in enumerate(senders.items()):
+        send_values(store, sender, values, received_us=place)
+    rows = list(store.measurements(EVERYTHING))
+    mean = fmean(float(str(row["cpu_per_event_s"])) for row in rows if row["plausible"])
+    assert mean == pytest.approx(HONEST_S, rel=0.01)
+    assert all(
+        row["plausible"] or str(row["implausible_reasons"]).startswith("outlier: cpu_per_event_s")
+        for row in rows
+    )
+    assert len(rows) == sum(map(len, senders.values())), "all values are kept"
+    assert not [row for row in rows if row["job_id"] in honest and not row["plausible"]]
+    assert not find_rollup_differences(store)
+
+
+def test_of_two_senders_the_earlier_one_counts(store: Store) -> None:
+    send_values(store, "early", [HONEST_S] * 6, received_us=1)
+    send_values(store, "late", [900.0] * 30, received_us=2)
+    assert {row["job_id"] for row in store.measurements(EVERYTHING) if row["plausible"]} == {
+        "early"
+    }
+
+
+def send_values(store: Store, sender: str, values: list[float], received_us: int) -> None:
+    """Send measurements of one series with a key and a campaign of the sender's own."""
+    measurements = [
+        make_measurement(sender, place, campaign_id=sender, cpu_per_event_s=value)
+        for place, value in enumerate(values, start=1)
+    ]
+    key = Sender(sender, sender, "192.0.2.1", received_us)
+    jobs = [make_job_row(id=sender, campaign_id=sender)]
+    store.apply_upload(CampaignUpload(make_campaign_row(id=sender), jobs, (), ()), key)
+    store.add(measurements, [Delivery(key, MEASUREMENTS, sender, [sender])])
 
 
 def test_change_of_a_series_is_no_outlier(store: Store) -> None:
