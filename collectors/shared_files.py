@@ -152,10 +152,10 @@ def make_lock_folder(name: str, base: str = "") -> Optional[str]:
 
     TMPDIR may be private to a job, so /tmp comes first.
     """
-    base = base or ("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())  # noqa: S108
-    private = os.path.join(base, f"treehammer-{os.geteuid()}")
-    folder = os.path.join(private, name)
     try:
+        base = base or ("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())  # noqa: S108
+        private = os.path.join(base, f"treehammer-{os.geteuid()}")
+        folder = os.path.join(private, name)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         status = os.lstat(private)
     except OSError:

@@ -27,8 +27,8 @@ for place in ${TREEHAMMER_PYTHONS-} $names; do
     *) found="$found$python is $version, " ;;
   esac
 done
-site=$(sed -n '/"site": "/{s/.*"site": "\([^"]*\)".*/\1/p;q;}' job.json 2>/dev/null)
-echo "${site:-this node}: there is no Python 3.9 or later for the worker (${found}not found:" \
+site=$(sed -n '/^ "site": "/{s/.*: "\([^"]*\)".*/\1/p;q;}' job.json 2>/dev/null)
+echo "${site:+$site: }the node lacks Python 3.9 or later (${found}not found:" \
   "python3.9 to python3.19$missing): install one on the nodes, or name one by python or python_views in" \
   "[sites.${site:-SITE}] of sites.toml." >&2
 exit 78

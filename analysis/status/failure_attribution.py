@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
+from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
 from treehammer.collectors.record.outcome import FORCED_KINDS
 from treehammer.sql.read.failure_counts import CommitCounts, FailureSign, OutcomeCell, Tally
 
@@ -143,6 +144,10 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     label, kind, message = failure
     if label in _BATCH_CLASSES:
         return _find_batch_cause(_RETURNED.sub("", message)) or _BATCH
+    is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
+    if is_of_node and (lack := parse_lack(message)):
+        name, remedy = lack
+        return FailureCause(f"node: {name}", f"{remedy[:1].upper()}{remedy[1:]}.")
     if label == "payload" and kind in _CAUSES_BY_KIND:
         return _CAUSES_BY_KIND[kind]
     if label == "stage-in" or (label in _ACCESS and _CLIENT.search(message)):

@@ -301,6 +301,7 @@ def _worker_metrics() -> List[Metric]:
         m("os_name", "text", "", "", "Operating system.", "/etc/os-release"),
         m("container", "text", "", "", "Container or virtual machine, where recognised.", node),
         m("slot", "text", "", "", "Batch slot.", "batch system"),
+        m("node_lacks", "text", "", "", "What the node lacks of that which jobs need, by the names of docs/what-nodes-need.md: compiler, headers, exec, home, …; with the compiler of this ROOT.", node),
         m("worker_python", "text", "", "", "Python that ran the worker.", "sys.version"),
         m("concurrent_door_jobs", "int", "1", "", "Other jobs of Treehammer at the same door on this node at the start.", "lock files of the worker"),
         m("file_name", "text", "", "", "Logical name of the first file read.", "job"),

@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from typing import List, Optional
 
-from ..job_spec import RETRY_EXIT_CODE
+from ..job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE
+from ..record.node_needs import SCRATCH, describe_lack
 from ..shared_files import DISK_FULL_ERRNOS
 from . import uploader
 from .child_processes import print_line
@@ -22,6 +24,8 @@ from .run.job_runner import end_like_earlier_attempt, run_job
 from .run.payload_process import FORK_FAILURE_ERRNOS
 from .service_client import ServiceConfigError
 
+#: Errors of a folder in which the job may not write.
+_UNWRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 DONE, FAILED, INVALID_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -31,7 +35,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     Returns:
         the exit code.  Of ``run``: 0 when every execution ended without failure, 1 when some failed
         or were not started (records of the others are written), 2 when job.json or the output folder
-        is unusable, 75 when the node lacks disk space or processes.  Of ``upload``: 0 when no record
+        is unusable, 75 when the node lacks disk space or processes, 78 when it lets the job write nowhere.  Of ``upload``: 0 when no record
         is pending, 1 when some are pending or refused, 2 when nothing can be sent.  Of ``bench``:
         0 with a score, 1 when a part failed, 2 when it cannot run, 130 after Ctrl-C.  Of ``log``: 0,
         or 2 when the log or its format cannot be used.
@@ -135,12 +139,12 @@ def _run_job(options: argparse.Namespace) -> int:
         print_line(str(error), "stderr")
         return INVALID_INPUT
     except OSError as error:
+        if error.errno in _UNWRITABLE_ERRNOS:
+            print_line(describe_lack(SCRATCH, str(error), job.site), "stderr")
+            return NODE_EXIT_CODE
         print_line(f"{options.output}: the worker cannot continue: {error}", "stderr")
-        return (
-            RETRY_EXIT_CODE
-            if error.errno in (*DISK_FULL_ERRNOS, *FORK_FAILURE_ERRNOS)
-            else INVALID_INPUT
-        )
+        is_temporary = error.errno in (*DISK_FULL_ERRNOS, *FORK_FAILURE_ERRNOS)
+        return RETRY_EXIT_CODE if is_temporary else INVALID_INPUT
     return DONE if succeeded else FAILED
 
 

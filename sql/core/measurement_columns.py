@@ -286,6 +286,7 @@ DIMENSIONS = (
             "hw_counters_missing",
             "architecture",
             "energy_missing",
+            "node_lacks",
         ),
     ),
     # Storage that served the data.

@@ -26,6 +26,7 @@ from .input_files import RecorderPlugin
 from .job_context import JobContext
 from .payload_failures import (
     attribute_to_full_disk,
+    attribute_to_headers,
     check_root_version,
     classify_failure,
     classify_refusal,
@@ -133,7 +134,9 @@ class Execution:
         except OSError as error:
             message = f"An operation failed on the node: {error}."
             failure_class = _CLASS_BY_PHASE.get(self._record.phase, self._record.phase)
-            kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
+            kind = "node"
+            if error.errno in DISK_FULL_ERRNOS:  # of the node, whatever was being done
+                failure_class, kind = "software-setup", "disk-full"
             self._record.failure = self._name_refusal(
                 Failure(failure_class, kind, self._record.phase, message, transient=True)
             )
@@ -263,6 +266,7 @@ class Execution:
             log, note = read_log(run.log_path)
             failure = replace(failure, message=mask_signatures(failure.message))
             failure = attribute_to_full_disk(name_cause(failure, log), self._folder)
+            failure = attribute_to_headers(failure, log, self._prepared.node)
             failure = replace(failure, message=f"{failure.message} {note}".rstrip())
             self._record.failure = self._name_refusal(failure, run.excerpt)
             # Later errors of a compiler often follow from the first.

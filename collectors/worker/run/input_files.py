@@ -24,7 +24,13 @@ from ...http_requests import MIN_BYTES_PER_S, NO_TOKEN, BearerToken, Deadline, s
 from ...job_spec import InputFile, SoftwareRequest
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ...s3_signing import mask_signatures
-from ...shared_files import local_path, open_regular_file, read_file_end, write_atomically
+from ...shared_files import (
+    DISK_FULL_ERRNOS,
+    local_path,
+    open_regular_file,
+    read_file_end,
+    write_atomically,
+)
 from ...software.providers import SoftwareSetup
 from ...storage_access import (
     HTTP_CLIENT,
@@ -258,6 +264,8 @@ def _copy_file(
             loading = TimeSpent()
             size, checksum = _copy_bytes(source, target, signals)
     except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise
         message = f"{file.url} cannot be copied to the node: {error.strerror or error}."
         raise ExecutionError(
             Failure("stage-in", "copy", "stage-in", message, transient=True)

@@ -19,6 +19,7 @@ from ...job_spec import (
     PayloadSpec,
 )
 from ...json_documents import DocumentError
+from ...record import node_needs
 from ...record.measurement_record import describe_value_error, find_extra_problems
 from ...record.metric_catalogue import (
     INSTRUMENT_VERSION,
@@ -32,6 +33,7 @@ from ..child_processes import StopSignals
 from ..distance import JobDistance
 from ..load_start import CommonStart
 from ..probes import credential_checks, node_state
+from ..probes.node_check import check_node
 from ..probes.process_stats import Cgroup
 
 #: Plan-owned values that the worker fills in.
@@ -168,6 +170,11 @@ def _find_contradictions(spec: ExecutionSpec) -> List[str]:
 # --- State of the job
 
 
+def _find_address(job: JobSpec, spec: ExecutionSpec) -> str:
+    """Find the URL of an execution's first file, or of its door; '' without any."""
+    return spec.files[0].url if spec.files else job.door_url_of(spec)
+
+
 class InstructionCount(NamedTuple):
     """How a program counts the instructions of the payload's last pass.
 
@@ -195,6 +202,7 @@ class JobContext:
         signals: the worker's signals.
         distance: brings about the distance of executions to their data.
         common_start: lets executions of a load test start together; None for other tests.
+        node: what the node has and lacks.
         builds: failures of the builds in folders, None for success.
         loops: folders of the libraries of compiled loops, '' for none.
         count: count of instructions; None for a measurement.
@@ -211,6 +219,7 @@ class JobContext:
         common_start: Optional[CommonStart] = None,
         count: Optional[InstructionCount] = None,
         work: str = "",
+        service_url: str = "",
     ) -> None:
         self.common_start = common_start
         self.count = count
@@ -240,6 +249,13 @@ class JobContext:
         )
         for folder in (self.work, *(os.path.join(output, name) for name in ("logs", "records"))):
             os.makedirs(folder, exist_ok=True)
+        doors = dict.fromkeys(_find_address(job, spec) for spec in job.executions)
+        self.node = check_node(job.site, self.work, self.base_env, self.cgroup, doors, service_url)
+        self.facts["node_lacks"] = self.node.lack_names
+        if node_needs.HOME in self.node.lacks:
+            # Without one ROOT 6.40 crashes at its start.
+            self.base_env["HOME"] = os.path.join(self.work, "home")
+            os.makedirs(self.base_env["HOME"], exist_ok=True)
 
     def locate_payload(self, spec: Optional[ExecutionSpec] = None) -> str:
         """Return the folder with the test's files for an execution, by default those of the job."""

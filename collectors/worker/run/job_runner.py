@@ -76,12 +76,23 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str 
         common_start = None
         if job.load is not None:
             common_start = CommonStart(job.load, job_folder, uploader.endpoint, signals)
+        service_url = uploader.endpoint.url if uploader.endpoint else ""
         context = JobContext(
-            job, job_folder, output, kit, attempt, signals, common_start, work=work
+            job,
+            job_folder,
+            output,
+            kit,
+            attempt,
+            signals,
+            common_start,
+            work=work,
+            service_url=service_url,
         )
         stack.enter_context(context.distance)
         report = AttemptReport(context)
         report.write()
+        for name in context.node.lacks:
+            print_line(context.node.describe(name))
         labels = [
             execution_record.execution_label({**spec.identity, "kind": spec.kind})
             for spec in job.executions
@@ -313,6 +324,7 @@ class AttemptReport:
             "job_id": job.job_id,
             "attempt": self._context.attempt,
             "host": self._context.facts["host"],
+            "node": self._context.node.to_document(),
             "started_us": self._started_us,
             "ended_us": self._ended_us,
             "planned": planned,

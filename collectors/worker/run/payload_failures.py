@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Iterable, Iterator, List, Mapping, NamedTuple, Optional, Pattern
 
 from ...job_spec import ExecutionLimits, SoftwareRequest
+from ...record import node_needs
 from ...record.outcome import CREDENTIAL, FORCED_KINDS, NOT_SUPPORTED, Failure
 from ...shared_files import local_path, read_file_end
 from ...storage_access import READ, REMEDIES, find_limit
@@ -25,6 +26,7 @@ from ..probes.credential_checks import (
     format_time,
     read_proxy,
 )
+from ..probes.node_check import NodeCheck
 from . import execution_record, payload_process
 
 #: A disk with less free bytes is full: some are reserved, and files take whole blocks.
@@ -129,6 +131,15 @@ def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
     return replace(failure, kind="disk-full", message=message, transient=True)
 
 
+def attribute_to_headers(failure: Failure, log: str, node: NodeCheck) -> Failure:
+    """Name the headers that a node lacks as the cause of a payload's failure, if one was not found."""
+    is_headers = node_needs.HEADERS in node.lacks and _MISSING_HEADER.search(log)
+    if failure.failure_class != "payload" or not is_headers:
+        return failure
+    message = f"{node.describe(node_needs.HEADERS)} ({failure.message})"
+    return Failure("software-setup", node_needs.HEADERS, failure.phase, message)
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -170,6 +181,7 @@ _FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[",
 _FOREIGN_LIBRARY = re.compile(r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling)[^/]*$")
 #: Message of a compiler with its file and line: gcc, clang and cling.
 _COMPILER_ERROR = re.compile(r"^\S[^\n:]*:\d+(?::\d+)?: (?:fatal )?error: .*", re.MULTILINE)
+_MISSING_HEADER = re.compile(r"error: '?[\w./+-]+'?(?: file not found|: No such file)")
 _MISSING_DICTIONARY = re.compile(r"no dictionary for class (\S+) is available")
 
 

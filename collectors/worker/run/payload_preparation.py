@@ -23,10 +23,12 @@ from typing import (
 from urllib.parse import urlsplit
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, PRIME, ExecutionSpec, InputFile
+from ...record import node_needs
 from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..load_start import LoadStart
 from ..probes import credential_checks, node_state, storage_door
+from ..probes.node_check import NodeCheck
 from . import input_files, node_commands, server_cache
 from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
@@ -62,6 +64,7 @@ class PreparedPayload(NamedTuple):
         client_log: log of its XRootD client; None if it has none, or one of its own.
         has_signatures: whether its job file and environment contain signed addresses.
         cache_counter: counts its reads at the cache behind its door; None if nothing is counted.
+        node: what the node has and lacks with its ROOT.
     """
 
     command: List[str]
@@ -70,8 +73,9 @@ class PreparedPayload(NamedTuple):
     load_start: Optional[LoadStart]
     recorder: Optional[RecorderPlugin]
     client_log: Optional[ClientLog]
-    has_signatures: bool = False
-    cache_counter: "Optional[CacheCounter]" = None
+    has_signatures: bool
+    cache_counter: "Optional[CacheCounter]"
+    node: NodeCheck
 
 
 class PayloadPreparation:
@@ -119,7 +123,10 @@ class PayloadPreparation:
         context = self._context
         shutil.rmtree(self._folder, ignore_errors=True)  # left by an interrupted attempt
         os.makedirs(self._folder)
+        self._require_node()
         setup = self._setup_root()
+        node = context.node.look_with(None if setup.wrapper else setup.env)
+        self._record.values["node_lacks"] = node.lack_names
         self._build_libraries(setup)
         self._build_loop(setup)
         self._record.phase = "setup"
@@ -162,7 +169,27 @@ class PayloadPreparation:
             client_log,
             addresses.are_signed,
             cache_counter,
+            node,
         )
+
+    def _require_node(self) -> None:
+        """Fail if the node lacks what this execution needs, before anything is tried.
+
+        Raises:
+            ExecutionError: class ``software-setup``, kind: the need.
+        """
+        node, spec, payload = self._context.node, self._spec, self._payload
+        needs = [node_needs.DISK]
+        if spec.software.provider not in providers.WITHOUT_ROOT:
+            needs.append(node_needs.MEMORY)
+        if payload.kind == "executable" or payload.build or payload.before:
+            needs.append(node_needs.EXEC)
+        is_remote = any(local_path(file.url) is None for file in spec.files)
+        if is_remote and node_needs.DOOR in node.lacks:
+            needs.append(node_needs.NETWORK)
+        node.require(*needs)
+        if spec.variant.get("access") == "staged":
+            node.require_space(self._folder, sum(file.size for file in spec.files))
 
     def _compose_command(
         self,

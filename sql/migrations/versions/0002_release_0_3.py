@@ -25,7 +25,7 @@ _COLUMNS = {
         origin_rtt_s:real server_cache_stored_bytes:int server_cache_asked_bytes:int
         server_cache_fetched_bytes:int
     """,
-    "node": "architecture:text energy_missing:text",
+    "node": "architecture:text energy_missing:text node_lacks:text",
     "release_check": "server:text",
     "software": "loop_compiler:text",
     "storage": "origin_version:text distance_method:text cache_block_kib:int",

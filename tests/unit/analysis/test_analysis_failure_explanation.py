@@ -25,6 +25,7 @@ from treehammer.analysis.status.failure_attribution import (
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.evidence import FailureExplanation
@@ -408,6 +409,34 @@ def test_only_worker_kernel_and_batch_system_state_a_cause(
 ) -> None:
     label, _, kind = failure.partition("/")
     assert find_failure_cause(FailureSign(label, kind, message)).name == cause
+
+
+@pytest.mark.parametrize("name", node_needs.NODE_NEEDS)
+def test_what_a_node_lacks_brings_its_remedy(name: str) -> None:
+    sentence = node_needs.describe_lack(name, "found (a) b", "SITE_A")
+    remedy = node_needs.NODE_NEEDS[name].remedy.format(site="SITE_A")
+    for kind, message in (
+        (name, f"{sentence} (this ROOT cannot compile kit.hpp: x)"),
+        ("", f"0 of 2 measurements arrived at n1: the worker ended with exit code 78: {sentence}"),
+    ):
+        cause = find_failure_cause(FailureSign("software-setup", kind, message))
+        assert (cause.name, cause.action.lower()) == (f"node: {name}", f"{remedy}.".lower())
+
+
+@pytest.mark.parametrize(("failure", "state"), [("software-setup", "critical"), ("payload", "ok")])
+def test_site_whose_nodes_lack_something_turns_critical(
+    store: Store, failure: str, state: str
+) -> None:
+    lack = node_needs.describe_lack(node_needs.HEADERS, "<new> is not found", "A")
+    values = {"failure_kind": node_needs.HEADERS, "failure_message": lack}
+    for test in ("read", "load"):
+        store.add(run_everywhere(16, test_name=test))
+        store.add(run(True, 12 + n / 4, failure, test_name=test, **values) for n in range(16))
+    update_states(store, STORY_US + 17 * HOUR_US, load_shipped_rules())
+    (row,) = [row for row in list_current_states(store, site="A") if row.subject_kind == "site"]
+    assert row.state == state
+    if state == "critical":
+        assert explain(store).action.startswith("Cause: node: headers. Install gcc-c++")
 
 
 def test_a_hold_brings_its_remedy() -> None:

@@ -27,6 +27,7 @@ from machine_requirements import find_python, skip_or_fail
 from treehammer.collectors import cli, worker_zipapp
 from treehammer.collectors.job_spec import NODE_EXIT_CODE
 from treehammer.collectors.kit.treehammer_load.operation import LoadFile
+from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.collectors.record.outcome import ExecutionError
@@ -131,10 +132,7 @@ def test_node_without_a_new_python_says_so(packed: Path, tmp_path: Path, program
     (tmp_path / "sed").symlink_to(shutil.which("sed") or "")
     ran = run_on_node(tmp_path, program, packed, TREEHAMMER_PYTHONS="/opt/it's")
     assert ran.returncode == NODE_EXIT_CODE
-    assert ran.stderr == (
-        f"SITE_A: there is no Python 3.9 or later for the worker ({found}): install one on the nodes, "
-        "or name one by python or python_views in [sites.SITE_A] of sites.toml.\n"
-    )
+    assert ran.stderr == f"{node_needs.describe_lack(node_needs.PYTHON, found, 'SITE_A')}\n"
 
 
 def test_bytecode_names_no_folder_of_this_machine(compiled: Path) -> None:

@@ -19,7 +19,12 @@ from job_factory import make_job
 from local_servers import serve_tcp
 
 from treehammer.collectors import shared_files
-from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, InputFile
+from treehammer.collectors.job_spec import (
+    NODE_EXIT_CODE,
+    RETRY_EXIT_CODE,
+    ExecutionLimits,
+    InputFile,
+)
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.s3_signing import mask_signatures
 from treehammer.collectors.software.providers import parse_software_request
@@ -425,7 +430,8 @@ def test_table_is_aligned_and_omits_unknown_values() -> None:
         (errno.ENOSPC, RETRY_EXIT_CODE),
         (errno.EAGAIN, RETRY_EXIT_CODE),
         (errno.ENOMEM, RETRY_EXIT_CODE),
-        (errno.EACCES, __main__.INVALID_INPUT),
+        (errno.EROFS, NODE_EXIT_CODE),
+        (errno.EISDIR, __main__.INVALID_INPUT),
     ],
 )
 def test_exit_code_requests_a_retry_for_errors_of_the_node(
@@ -434,7 +440,7 @@ def test_exit_code_requests_a_retry_for_errors_of_the_node(
     def run(*_: object) -> bool:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(__main__, "load_job", lambda _: None)
+    monkeypatch.setattr(__main__, "load_job", lambda _: make_job())
     monkeypatch.setattr(__main__, "run_job", run)
     assert __main__.main(["run", str(tmp_path / "job.json")]) == code
 
