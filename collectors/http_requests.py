@@ -30,11 +30,15 @@ TOKEN_POOLS_VARIABLE = "TREEHAMMER_TOKEN_POOLS"  # noqa: S105  # a name
 REDIRECTS, MAX_REDIRECTS = (301, 302, 303, 307, 308), 8
 #: Time of a transfer: seconds until it begins, and bytes per second that it must keep up.
 TRANSFER_START_S, MIN_BYTES_PER_S = 60.0, 64 * 1024
+#: Bytes per second at which a server reads what it received, before it answers.
+_CHECK_BYTES_PER_S = 50e6
 #: Bytes that are sent at a time: a record of TLS, for which one wait counts.
 _SEND_BYTES = 1 << 14
-#: Seconds to wait for a server's consent to a body, and the start of the consent.
-_CONSENT_WAIT_S, _CONSENT = 2.0, rb"HTTP/1\.\d 100"
-_MAX_LINE_BYTES = 65_536
+#: Seconds to wait for a server's consent to a body.
+_CONSENT_WAIT_S = 2.0
+#: Start and end of an answer that another one follows, such as a consent, and the most of them.
+_INTERIM, _CONSENT, _HEAD_END = rb"HTTP/1\.\d 1\d\d", b"100", re.compile(rb"\n\r?\n")
+_MAX_INTERIM, _MAX_LINE_BYTES = 20, 65_536
 #: Methods that a 303 does not turn into another one.
 _READING_METHODS = ("GET", "HEAD", "OPTIONS", "PROPFIND")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -61,14 +65,16 @@ class Deadline:
     Args:
         limit_s: seconds until the answer begins, for an upload until all is sent and answered.
         rest_s: seconds from the answer's first byte to its last; by default the rest of ``limit_s``.
-        bytes_per_s: bytes per second of a transfer; each byte in time prolongs the deadline.
+        bytes_per_s: bytes per second of a transfer; each byte in time prolongs the deadline, and
+            no silence lasts longer than ``limit_s`` and the time to check what was transferred.
     """
 
     def __init__(
         self, limit_s: float, rest_s: Optional[float] = None, bytes_per_s: float = 0.0
     ) -> None:
         self._rest_s = rest_s
-        self._bytes_per_s = bytes_per_s
+        self._limit_s, self._bytes_per_s = limit_s, bytes_per_s
+        self._transferred = 0
         self._start = time.monotonic()
         self._end = self._start + limit_s
         self._answer_end = math.inf
@@ -120,7 +126,9 @@ class Deadline:
 
     def _prolong(self, count: int) -> None:
         if self._bytes_per_s:
-            self._end += count / self._bytes_per_s
+            self._transferred += count
+            silence_s = self._limit_s + self._transferred / _CHECK_BYTES_PER_S
+            self._end = min(self._end + count / self._bytes_per_s, time.monotonic() + silence_s)
 
     def _make_error(self) -> TimeoutError:
         elapsed = f"{time.monotonic() - self._start:.0f} s"
@@ -286,7 +294,10 @@ def _open_body(body: Optional[ByteBody]) -> Iterator[Union[bytes, BinaryIO, None
 
 
 def _is_redirect(status: int, headers: Any, method: str) -> bool:
-    return status in REDIRECTS and bool(headers.get("Location")) and method != "POST"
+    # An object store that names the bucket's region wants another signature.
+    is_other_region = bool(headers.get("x-amz-bucket-region"))
+    is_followed = status in REDIRECTS and method != "POST" and not is_other_region
+    return is_followed and bool(headers.get("Location"))
 
 
 def follow_redirect(url: str, location: str, visited: List[str]) -> str:
@@ -378,6 +389,13 @@ class TimedConnection(http.client.HTTPConnection):
         """Set the deadline of this and all further requests."""
         self.deadline = deadline
 
+    def close(self) -> None:
+        """Close the connection, also one whose answer was never read."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        super().close()
+
     def _make_response(self, sock: Any, *arguments: Any, **options: Any) -> _TimedResponse:
         reader, self._reader = self._reader or open_reader(sock, self.deadline), None
         return _TimedResponse(reader, sock, *arguments, **options)
@@ -410,19 +428,12 @@ class TimedConnection(http.client.HTTPConnection):
 
     def _is_answered(self) -> bool:
         """Wait for the server's consent to a body; return whether it sent its answer instead."""
-        self._reader = reader = open_reader(self.sock, self.deadline)
-        reader.raw.wait_s = _CONSENT_WAIT_S
+        self._reader = open_reader(self.sock, self.deadline)
         try:
-            start = reader.peek(len(_CONSENT))
-        except socket.timeout:
-            return False
-        finally:
-            reader.raw.wait_s = math.inf
-        if not re.match(_CONSENT, start):
-            return True
-        while reader.readline(_MAX_LINE_BYTES).strip():
-            pass
-        return False
+            answered: bool = self._reader.raw.await_consent()
+        except TimeoutError:
+            answered = False
+        return answered
 
 
 class TimedTlsConnection(TimedConnection, http.client.HTTPSConnection):
@@ -437,14 +448,24 @@ class _TimedResponse(http.client.HTTPResponse):
         self.fp.close()
         self.fp = reader
 
+    def _read_status(self) -> Tuple[str, int, str]:
+        """Read the status of the final answer; ``http.client`` skips no interim one but 100."""
+        for _ in range(_MAX_INTERIM):
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+            if not 100 <= status < 200:
+                return version, status, reason
+            while self.fp.readline(_MAX_LINE_BYTES).strip():
+                pass
+        raise HttpAnswerError(f"it sends {_MAX_INTERIM} interim answers and no other")
+
 
 class _TimedReader(io.RawIOBase):
-    """Bytes of a socket; no read outlasts the deadline, nor ``wait_s``."""
+    """Bytes of a socket; no read outlasts the deadline."""
 
     def __init__(self, sock: Any, deadline: Deadline) -> None:
         super().__init__()
-        self.wait_s = math.inf
         self._sock, self._deadline = sock, deadline
+        self._received = b""
         # The socket stays open until this is closed.
         self._holder = sock.makefile("rb", buffering=0)
 
@@ -452,10 +473,41 @@ class _TimedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> Optional[int]:
-        with self._deadline.bound(self._sock, self.wait_s):
+        if self._received:
+            start = self._received[: len(buffer)]
+            buffer[: len(start)] = start
+            self._received = self._received[len(start) :]
+            return len(start)
+        with self._deadline.bound(self._sock):
             count: int = self._sock.recv_into(buffer)
         self._deadline.count_received(count)
         return count
+
+    def await_consent(self) -> bool:
+        """Wait for the server's consent to a body; return whether it sent its answer instead.
+
+        What it received is read again later.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        end = time.monotonic() + _CONSENT_WAIT_S
+        while True:
+            head = _HEAD_END.search(self._received)
+            if head:
+                if not re.match(_INTERIM, self._received):
+                    return True
+                is_consent = self._received.split(None, 2)[1] == _CONSENT
+                self._received = self._received[head.end() :]
+                if is_consent:
+                    return False
+                continue
+            with self._deadline.bound(self._sock, max(0.001, end - time.monotonic())):
+                received = self._sock.recv(_MAX_LINE_BYTES)
+            self._deadline.count_received(len(received))
+            self._received += received
+            if not received:
+                return True
 
     def close(self) -> None:
         self._holder.close()

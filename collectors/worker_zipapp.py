@@ -23,9 +23,11 @@ _PACKED_MODULES = (
     "job_spec",
     "json_documents",
     "pelican_director",
+    "s3_errors",
     "s3_signing",
     "shared_files",
     "storage_access",
+    "xml_documents",
 )
 _KIT_FOLDER = "kit"
 _PACKED_FOLDERS = ("record", "software", "worker", _KIT_FOLDER)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
+from xml.etree.ElementTree import Element
 
 from treehammer.collectors.http_requests import (
     BearerToken,
@@ -24,7 +25,9 @@ from treehammer.collectors.http_requests import (
     read_length,
     send_request,
 )
+from treehammer.collectors.s3_errors import MAX_ERROR_BYTES, find_code, read_fields
 from treehammer.collectors.storage_access import find_scheme, make_tls_context
+from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
@@ -57,12 +60,17 @@ RANGE_HINT = (
     "Let the server and any proxy before it honor Range (RFC 9110, 14.2), as ROOT needs it."
 )
 
-_RESPONSE = re.compile(r"<(?:\w+:)?response\b.*?</(?:\w+:)?response>", re.DOTALL)
-_HREF = re.compile(r"<(?:\w+:)?href>([^<]*)</")
-_COLLECTION = re.compile(r"<(?:\w+:)?collection\b")
-#: Bytes of an error's body that are read, and the code in an object store's.
-_MAX_ERROR_BYTES = 2_000
-_ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
+#: Remedy for a server that has too many requests, or no time for them (429, 503).
+OVERLOAD_HINT = (
+    "The server is overloaded or in maintenance: try again later, with fewer requests at once."
+)
+
+#: Elements of a listing by WebDAV.
+_MULTISTATUS, _RESPONSE, _HREF, _STATUS, _COLLECTION = (
+    f"{{DAV:}}{name}" for name in ("multistatus", "response", "href", "status", "collection")
+)
+#: Scheme and host of an address.  Names may hold colons and slashes, which a parser of URLs misreads.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
 
 def probe_server(
@@ -86,15 +94,32 @@ def probe_session(session: HttpSession, target: ProbeTarget) -> ProbeResult:
             return session.probe_target(target)
         except HTTPError as error:
             with error:
-                return _describe_http_error(error, target, session.server_name(error.headers))
+                return _describe_failed_probe(session, error, target)
     except RangeAnswerError as error:
         return ProbeResult(str(error).removeprefix("it "), RANGE_HINT)
     except HttpAnswerError as error:
-        return ProbeResult(str(error).removeprefix("it "), "Look into the server's configuration.")
+        return ProbeResult(
+            str(error).removeprefix("it "),
+            "Look into the server's configuration, or name a file to read with --dataset.",
+        )
     except URLError as error:
         return _describe_connection_error(error.reason)
     except (OSError, HTTPException, ValueError) as error:
         return _describe_connection_error(error)
+
+
+def _describe_failed_probe(
+    session: HttpSession, error: HTTPError, target: ProbeTarget
+) -> ProbeResult:
+    server = session.server_name(error.headers)
+    if error.code in (405, 501) and not target.path:
+        details = "answers, and lists no folders: name a file to read with --dataset"
+        return ProbeResult(details=details, server=server, tried=False)
+    observed = session.describe_error(error)
+    remedy = observed.remedy or (
+        target.missing_file_hint if observed.failure == MISSING else "Look into the server's log."
+    )
+    return ProbeResult(observed.message, remedy, server=server)
 
 
 def stat_file(url: str, open_session: SessionFactory | None = None) -> FileObservation:
@@ -191,11 +216,12 @@ def _observe_file(
     open_session: SessionFactory | None,
 ) -> FileObservation:
     try:
-        return action((open_session or HttpSession)(url))
-    except HTTPError as error:
-        with error:
-            failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
-            return FileObservation(failure=failure, message=_describe_status(error))
+        session = (open_session or HttpSession)(url)
+        try:
+            return action(session)
+        except HTTPError as error:
+            with error:
+                return session.describe_error(error)
     except HttpAnswerError as error:
         return FileObservation(failure=FAILED, message=str(error))
     except URLError as error:
@@ -268,14 +294,34 @@ class HttpSession:
         with self.request(
             "PROPFIND", self.url_of(path).rstrip("/") + "/", {"Depth": "1"}
         ) as answer:
-            text = answer.read(MAX_LISTING_BYTES).decode("utf-8", "replace")
-        entries = []
-        for response in _RESPONSE.findall(text):
-            href = _HREF.search(response)
-            if href:
-                name = unquote(urlsplit(href[1].strip()).path).rstrip("/").rpartition("/")[2]
-                entries.append((name, bool(_COLLECTION.search(response))))
-        return entries[1:]  # the first is the folder itself
+            root = self.read_listing(answer)
+            folder = _split_path(urlsplit(answer.url).path)
+        if root.tag != _MULTISTATUS:
+            raise HttpAnswerError(f"its listing is <{local_name(root)}> instead of WebDAV's")
+        resources = {}
+        for response in root.iter(_RESPONSE):
+            href = (response.findtext(_HREF) or "").strip()
+            if href and not _is_error(response.findtext(_STATUS) or ""):
+                is_folder = href.endswith("/") or any(True for _ in response.iter(_COLLECTION))
+                resources[_split_path(href, folder)] = is_folder
+        return _list_children(resources, folder)
+
+    @staticmethod
+    def read_listing(answer: Any) -> Element:
+        """Read an XML listing, of a large one the start.
+
+        Raises:
+            HttpAnswerError: it is no XML.
+        """
+        content = answer.read(MAX_LISTING_BYTES)
+        is_cut = len(content) == MAX_LISTING_BYTES
+        try:
+            root = parse_xml(content, is_cut=is_cut)
+        except XmlError as error:
+            raise HttpAnswerError(f"its listing {error}") from error
+        if is_cut and len(root):
+            root.remove(root[-1])
+        return root
 
     def url_of(self, path: str) -> str:
         """Build the URL of a path below the prefix."""
@@ -314,10 +360,53 @@ class HttpSession:
                 raise HttpAnswerError(f"it answers {method} with status 207: not all was done")
             answer.read(MAX_LISTING_BYTES)
 
+    def describe_error(self, error: HTTPError) -> FileObservation:
+        """Describe an answer with an error status."""
+        failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
+        hints = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 429: OVERLOAD_HINT, 503: OVERLOAD_HINT}
+        remedy = hints.get(error.code, "")
+        return FileObservation(failure=failure, message=_describe_status(error), remedy=remedy)
+
     @staticmethod
     def server_name(headers: Any) -> str:
         """Extract name and version of the server, such as ``XRootD v5.5.3``."""
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
+
+
+def _split_path(address: str, folder: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Split the path of an address, which may be relative to a folder, into decoded names."""
+    origin = _ORIGIN.match(address)
+    path = unquote(address[origin.end() if origin else 0 :].partition("?")[0])
+    names = tuple(name for name in path.split("/") if name not in ("", "."))
+    return names if origin or path.startswith("/") else (*folder, *names)
+
+
+def _is_error(status: str) -> bool:
+    """Return whether the status of a resource, such as ``HTTP/1.1 404 Not Found``, is an error."""
+    return status.partition(" ")[2].strip()[:1] in ("4", "5")
+
+
+def _list_children(
+    resources: Mapping[tuple[str, ...], bool], folder: tuple[str, ...]
+) -> list[tuple[str, bool]]:
+    """List names in a folder; servers list the folder itself first, last or not at all.
+
+    Args:
+        resources: path of each resource of the listing -> whether it is a folder.
+        folder: path of the folder in the request.
+    """
+    parents = {path[:-1] for path in resources if path}
+    if folder not in resources and folder not in parents:
+        # Behind a proxy, a server may know the folder by another path.
+        paths = parents & resources.keys() or parents
+        if len(resources) == 1:
+            paths = {path for path in resources if path[-1:] == folder[-1:] and resources[path]}
+        folder = min(paths or parents, key=len, default=folder)
+    return [
+        (path[-1], is_folder)
+        for path, is_folder in resources.items()
+        if path and path[:-1] == folder and path[-1] != ".."
+    ]
 
 
 #: Opens a session with the server of a URL.
@@ -332,26 +421,11 @@ def _read_token() -> str:
 
 def _describe_status(error: HTTPError) -> str:
     """Describe the status of an answer, with the server's text or the code of an object store."""
-    body = error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace").strip()
-    first_line = body.partition("\n")[0]
-    code = _ERROR_CODE.search(body)
-    text = code[1] if code else "" if "<" in first_line else unescape(first_line[:200])
+    body = error.read(MAX_ERROR_BYTES)
+    line = body.decode("utf-8", "replace").strip().partition("\n")[0]
+    is_text = "<" not in line
+    text = unescape(line[:200]) if is_text else find_code(error.headers, read_fields(body))
     return f"{error.code} {error.reason}" + (f": {text}" if text else "")
-
-
-def _describe_http_error(error: HTTPError, target: ProbeTarget, server: str) -> ProbeResult:
-    message = _describe_status(error)
-    if error.code in (401, 403):
-        return ProbeResult(message, PERMISSION_HINT, server=server)
-    if error.code == 404:
-        return ProbeResult(message, target.missing_file_hint, server=server)
-    if error.code in (405, 501) and not target.path:
-        return ProbeResult(
-            details="answers, and lists no folders: name a file to read with --dataset",
-            server=server,
-            tried=False,
-        )
-    return ProbeResult(message, "Look into the server's log.", server=server)
 
 
 def _describe_connection_error(reason: object) -> ProbeResult:

@@ -41,6 +41,7 @@ class FileObservation:
         sha256: 64 hex digits; '' unless every byte was read or the door reports it.
         failure: '' or one of the constants above.
         message: Message of the door.
+        remedy: Remedy for the failure; '' for the usual one of what was tried.
     """
 
     size: int | None = None
@@ -48,6 +49,12 @@ class FileObservation:
     sha256: str = ""
     failure: str = ""
     message: str = ""
+    remedy: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """The message, with the remedy if there is one."""
+        return f"{self.message}. {self.remedy}" if self.remedy else self.message
 
     @classmethod
     def from_digest(cls, digest: FileDigest) -> FileObservation:

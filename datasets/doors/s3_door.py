@@ -6,38 +6,40 @@ The keys are those of the environment (:mod:`treehammer.collectors.s3_signing`).
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 
-from treehammer.collectors.http_requests import NO_TOKEN, BearerToken
+from treehammer.collectors.http_requests import (
+    NO_TOKEN,
+    BearerToken,
+    ByteBody,
+    Deadline,
+    HttpAnswerError,
+)
+from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, read_error
 from treehammer.collectors.s3_signing import (
     S3CredentialError,
     load_keys,
     mask_signatures,
     sign_address,
 )
+from treehammer.collectors.xml_documents import local_name
 from treehammer.datasets.doors import http_door
-from treehammer.datasets.doors.http_door import MAX_LISTING_BYTES, HttpSession
+from treehammer.datasets.doors.http_door import HttpSession
 from treehammer.datasets.doors.observations import (
+    FAILED,
     MAX_FOLDER_ENTRIES,
+    MISSING,
     REFUSED,
     FileObservation,
     ProbeResult,
     ProbeTarget,
 )
 from treehammer.text_formatting import ByteCallback
-
-_KEYS_HINT = (
-    "Name a file with a section [HOST] or [default], aws_access_key_id and aws_secret_access_key "
-    "in AWS_SHARED_CREDENTIALS_FILE."
-)
-_LISTED_NAME = re.compile(
-    r"<CommonPrefixes>\s*<Prefix>([^<]*)/</Prefix>|<Contents>\s*<Key>([^<]*[^/<])</Key>"
-)
 
 
 class S3Session(HttpSession):
@@ -59,6 +61,26 @@ class S3Session(HttpSession):
         """Sign the address of a request."""
         return sign_address(method, url, self.keys)
 
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        deadline: Deadline | None = None,
+        body: ByteBody | None = None,
+    ) -> Any:
+        """Send a request; an error in the answer to HEAD, which has no body, is requested by GET."""
+        try:
+            return super().request(method, url, headers, deadline, body)
+        except HTTPError as error:
+            if method != "HEAD":
+                raise
+            error.close()
+        with super().request("GET", url, {"Range": "bytes=0-0"}) as answer:
+            raise HttpAnswerError(
+                f"it answers GET with status {answer.status}, and HEAD with an error"
+            )
+
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
         """List the start of a folder: each name, and whether objects lie below it."""
         parts = urlsplit(self.prefix)
@@ -72,11 +94,31 @@ class S3Session(HttpSession):
         }
         words = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
         with self.request("GET", f"{parts.scheme}://{parts.netloc}/{bucket}?{words}", {}) as answer:
-            text = answer.read(MAX_LISTING_BYTES).decode("utf-8", "replace")
-        return [
-            (unescape(folder_name or key).rpartition("/")[2], bool(folder_name))
-            for folder_name, key in _LISTED_NAME.findall(text)
+            root = self.read_listing(answer)
+        if local_name(root) != "ListBucketResult":
+            raise HttpAnswerError(f"its listing is <{local_name(root)}> instead of a bucket's")
+        entries = [
+            (local_name(field), field.text or "")
+            for entry in root
+            if local_name(entry) in ("Contents", "CommonPrefixes")
+            for field in entry
         ]
+        # An object whose name ends with a slash stands for the folder itself.
+        return [
+            (name.rstrip("/").rpartition("/")[2], kind == "Prefix")
+            for kind, name in entries
+            if kind == "Prefix" or (kind == "Key" and not name.endswith("/"))
+        ]
+
+    def describe_error(self, error: HTTPError) -> FileObservation:
+        """Describe an error by its code."""
+        body = error.read(MAX_ERROR_BYTES)
+        error_code = read_error(error.code, error.headers, body, has_keys=self.keys is not None)
+        cause = error_code.cause
+        failure = REFUSED if cause.is_credential else MISSING if cause.kind == MISSING else FAILED
+        text = f"{error.code} {error.reason}"
+        message = f"{text}: {error_code.code}" if error_code.code else text
+        return FileObservation(failure=failure, message=message, remedy=cause.remedy)
 
 
 def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
@@ -84,7 +126,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     try:
         session = S3Session(prefix)
     except S3CredentialError as error:
-        return ProbeResult(str(error), _KEYS_HINT)
+        return ProbeResult(str(error), KEYS_HINT)
     except OSError as error:
         return ProbeResult(
             f"the authorities cannot be used: {error.strerror}", "Correct X509_CERT_DIR."

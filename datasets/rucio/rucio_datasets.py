@@ -358,7 +358,9 @@ def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> b
         if not observation.failure:
             break
         if observation.failure not in (NO_RESPONSE, FAILED) or pause is None:
-            raise CatalogueError(f"{url}: {observation.message}{_discard_file(url)}")
+            raise CatalogueError(
+                f"{url}: {observation.message}{_discard_file(url)}", hint=observation.remedy
+            )
         time.sleep(pause)
     if not _has_expected_content(file, url):
         problem = _discard_file(url)

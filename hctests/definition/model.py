@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -102,6 +102,10 @@ class Variant:
     def commit(self) -> str:
         """The test's commit where commits are an axis; '' elsewhere."""
         return str(dict(self.values).get(COMMIT_AXIS, ""))
+
+    def with_access(self, access: str) -> Variant:
+        """Copy the variant with another value of the axis ``access``."""
+        return replace(self, values=tuple((dict(self.values) | {"access": access}).items()))
 
     def label(self, axes: tuple[str, ...]) -> str:
         """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""

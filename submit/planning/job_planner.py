@@ -243,11 +243,14 @@ class JobPlanner:
         )
         if self.manifest is None or without_values:
             return
-        readers = {_reader_key(variant) for group in groups for variant in group.variants}
+        accesses: dict[tuple[str, str, str], set[Scalar]] = {}
+        for variant in (variant for group in groups for variant in group.variants):
+            accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
         variants = [
-            variant
+            # A release may be able to read only staged copies of what is behind a door.
+            variant.with_access("direct" if "direct" in accesses[key] else "staged")
             for variant in _checksum_variants(definition)
-            if _reader_key(variant) in readers
+            if (key := _reader_key(variant)) in accesses
             and self.software_for(access.site, str(variant["root"])).provider
             not in providers.WITHOUT_ROOT
         ]

@@ -13,10 +13,10 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from xml.parsers import expat
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.errors import (
     ConfigError,
     NothingToDoError,
@@ -42,14 +42,13 @@ from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from icalendar import Event
 
 MAX_DOCUMENT_BYTES = 50_000_000
 #: Entries of unknown sites that are listed.
 MAX_REFUSED_LINES = 10
-#: Elements of an XML document: 50,000 downtimes of GOCDB.
-_MAX_ELEMENTS = 1_000_000
-_MAX_DEPTH = 50
 _TIMEOUT_S = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Characters of a text, each of which may take several bytes.
@@ -270,19 +269,17 @@ def _number_entries(entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, A
 
 
 def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
-    builder = _XmlTree(source)
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartDoctypeDeclHandler = builder.refuse_doctype
-    parser.StartElementHandler = builder.start_element
-    parser.EndElementHandler = builder.end_element
-    parser.CharacterDataHandler = builder.add_text
     try:
-        parser.Parse(content, True)
-    except (expat.ExpatError, LookupError, ValueError) as error:
-        raise ConfigError("is not valid XML", where=source, hint=f"XML: {error}") from error
-    entries = list(_list_entries(builder.document, ()))
-    root = next(iter(builder.document))
+        element = parse_xml(content)
+    except XmlError as error:
+        raise ConfigError(
+            str(error),
+            where=source,
+            hint="Expected the document of a service, without <!DOCTYPE …>.",
+        ) from error
+    root = local_name(element)
+    document = {root: _read_element(element)}
+    entries = list(_list_entries(document, ()))
     has_downtimes = any(
         isinstance(values, dict) and values.keys() & _ENTRY_KEYS for _, values in entries
     )
@@ -295,55 +292,22 @@ def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
     return _number_entries(entries)
 
 
-class _XmlTree:
-    """Handler of XML events, which builds the same tree of dicts and lists as JSON has.
-
-    Document types are refused, and with them entities, which may expand without limit or name files.
-    """
-
-    def __init__(self, source: str) -> None:
-        self.document: dict[str, Any] = {}
-        self._source = source
-        self._open: list[tuple[dict[str, Any], list[str]]] = [(self.document, [])]
-        self._elements = 0
-
-    def refuse_doctype(self, name: str, *_declaration: object) -> None:
-        if name.lower() == "html":
-            raise ConfigError("is a web page, no document of downtimes", where=self._source)
-        raise ConfigError(
-            "has a document type, which downtimes do not need",
-            where=self._source,
-            hint="Remove <!DOCTYPE …> and its entities.",
-        )
-
-    def start_element(self, _name: str, attributes: dict[str, str]) -> None:
-        self._elements += 1
-        if self._elements > _MAX_ELEMENTS or len(self._open) > _MAX_DEPTH:
-            raise ConfigError(
-                f"has more than {_MAX_ELEMENTS:,} elements, or {_MAX_DEPTH} within each other",
-                where=self._source,
-            )
-        # Declarations of schemas are no values.
-        values = {k: text for k, text in attributes.items() if ":" not in k and k != "xmlns"}
-        self._open.append((values, []))
-
-    def add_text(self, text: str) -> None:
-        self._open[-1][1].append(text)
-
-    def end_element(self, name: str) -> None:
-        values, texts = self._open.pop()
-        text = "".join(texts).strip()
-        if values and text:
-            values["#text"] = text
-        parent = self._open[-1][0]
-        key = name.rpartition(":")[2]
-        value = values or text or None
-        if key not in parent:
-            parent[key] = value
-        elif isinstance(parent[key], list):
-            parent[key].append(value)
+def _read_element(element: Element) -> Any:
+    """Convert an element to the values that JSON has for it."""
+    # Declarations of schemas are no values.
+    values: dict[str, Any] = {key: text for key, text in element.items() if "}" not in key}
+    for child in element:
+        key, value = local_name(child), _read_element(child)
+        if key not in values:
+            values[key] = value
+        elif isinstance(values[key], list):
+            values[key].append(value)
         else:
-            parent[key] = [parent[key], value]
+            values[key] = [values[key], value]
+    text = "".join((element.text or "", *(child.tail or "" for child in element))).strip()
+    if values and text:
+        values["#text"] = text
+    return values or text or None
 
 
 def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -214,7 +214,7 @@ def check_by_stat(replica: ExpectedReplica) -> ReplicaCheck:
         return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
     observed = doors.stat_file(replica.url, is_local=replica.is_local)
     if observed.failure:
-        return ReplicaCheck(replica, observed.failure, observed.message)
+        return ReplicaCheck(replica, observed.failure, observed.explanation)
     if difference := _describe_difference(replica.file, observed):
         return ReplicaCheck(replica, CORRUPT_STATE, difference)
     if not (observed.adler32 or observed.sha256):
@@ -229,7 +229,7 @@ def _check_by_reading(replica: ExpectedReplica, advance: ByteCallback) -> Replic
         return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
     observed = doors.read_file(replica.url, replica.file.size, advance, is_local=replica.is_local)
     if observed.failure:
-        return ReplicaCheck(replica, observed.failure, observed.message)
+        return ReplicaCheck(replica, observed.failure, observed.explanation)
     first = _describe_difference(replica.file, observed)
     if not first:
         return ReplicaCheck(replica, GOOD_STATE, reads=1)

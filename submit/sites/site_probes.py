@@ -146,7 +146,9 @@ def _probe_writable_area(site: Site, door: Door, check: str) -> SiteProbeResult:
     url = f"{door.writable_url}/treehammer-probe-{uuid.uuid4().hex[:12]}"
     written = doors.probe_writing(url)
     if written.failure:
-        remedy = "Correct load.writable of the door, or let your credentials write there."
+        remedy = written.remedy or (
+            "Correct load.writable of the door, or let your credentials write there."
+        )
         finding = f"{door.writable_url}: {written.message or written.failure}"
         return SiteProbeResult(site.name, check, PROBE_FAILED, finding, remedy)
     finding = f"wrote and removed a file in {door.writable_url}"

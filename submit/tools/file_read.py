@@ -251,7 +251,7 @@ def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileD
 
 def _require_success(url: str, observation: FileObservation) -> FileObservation:
     if observation.failure:
-        raise DatasetError(observation.message, where=url)
+        raise DatasetError(observation.message, where=url, hint=observation.remedy)
     return observation
 
 

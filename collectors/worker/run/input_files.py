@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 from ...http_requests import MIN_BYTES_PER_S, NO_TOKEN, BearerToken, Deadline, send_request
 from ...job_spec import InputFile, SoftwareRequest
-from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
+from ...record.outcome import CREDENTIAL, NOT_SUPPORTED, ExecutionError, Failure
+from ...s3_errors import MAX_ERROR_BYTES, read_error
 from ...s3_signing import mask_signatures
 from ...shared_files import (
     DISK_FULL_ERRNOS,
@@ -44,7 +45,7 @@ from ...storage_access import (
 )
 from ..child_processes import StopSignals
 from ..probes.credential_checks import TOKEN_FILE_VARIABLE
-from .payload_addresses import locate_url, sign_url
+from .payload_addresses import is_s3, locate_url, sign_url
 
 #: ROOT's own handlers pass only ``root://`` to XRootD's client, and ``roots://`` to the classes of a
 #: discontinued server.  Handlers of a ``.rootrc`` precede them.
@@ -443,7 +444,9 @@ def _fetch_http_file(
     try:
         response = send_request("GET", address, deadline, token=token, context=context)
     except urllib.error.HTTPError as error:
-        error.close()
+        with error:
+            if is_s3(url):
+                raise ExecutionError(_explain_store(url, error, address != url)) from None
         raise OSError(str(error)) from None
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from error
@@ -456,6 +459,18 @@ def _fetch_http_file(
             if not chunk:
                 break
             writer.write(chunk)
+
+
+def _explain_store(url: str, error: urllib.error.HTTPError, has_keys: bool) -> Failure:
+    """Return the failure that an object store's error means."""
+    answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
+    cause = answer.cause
+    remedy = cause.remedy or "Place the dataset at this door."
+    message = (
+        f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
+    )
+    failure_class = CREDENTIAL if cause.is_credential else "stage-in"
+    return Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
 
 
 def _raise_stage_in_error(message: str) -> None:

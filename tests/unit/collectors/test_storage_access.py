@@ -66,7 +66,7 @@ from treehammer.collectors.worker.run import input_files
 from treehammer.collectors.worker.run.execution_record import read_payload_result
 from treehammer.collectors.worker.run.input_files import ClientLog, RecorderPlugin
 from treehammer.collectors.worker.run.node_commands import describe_failure
-from treehammer.collectors.worker.run.payload_failures import read_log
+from treehammer.collectors.worker.run.payload_failures import classify_refusal, read_log
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError
@@ -239,11 +239,25 @@ def test_transfer_may_take_longer_while_bytes_come(monkeypatch: pytest.MonkeyPat
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     deadline = Deadline(60.0, bytes_per_s=1000)
+    now[0] = 30.0
     deadline.count_received(5000)
     now[0] = 64.9
     assert deadline.seconds_left() == pytest.approx(0.1)
     now[0] = 65.0
     with pytest.raises(TimeoutError, match="not complete after 65 s: 5000 bytes"):
+        deadline.seconds_left()
+
+
+def test_silence_ends_fast_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes in time are no credit for hours without any, only for checking them at 50 MB/s."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    deadline = Deadline(60.0, bytes_per_s=64_000)
+    deadline.count_sent(500_000_000)
+    now[0] = 69.9
+    assert deadline.seconds_left() == pytest.approx(0.1)
+    now[0] = 70.0
+    with pytest.raises(TimeoutError, match="no answer within 70 s"):
         deadline.seconds_left()
 
 
@@ -328,6 +342,41 @@ def test_http_file_is_copied_and_verified(web: str, tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="its content changed") as caught:
         _stage(f"{web}/f.root", tmp_path / "b", _setup(), adler32="00000001")
     assert caught.value.failure.kind == "checksum"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "failure", "remedy"),
+    [
+        (403, "RequestTimeTooSkewed", ("stage-in", "clock", False), "Set the clock"),
+        (400, "ExpiredToken", ("credential", "expired", False), "Renew"),
+        (403, "InvalidAccessKeyId", ("credential", "refused", False), "aws_access_key_id"),
+        (503, "SlowDown", ("stage-in", "overload", True), "fewer requests"),
+        (301, "PermanentRedirect", ("stage-in", "region", False), "region"),
+        (404, "NoSuchKey", ("stage-in", "missing", False), "Place the dataset"),
+        (403, "", ("credential", "not-permitted", False), "bucket's owner"),
+    ],
+)
+def test_errors_of_object_stores_are_recorded_with_their_cause(
+    status: int, code: str, failure: tuple[str, str, bool], remedy: str, tmp_path: Path
+) -> None:
+    class Store(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f"<Error><Code>{code}</Code></Error>".encode() if code else b""
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    keys = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "b"}
+    setup = SoftwareSetup("none", sys.executable, keys)
+    with serve_http(Store) as port, pytest.raises(ExecutionError) as caught:
+        _stage(url := f"s3://127.0.0.1:{port}/b/f", tmp_path, setup)
+    recorded = caught.value.failure
+    assert (recorded.failure_class, recorded.kind, recorded.transient) == failure
+    assert f"{status} {code}".strip() in recorded.message
+    assert remedy in recorded.message
+    software = SoftwareRequest("none", "none", "", "")
+    assert classify_refusal(recorded, keys, [url], software) == recorded
 
 
 def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import sys
 import time
 import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from local_servers import (
@@ -25,7 +27,7 @@ from local_servers import (
 from treehammer.collectors import http_requests
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.datasets import doors
-from treehammer.datasets.doors import ProbeResult, ProbeTarget, http_door, xrootd_door
+from treehammer.datasets.doors import ProbeResult, ProbeTarget, http_door, s3_door, xrootd_door
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
@@ -40,12 +42,76 @@ LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
 <D:response><D:href>/store/</D:href><D:prop><D:collection/></D:prop></D:response>
 <D:response><D:href>/store/my%20file</D:href><D:prop/></D:response></D:multistatus>"""
 
+FOLDER = (
+    "<d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop></d:propstat>"
+)
+FILE = "<d:propstat><d:prop><d:resourcetype/></d:prop></d:propstat>"
+
+
+def list_as(*hrefs: str) -> bytes:
+    """Write a listing: addresses that end with a slash are folders, others are files."""
+    responses = "".join(
+        f"<d:response><d:href>{href}</d:href>{FOLDER if href.endswith('/') else FILE}</d:response>"
+        for href in hrefs
+    )
+    return f'<d:multistatus xmlns:d="DAV:">{responses}</d:multistatus>'.encode()
+
+
+APACHE = b"""<?xml version="1.0" encoding="utf-8"?>
+<D:multistatus xmlns:D="DAV:" xmlns:ns0="DAV:">
+<D:response xmlns:lp1="DAV:" xmlns:lp2="http://apache.org/dav/props/">
+<D:href>/store/</D:href><D:propstat><D:prop><lp1:resourcetype><D:collection/></lp1:resourcetype>
+</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>
+<D:response xmlns:lp1="DAV:"><D:href>/store/my%20file</D:href><D:propstat><D:prop>
+<lp1:resourcetype/><D:getcontenttype>application/x-root</D:getcontenttype></D:prop>
+<D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response></D:multistatus>"""
+LISTINGS = {
+    "apache": APACHE,
+    "default-namespace": list_as("/store/", "/store/my%20file")
+    .replace(b"<d:", b"<")
+    .replace(b"</d:", b"</")
+    .replace(b"xmlns:d", b"xmlns"),
+    "attributes": list_as("/store/my%20file").replace(
+        b"<d:response", b"<d:response a='>' b=\"/>\""
+    ),
+    "folder-last": list_as("/store/my%20file", "/store/"),
+    "folder-absent": list_as("/store/my%20file"),
+    "folder-without-slash": list_as("/store/", "/store/my%20file").replace(b"/store/<", b"/store<"),
+    "absolute": list_as("http://other.example:8443/store/", "https://x//store//my%20file"),
+    "relative": list_as("my%20file"),
+    "relative-to-itself": list_as("./", "./my%20file"),
+    "whole-path-encoded": list_as("%2fstore%2f", "%2Fstore%2Fmy%20file"),
+    "double-slash": list_as("//store//", "//store//my%20file"),
+    "unencoded": list_as("/store/", "/store/my file"),
+    "another-root": list_as("/pnfs/cern.ch/store/my%20file", "/pnfs/cern.ch/store/"),
+    "another-root-without-folder": list_as("/pnfs/cern.ch/store/my%20file"),
+    "white-space": list_as("\n  /store/my%20file\n "),
+    "query": list_as("/store/my%20file?authz=x"),
+    "errors": list_as("/store/", "/store/a").replace(
+        b"/store/a</d:href>", b"/store/a</d:href><d:status>HTTP/1.1 403 Forbidden</d:status>"
+    )[: -len("</d:multistatus>")]
+    + list_as("/store/my%20file").partition(b">")[2],
+    "utf-16": list_as("/store/my%20file").decode().encode("utf-16"),
+    "folder-without-files-first": list_as("/store/", "/store/empty/", "/store/my%20file"),
+}
+NAMES = [
+    "a&amp;b.root",
+    "c++.root",
+    "50%25.root",
+    "a%2520b.root",
+    "x:y.root",
+    "é.root",
+    "%C3%A9",
+    "a;b=c,d",
+]
+
 
 class Storage(BaseHTTPRequestHandler):
     """A storage with one file; the first folder of a path selects the misbehavior."""
 
     server_version, sys_version = "TestStore/1.2", ""
     asked: list[tuple[str, str | None]] = []
+    listing = LISTING.encode()
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
@@ -53,7 +119,7 @@ class Storage(BaseHTTPRequestHandler):
         whole = len(STORED_CONTENT) + (kind == "longer")
         if kind == "redirect":
             self.answer(302, b"", Location="/store/my%20file")
-        elif kind in ("401", "403", "404", "500"):
+        elif kind in ("401", "403", "404", "429", "500", "503"):
             self.answer(int(kind), b"no such &lt;thing&gt;")
         elif kind == "whole":
             self.answer(200, STORED_CONTENT)
@@ -73,10 +139,13 @@ class Storage(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_PROPFIND(self) -> None:
-        if self.path == "/plain/":
+        kind = self.path.split("/")[1]
+        if kind == "plain":
             self.answer(405, b"")
+        elif self.path == "/store/empty/":
+            self.answer(207, list_as("/store/empty/"))
         else:
-            self.answer(207, LISTING.encode())
+            self.answer(207, self.listing)
 
     def answer(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -122,6 +191,73 @@ def test_web_door_is_listed_and_read(storage: str) -> None:
     assert result.rtt_s > 0
 
 
+@pytest.mark.parametrize("listing", LISTINGS.values(), ids=LISTINGS)
+def test_listings_are_read_as_servers_write_them(
+    storage: str, listing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Storage, "listing", listing)
+    assert probe(f"{storage}/store").details.startswith("read 1024 bytes of my file at ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_decoded_once(storage: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Storage, "listing", list_as("/store/", f"/store/{name}"))
+    Storage.asked.clear()
+    decoded = unquote(name.replace("&amp;", "&"))
+    assert f"read 1024 bytes of {decoded} at " in probe(f"{storage}/store").details
+    assert {unquote(path) for path, _ in Storage.asked} == {f"/store/{decoded}"}
+
+
+@pytest.mark.parametrize(
+    ("hrefs", "names"),
+    [
+        ((), []),
+        (("/store/",), []),
+        (("/dav/store/",), []),
+        (("/store/sub/",), ["sub"]),
+        (("/dav/store/sub/",), ["sub"]),
+        (("/store/", "/store/sub/", "/store/sub/deep"), ["sub"]),
+        (("/store/", "/store/../passwd", "/store/.."), []),
+    ],
+)
+def test_folder_itself_is_no_entry(
+    storage: str, hrefs: tuple[str, ...], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Storage, "listing", list_as(*hrefs))
+    session = http_door.HttpSession(f"{storage}/store")
+    assert [name for name, _ in session.list_entries("")] == names
+
+
+def test_start_of_a_large_listing_is_enough(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hrefs = (f"/store/{number:05}" for number in range(10_000))
+    monkeypatch.setattr(Storage, "listing", list_as("/store/", *hrefs))
+    assert "read 1024 bytes of 00000 at" in probe(f"{storage}/store").details
+
+
+@pytest.mark.parametrize(
+    ("listing", "problem"),
+    [
+        (b"<html><body>Index of /store<br></body></html>", "its listing is not valid XML"),
+        (b"<html><body>Index of /store</body></html>", "its listing is <html>"),
+        (b"<!DOCTYPE html><html/>", "its listing is a web page"),
+        (b"", "its listing is not valid XML"),
+        (list_as("/store/f")[:-9], "its listing is not valid XML"),
+        (
+            b'<!DOCTYPE x [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>' + list_as("/&b;"),
+            "its listing has a document type",
+        ),
+        (list_as(*["<d:x>" * 100]), "its listing has more than"),
+    ],
+)
+def test_other_listings_are_refused(
+    storage: str, listing: bytes, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Storage, "listing", listing)
+    result = probe(f"{storage}/store")
+    assert problem in result.problem
+    assert "--dataset" in result.remedy
+
+
 def test_web_door_follows_redirections(storage: str) -> None:
     assert probe(f"{storage}/redirect", "a/b.root", len(STORED_CONTENT)).problem == ""
 
@@ -133,6 +269,8 @@ def test_web_door_follows_redirections(storage: str) -> None:
         ("403", "403 Forbidden", "BEARER_TOKEN_FILE"),
         ("404", "404 Not Found: no such", "Place the dataset there"),
         ("500", "500 Internal Server Error", "server's log"),
+        ("429", "429 Too Many Requests", "fewer requests at once"),
+        ("503", "503 Service Unavailable", "try again later"),
         ("whole", "sends the whole file instead of the requested range", "honor Range"),
         (
             "longer",
@@ -152,6 +290,71 @@ def test_web_door_without_listing_requires_dataset(storage: str) -> None:
     assert not result.problem
     assert not result.tried
     assert "--dataset" in result.details
+
+
+def answer_as_store(code: str, status: int, text: str = "", **headers: str) -> type[Storage]:
+    """Make a store that answers every request with an error; one to HEAD has no body."""
+    body = (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>"
+        if code
+        else ""
+    )
+
+    class Store(Storage):
+        def do_GET(self) -> None:
+            stated = {name.replace("_", "-"): value for name, value in headers.items()}
+            self.answer(status, b"" if self.command == "HEAD" else body.encode(), **stated)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+    return Store
+
+
+def test_store_errors_have_their_remedy_in_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with serve_http(answer_as_store("ExpiredToken", 400)) as port:
+        url = f"s3://127.0.0.1:{port}/b/f"
+        result = probe(url)
+        observed = doors.read_file(url, 1)
+        written = doors.probe_writing(url)
+        headed = doors.stat_file(url)
+    assert result.problem == observed.message == "400 Bad Request: ExpiredToken"
+    assert result.remedy == observed.remedy == written.remedy
+    assert result.remedy.startswith("Renew the temporary keys")
+    assert observed.failure == REFUSED
+    assert headed == observed, "the code is requested by GET"
+
+
+def test_redirect_to_another_region_is_not_followed() -> None:
+    """The signature of an address is not valid elsewhere."""
+    region = {"x_amz_bucket_region": "eu-x-1", "Location": "http://127.0.0.1:1/"}
+    with serve_http(answer_as_store("PermanentRedirect", 301, **region)) as port:
+        result = probe(f"s3://127.0.0.1:{port}/b/f")
+    assert result.problem == "301 Moved Permanently: PermanentRedirect"
+    assert "region = eu-x-1" in result.remedy
+
+
+S3_LISTING = """<?xml version="1.0"?><x:ListBucketResult xmlns:x="http://doc.s3.example/2006-03-01/">
+<x:Prefix>store/</x:Prefix><x:Contents><x:Size>0</x:Size><x:Key>store/</x:Key></x:Contents>
+<x:Contents><x:ETag>&quot;e&quot;</x:ETag><x:Key>store/a&amp;b c</x:Key></x:Contents>
+<x:CommonPrefixes><x:Prefix>store/sub/</x:Prefix></x:CommonPrefixes></x:ListBucketResult>"""
+
+
+def test_objects_are_listed_by_the_names_of_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Store(Storage):
+        def do_GET(self) -> None:
+            self.answer(200, S3_LISTING.encode())
+
+    with serve_http(Store) as port:
+        session = s3_door.S3Session(f"s3://127.0.0.1:{port}/bucket/store")
+        assert session.list_entries("") == [("a&b c", False), ("sub", True)]
 
 
 def test_token_is_not_sent_without_tls(
@@ -396,6 +599,79 @@ def test_read_names_broken_rule(door: str, kind: str, failure: str, message: str
     observed = doors.read_file(f"{door}/{kind}/f", SIZE)
     assert observed.failure == failure
     assert message in observed.message
+
+
+class Upload:
+    """A server of one upload, which sends ``interim`` after the headers, and ``answer`` after the body."""
+
+    def __init__(self, *interim: bytes, answer: bytes = b"") -> None:
+        self._interim, self._answer = interim, answer
+        self.received = 0
+
+    def __call__(self, connection: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(65536)
+        self.received = len(head.partition(b"\r\n\r\n")[2])
+        for part in self._interim:
+            connection.sendall(part)
+            time.sleep(0.02)
+        while self.received < SIZE or not self._answer:
+            block = connection.recv(1 << 20)
+            self.received += len(block)
+            if not block:
+                return
+        connection.sendall(self._answer)
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "interim",
+    [
+        (),
+        (CONTINUE,),
+        (CONTINUE[:7], CONTINUE[7:20], CONTINUE[20:]),
+        (b"HTTP/1.1 102 Processing\r\nX: y\r\n\r\n", CONTINUE),
+        (CONTINUE, CONTINUE, b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    ],
+    ids=["none", "consent", "consent-in-pieces", "other-first", "several"],
+)
+def test_upload_waits_for_consent_of_any_form(
+    interim: tuple[bytes, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_requests, "_CONSENT_WAIT_S", 0.5)
+    (tmp_path / "file").write_bytes(CONTENT)
+    server = Upload(*interim, answer=CREATED)
+    with serve_tcp(server) as port:
+        observed = doors.write_file(tmp_path / "file", f"http://127.0.0.1:{port}/f")
+    assert (observed, server.received) == (FileObservation(SIZE), SIZE)
+
+
+@pytest.mark.parametrize(
+    ("interim", "failure"),
+    [
+        ((), NO_RESPONSE),
+        ((CONTINUE,), NO_RESPONSE),
+        ((CONTINUE[:7],), NO_RESPONSE),
+        ((CONTINUE,) * 30, FAILED),
+    ],
+    ids=["silent", "silent-after-consent", "half-a-consent", "endless"],
+)
+def test_upload_without_answer_ends_at_deadline(
+    interim: tuple[bytes, ...], failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent prolongs the deadline by no more than the server needs to check it."""
+    monkeypatch.setattr(http_requests, "TRANSFER_START_S", 3.0)
+    monkeypatch.setattr(http_requests, "_CONSENT_WAIT_S", 0.5)
+    (tmp_path / "file").write_bytes(bytes(20_000_000))
+    start = time.monotonic()
+    with serve_tcp(Upload(*interim)) as port:
+        observed = doors.write_file(tmp_path / "file", f"http://127.0.0.1:{port}/f")
+    assert observed.failure == failure
+    assert time.monotonic() - start < 20, "the slowest transfer permitted takes five minutes"
 
 
 def test_endless_answer_is_another_file(door: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from treehammer.collectors import xml_documents
 from treehammer.errors import ConfigError, SourceUnreachableError
-from treehammer.submit.sites import downtime_documents
 from treehammer.submit.sites.downtime_documents import (
     DowntimeDocument,
     DowntimeOptions,
@@ -453,7 +453,7 @@ def test_wrong_entries_are_named() -> None:
 def test_other_documents_are_refused(
     content: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downtime_documents, "_MAX_ELEMENTS", 1000)
+    monkeypatch.setattr(xml_documents, "_MAX_ELEMENTS", 1000)
     with pytest.raises(ConfigError, match=message):
         parse(content)
 

@@ -60,6 +60,25 @@ def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
     assert plan.campaign_name.endswith("2026-01-01T00:00:00Z")
 
 
+@pytest.mark.parametrize(
+    ("axis", "accesses"),
+    [
+        ("", ["direct", "direct"]),
+        ('access = ["direct", "staged"]', ["direct", "direct"]),
+        ('access = ["staged"]', ["staged", "staged"]),
+        (
+            'access = ["direct", "staged"]\n[[exclude]]\nroot = "6.40.00"\naccess = "direct"',
+            ["direct", "staged"],
+        ),
+    ],
+)
+def test_values_are_verified_by_an_access_that_the_release_uses(
+    axis: str, accesses: list[str], tmp_path: Path
+) -> None:
+    *_, checksum = make_local_plan(tmp_path, READING_TEST + axis).jobs
+    assert [e.variant["access"] for e in checksum.spec.executions] == accesses
+
+
 def test_plan_values_are_complete_and_typed(tmp_path: Path) -> None:
     workers = {"measurement_id", "attempt"}
     for job in make_local_plan(tmp_path).jobs:

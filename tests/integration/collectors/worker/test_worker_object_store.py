@@ -160,10 +160,12 @@ def test_refused_keys_have_their_own_class(
         make_spec(1, files=(tree_file,)),
         make_spec(2, files=(tree_file,), variant={"access": "staged"}),
     ]
-    for record in bench.run(UPROOT, *executions).records:
-        values = record.values
-        assert (values["failure_class"], values["failure_kind"]) == ("credential", "not-permitted")
-        assert "file of S3 keys" in values["failure_message"]
+    direct, staged = (record.values for record in bench.run(UPROOT, *executions).records)
+    assert direct["failure_class"] == staged["failure_class"] == "credential"
+    assert direct["failure_kind"] == "not-permitted"
+    assert "file of S3 keys" in direct["failure_message"]
+    assert staged["failure_kind"] == "refused"
+    assert "Correct aws_secret_access_key" in staged["failure_message"]
 
 
 @pytest.mark.parametrize(
@@ -253,4 +255,5 @@ def test_doors_name_the_code_of_a_refusal(
     assert (answer.failure, answer.message) == (REFUSED, "403 Forbidden: InvalidAccessKeyId")
     probe = doors.probe_door(store.url_of("data"), ProbeTarget("ready", 1), is_local=False)
     assert "InvalidAccessKeyId" in probe.problem
-    assert "AWS_SHARED_CREDENTIALS_FILE" in probe.remedy
+    assert "Correct aws_access_key_id" in probe.remedy
+    assert "Correct aws_access_key_id" in answer.remedy

@@ -1,0 +1,252 @@
+"""Errors of object stores: their causes by code, and the remedy of each.
+
+Codes are those of Amazon, Ceph, Google, MinIO and gateways to Azure.  Answers to HEAD have no body, and so no
+code but in a header of some stores: there the status, the region and the store's clock decide.
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any, Dict, Mapping, NamedTuple, Optional
+
+from .xml_documents import XmlError, local_name, parse_xml
+
+#: Bytes of an error's body that are read.
+MAX_ERROR_BYTES = 20_000
+#: Seconds between the clocks of client and store that stores accept.
+MAX_CLOCK_DIFFERENCE_S = 900.0
+#: Differences below this may be the time of the request.
+_MIN_CLOCK_DIFFERENCE_S = 60.0
+
+KEYS_HINT = (
+    "Name a file with a section [HOST] or [default], aws_access_key_id and aws_secret_access_key "
+    "in AWS_SHARED_CREDENTIALS_FILE."
+)
+_SECTION = "in the section of this host in AWS_SHARED_CREDENTIALS_FILE"
+_REGION = f"Set the bucket's region (region = …) {_SECTION}, or AWS_REGION."
+
+
+class S3Cause(NamedTuple):
+    """Cause of an error.
+
+    Attributes:
+        kind: kind of a recorded failure.
+        remedy: sentence, '' for that of a missing file.
+        is_credential: whether the keys are to blame.
+        is_transient: whether another attempt may succeed.
+    """
+
+    kind: str
+    remedy: str
+    is_credential: bool = False
+    is_transient: bool = False
+
+
+_CLOCK = S3Cause("clock", "Set the clock of this machine (NTP): signatures state the time.")
+_EXPIRED = S3Cause(
+    "expired",
+    "Renew the temporary keys: aws_access_key_id, aws_secret_access_key and aws_session_token.",
+    is_credential=True,
+)
+_UNKNOWN_KEY = S3Cause(
+    "refused",
+    f"Correct aws_access_key_id {_SECTION}: the store does not know it.",
+    is_credential=True,
+)
+_SIGNATURE = S3Cause(
+    "refused",
+    f"Correct aws_secret_access_key {_SECTION}. A proxy before the store must pass on the Host "
+    "header and the path.",
+    is_credential=True,
+)
+_NO_KEYS = S3Cause("missing", KEYS_HINT, is_credential=True)
+_PERMISSION = S3Cause(
+    "not-permitted",
+    f"Check bucket and prefix, and the keys {_SECTION}: the bucket's owner must permit this to them.",
+    is_credential=True,
+)
+_ACCOUNT = S3Cause(
+    "refused",
+    "The account of the keys is suspended, or nobody pays for it: ask the store's provider.",
+    is_credential=True,
+)
+_WRONG_REGION = S3Cause("region", _REGION)
+_OVERLOAD = S3Cause(
+    "overload",
+    "The store is overloaded: send fewer requests at once, or try again later.",
+    is_transient=True,
+)
+_STORE = S3Cause(
+    "store", "Try again; if it stays so, look into the store's log.", is_transient=True
+)
+_BUCKET = S3Cause(
+    "missing", "Correct the bucket in the prefix (s3s://HOST/BUCKET/…), or create it."
+)
+_OBJECT = S3Cause("missing", "")
+_ARCHIVED = S3Cause("archived", "Restore the object from the archive, then try again.")
+_SPACE = S3Cause("no-space", "Make room in the bucket, or raise its quota.")
+_SIZE = S3Cause("size", "The store takes smaller objects only: use a dataset with smaller files.")
+_NAME = S3Cause("name", "The store does not permit this name: correct the prefix.")
+_ENCRYPTION = S3Cause(
+    "key", "The key that encrypts the object cannot be used: ask the bucket's owner."
+)
+_UNSUPPORTED = S3Cause(
+    "unsupported",
+    "The store needs signed addresses (AWS Signature Version 4) and ranges: update or configure it.",
+)
+
+_CODES: Mapping[S3Cause, str] = {
+    _CLOCK: "RequestTimeTooSkewed RequestExpired RequestNotReadyYet ExpiredPresignRequest",
+    _EXPIRED: "ExpiredToken ExpiredTokenException TokenExpired TokenRefreshRequired InvalidToken "
+    "InvalidTokenId MalformedSecurityToken",
+    _UNKNOWN_KEY: "InvalidAccessKeyId InvalidAccessKey InvalidClientTokenId NoSuchAccessKey "
+    "NoSuchUser UnrecognizedClientException AccessKeyDisabled",
+    _SIGNATURE: "SignatureDoesNotMatch InvalidSignature InvalidSignatureException "
+    "AuthenticationFailed InvalidAuthenticationInfo",
+    _NO_KEYS: "AuthenticationRequired MissingSecurityHeader MissingSecurityElement "
+    "MissingAuthenticationToken MissingAuthenticationTokenException NoAuthenticationInformation",
+    _PERMISSION: "AccessDenied AccessDeniedException AccessForbidden Forbidden Unauthorized "
+    "UnauthorizedAccess UnauthorizedOperation AuthorizationFailure AuthorizationPermissionMismatch "
+    "InsufficientAccountPermissions UserProjectAccessDenied InvalidPayer",
+    _ACCOUNT: "AccountProblem AllAccessDisabled NotSignedUp OptInRequired UserSuspended "
+    "UserDisabled AccountIsDisabled InvalidSecurity UserProjectAccountProblem UserProjectInvalid "
+    "UserProjectMissing",
+    _WRONG_REGION: "PermanentRedirect TemporaryRedirect Redirect AuthorizationHeaderMalformed "
+    "AuthorizationQueryParametersError AuthorizationParametersError IncorrectEndpoint InvalidRegion "
+    "InvalidRegionName IllegalLocationConstraintException InvalidLocationConstraint WrongRegion",
+    _OVERLOAD: "SlowDown SlowDownRead SlowDownWrite ServiceUnavailable ServerBusy Busy Throttling "
+    "ThrottlingException ThrottledException RequestLimitExceeded RequestThrottled "
+    "RequestThrottledException TooManyRequests TooManyRequestsException RateLimitExceeded "
+    "BandwidthLimitExceeded QpsLimitExceeded",
+    _STORE: "InternalError InternalFailure InternalServerError OperationAborted OperationTimedOut "
+    "RequestTimeout ConditionalRequestConflict BadDigest IncompleteBody XAmzContentSHA256Mismatch "
+    "XMinioServerNotInitialized InsufficientReadQuorum InsufficientWriteQuorum",
+    _BUCKET: "NoSuchBucket InvalidBucketName InvalidBucketState BucketNotFound ContainerNotFound "
+    "ContainerBeingDeleted NoSuchContainer",
+    _OBJECT: "NoSuchKey NoSuchVersion NoSuchObject KeyNotFound ObjectNotFound NotFound BlobNotFound "
+    "ResourceNotFound",
+    _ARCHIVED: "InvalidObjectState ObjectNotInActiveTierError BlobArchived",
+    _SPACE: "QuotaExceeded StorageFull InsufficientStorage InsufficientCapacity XMinioStorageFull "
+    "XMinioAdminBucketQuotaExceeded ServiceQuotaExceededException AccountQuotaExceeded "
+    "TooManyBuckets",
+    _SIZE: "EntityTooLarge MaxMessageLengthExceeded",
+    _NAME: "KeyTooLong KeyTooLongError InvalidURI InvalidObjectName InvalidResourceName "
+    "XMinioInvalidObjectName",
+    _ENCRYPTION: "KMSNotConfigured KMS.DisabledException KMS.NotFoundException "
+    "KMS.KMSInvalidStateException KMS.InvalidStateException KMS.InvalidKeyUsageException",
+    _UNSUPPORTED: "NotImplemented XNotImplemented NotSupported UnsupportedOperation "
+    "MethodNotAllowed UnsupportedSignature CredentialsNotSupported",
+}
+_CAUSES_BY_CODE = {code: cause for cause, codes in _CODES.items() for code in codes.split()}
+_CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
+    **dict.fromkeys((301, 302, 303, 307, 308), _WRONG_REGION),
+    401: _SIGNATURE,
+    403: _PERMISSION,
+    404: _OBJECT,
+    405: _UNSUPPORTED,
+    413: _SIZE,
+    429: _OVERLOAD,
+    501: _UNSUPPORTED,
+    503: _OVERLOAD,
+    507: _SPACE,
+}
+#: Headers that name the code where there is no body: MinIO, Amazon's web sites, Azure.
+_CODE_HEADERS = ("x-minio-error-code", "x-amz-error-code", "x-ms-error-code")
+_REGION_HEADER = "x-amz-bucket-region"
+_EXPECTED_REGION = re.compile(r"expecting '([\w-]+)'")
+#: Messages about the time of a signature, which was made for this request.
+_UNTIMELY = re.compile(r"expired|valid yet|not yet valid|in the future", re.IGNORECASE)
+
+
+class S3Error(NamedTuple):
+    """An error of an object store: its status and code, '' if the answer has none, and its cause."""
+
+    status: int
+    code: str
+    cause: S3Cause
+
+    @property
+    def text(self) -> str:
+        """The status and code for messages."""
+        return f"{self.status} {self.code}".strip()
+
+
+def read_error(
+    status: int, headers: Any, body: bytes, *, has_keys: bool, now_s: Optional[float] = None
+) -> S3Error:
+    """Find the cause of an error.
+
+    Args:
+        status: HTTP status.
+        headers: headers of the answer.
+        body: start of the answer's body, empty for HEAD.
+        has_keys: whether the request was signed.
+        now_s: time of this machine, seconds since 1970; now by default.
+    """
+    fields = read_fields(body)
+    code = find_code(headers, fields)
+    region = fields.get("Region") or headers.get(_REGION_HEADER) or ""
+    cause = _CAUSES_BY_CODE.get(code) or _CAUSES_BY_STATUS.get(status, _STORE)
+    if status == 400 and not code:
+        # The answer to HEAD in another region, or with an expired token.
+        cause = _WRONG_REGION if region else _EXPIRED
+    behind_s = _measure_clock(headers, time.time() if now_s is None else now_s)
+    if cause is _PERMISSION and (
+        _UNTIMELY.search(fields.get("Message", "")) or abs(behind_s) > MAX_CLOCK_DIFFERENCE_S
+    ):
+        cause = _CLOCK
+    if cause in (_PERMISSION, _SIGNATURE) and not has_keys:
+        cause = _NO_KEYS
+    if cause is _WRONG_REGION:
+        cause = cause._replace(remedy=_name_region(fields, region))
+    if cause is _CLOCK:
+        cause = cause._replace(remedy=_name_difference(behind_s))
+    return S3Error(status, code, cause)
+
+
+def find_code(headers: Any, fields: Mapping[str, str]) -> str:
+    """Find the code of an error; '' for an answer without."""
+    return fields.get("Code") or next(filter(None, map(headers.get, _CODE_HEADERS)), "").strip('" ')
+
+
+def read_fields(body: bytes) -> Dict[str, str]:
+    """Read the elements of an error; empty for a body without."""
+    try:
+        root = parse_xml(body, is_cut=len(body) >= MAX_ERROR_BYTES)
+    except XmlError:
+        return {}
+    return {local_name(element): (element.text or "").strip() for element in root}
+
+
+def _measure_clock(headers: Any, now_s: float) -> float:
+    """Return the seconds by which this machine's clock is behind the store's; 0 if unknown."""
+    try:
+        return parsedate_to_datetime(headers.get("Date") or "").timestamp() - now_s
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+
+
+def _name_difference(behind_s: float) -> str:
+    """Name the difference of the clocks, as far as the store states its time."""
+    if abs(behind_s) < _MIN_CLOCK_DIFFERENCE_S:
+        return _CLOCK.remedy
+    minutes = f"{abs(behind_s) / 60:.0f} min {'behind' if behind_s > 0 else 'ahead of'}"
+    return f"Set the clock of this machine (NTP): it is {minutes} the store's."
+
+
+def _name_region(fields: Mapping[str, str], region: str) -> str:
+    """Name region and address of a bucket, as far as the store states them."""
+    expected = _EXPECTED_REGION.search(fields.get("Message", ""))
+    region = region or (expected[1] if expected else "")
+    remedy = _REGION
+    if region:
+        remedy = f"Set region = {region} {_SECTION}, or AWS_REGION."
+    endpoint = fields.get("Endpoint", "")
+    if endpoint:
+        bucket = fields.get("Bucket", "")
+        host = endpoint[len(bucket) + 1 :] if endpoint.startswith(f"{bucket}.") else endpoint
+        remedy += f" The prefix needs the host {host}."
+    return remedy
