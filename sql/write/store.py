@@ -5,8 +5,9 @@ It also takes campaigns that another installation uploads during and after their
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -353,6 +354,21 @@ class Store(ResultsReader):
                     + sum(job.planned_measurements for job in jobs),
                 )
             )
+
+    def include_sites(self, campaign_id: str, reasons: Mapping[str, str]) -> None:
+        """Add sites, and labels of doors, to those that a campaign uses although they are excluded.
+
+        Args:
+            campaign_id: the campaign.
+            reasons: site or label -> why it is excluded.
+        """
+        table = schema.campaign
+        is_own = table.c.id == campaign_id
+        with write_transaction(self._engine) as connection:
+            plan = json.loads(connection.scalar(sa.select(table.c.plan).where(is_own)) or "{}")
+            plan["included"] = {**plan.get("included", {}), **reasons}
+            text = json.dumps(plan, sort_keys=True)
+            connection.execute(table.update().where(is_own).values(plan=text))
 
     def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Record a campaign that another installation uploaded.

@@ -247,7 +247,9 @@ class ExclusionGuard:
         ]
         if self._action == KEEP_JOBS or not jobs:
             return []
-        reasons = find_excluded_jobs(campaign, jobs, self._refresh_uses(tracker, jobs))
+        # A resumption by another process may have included sites meanwhile.
+        stored = tracker.store.campaign(campaign.id)
+        reasons = find_excluded_jobs(stored, jobs, self._refresh_uses(tracker, jobs))
         queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
         released = _release_jobs(tracker, [job for job in queued if job.id not in reasons])
         excluded = [job for job in queued if job.id in reasons]
@@ -302,7 +304,7 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
     storage, door = state_history.split_door_label(job.door)
     if door:
         parts = (job.site, (state_history.SITE,)), (storage, (state_history.STORAGE_SITE,))
-        reasons = [uses.describe_restrictions(*part) for part in parts]
+        reasons = [uses.describe_restrictions(*part) for part in parts if part[0] not in included]
     else:
         storage, door = job.site, job.door
         reasons = [uses.describe_restrictions(job.site, state_history.SUBJECT_KINDS)]

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses
+from treehammer.analysis.status.site_status import EVERY_SITE
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import CampaignCount, load_last_attempts
+from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
@@ -348,8 +349,7 @@ def resume_campaign(
         # Collect the records before the jobs get another batch id.
         tracker.update(campaign)
         tracked = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
-        uses = SiteUses() if EVERY_SITE in include_excluded else read_uses(tracker.store, settings)
-        excluded = find_excluded_jobs(campaign, tracked, uses, include_excluded)
+        excluded = _leave_out_excluded(tracker, campaign, tracked, settings, include_excluded)
         jobs = [job for job in tracked if job.id not in excluded]
         released = _release_held_jobs(tracker, jobs)
         selected = list(_select_jobs(tracker, campaign, jobs, failed=failed))
@@ -369,6 +369,32 @@ def resume_campaign(
         reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
         unqueued = len(resumable) - requeued
         return ResumeResult(released, requeued, len(exhausted), unqueued, reasons)
+
+
+def _leave_out_excluded(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Collection[JobRow],
+    settings: Settings,
+    include: Collection[str],
+) -> dict[str, str]:
+    """Return job id -> reason, of the jobs at sites that may not be used and are not included.
+
+    Included sites are stored with the campaign: later commands leave their jobs in the queue.
+    """
+    uses = read_uses(tracker.store, settings)
+    names = {job.site for job in jobs} if EVERY_SITE in include else {*include}
+    forbidden = find_excluded_jobs(campaign, jobs, uses)
+    excluded = find_excluded_jobs(campaign, jobs, uses, names)
+    reasons = {
+        name: forbidden[job.id]
+        for job in jobs
+        if job.id in forbidden.keys() - excluded.keys()
+        for name in names & {job.site, job.door, split_door_label(job.door)[0]}
+    }
+    if reasons:
+        tracker.store.include_sites(campaign.id, reasons)
+    return excluded
 
 
 def _queue_jobs_again(

@@ -180,7 +180,7 @@ def resume(
             service=reporting,
             include_excluded=include,
         )
-        print_remarks(tracker.upload_campaign(row))
+        print_remarks(tracker.upload_campaign(tracker.store.campaign(row.id)))
     print_remarks(result.describe_left_out())
     if not result.released and not result.requeued:
         problem = result.exhausted or result.unqueued or result.excluded

@@ -250,6 +250,9 @@ def test_resumption_follows_the_states(tmp_path: Path, store: Store) -> None:
         scene.tracker, scene.campaign, scene.settings, include_excluded=["SITE_A"]
     )
     assert included.requeued == 6
+    # The next command, and one that follows the campaign since, leave these jobs in the queue.
+    assert scene.poll() == []
+    assert scene.states() == ["queued"] * 6
 
 
 def test_remote_job_needs_its_site_and_the_other_storage() -> None:
@@ -271,6 +274,7 @@ def test_remote_job_needs_its_site_and_the_other_storage() -> None:
     bad_jobs = SiteUses({("site", "S"): use("site", "S")})
     remote = replace(make_job_row("j", site="J"), door="S:xrootd")
     assert "storage probe only" in describe_exclusion(remote, bad_storage)
+    assert describe_exclusion(remote, bad_storage, ["S"]) == ""
     assert describe_exclusion(remote, bad_jobs) == ""
     bad_door = SiteUses({("door", "S:xrootd"): use("door", "S:xrootd")})
     assert describe_exclusion(remote, bad_door).startswith("door xrootd probe only since")
