@@ -17,7 +17,7 @@ import shutil
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -146,6 +146,10 @@ class BatchSystem(Protocol):
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder (records/, logs/, attempt.json), as far as it has arrived."""
         return {}
+
+    def list_campaigns(self) -> Collection[str]:
+        """List the campaigns whose jobs have their files on this machine."""
+        return ()
 
     def read_load_steps(self, batch_ids: Iterable[str]) -> Sequence[LoadProgress]:
         """Return the last time step of each of the jobs that loads now, as far as it is known here.

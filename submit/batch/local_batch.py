@@ -182,6 +182,10 @@ class LocalBatch(BatchSystem):
                 hint="Choose another --data-dir, or make this one writable.",
             ) from error
 
+    def list_campaigns(self) -> frozenset[str]:
+        """List the campaigns with folders of jobs in the spool."""
+        return frozenset(path.name.partition("-")[2] for path in self.jobs.glob("*-*"))
+
     # --- rows, also for the runner
 
     @contextmanager

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from glob import glob
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treehammer.collectors.job_spec import FINAL_JOB_STATES
+from treehammer.collectors.job_spec import FINAL_JOB_STATES, LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
 from treehammer.text_formatting import join_lines
@@ -30,13 +29,15 @@ class WaitingCampaign:
         row: the campaign.
         missing: planned measurements that are not there.
         jobs: jobs that lack measurements, by state.
-        is_here: whether this installation submitted it and has its jobs' output.
+        is_here: whether this installation submitted it and has its jobs' files.
+        problem: why that is unknown; '' if it is known.
     """
 
     row: CampaignRow
     missing: int
     jobs: Mapping[str, int]
     is_here: bool
+    problem: str = ""
 
     def describe(self, *, collected: bool) -> str:
         """Describe the number of missing measurements, the reason and the remedy."""
@@ -45,7 +46,11 @@ class WaitingCampaign:
         text = f"{row.name} ({row.id}): {self.missing} of {row.planned_measurements} measurements"
         is_open = not FINAL_JOB_STATES.issuperset(self.jobs)
         if not self.is_here:
-            return f"{text} are not in this database (jobs: {jobs}); their submitter collects them"
+            problem = f" (here: {self.problem})" if self.problem else ""
+            return (
+                f"{text} are not in this database (jobs: {jobs}); their submitter collects them"
+                f"{problem}"
+            )
         if not collected:
             return (
                 f"{text} wait or are not collected (jobs: {jobs}). "
@@ -54,6 +59,41 @@ class WaitingCampaign:
         follow = " --follow" if is_open else ""
         state = "still wait" if is_open else "did not arrive, and all jobs have ended"
         return f"{text} {state} (jobs: {jobs}). See: treehammer status {row.id}{follow}"
+
+
+class OwnCampaigns:
+    """Campaigns that this installation submitted: their jobs have files on this machine.
+
+    Args:
+        settings: all settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._found: dict[str, tuple[frozenset[str], str]] = {}
+
+    def find(self, batch_system: str) -> tuple[frozenset[str], str]:
+        """Find those of a batch system, and why they are unknown; '' if they are known."""
+        from treehammer.submit.sites.site_registry import open_batch_system
+
+        if batch_system == LOCAL_BATCH and not self._settings.spool_dir.is_dir():
+            return frozenset(), ""  # reading must not make the folder
+        if batch_system not in self._found:
+            try:
+                batch = open_batch_system(batch_system, self._settings)
+                self._found[batch_system] = frozenset(batch.list_campaigns()), ""
+            except TreehammerError as error:
+                self._found[batch_system] = frozenset(), join_lines(str(error))
+        return self._found[batch_system]
+
+    def list_all(self) -> frozenset[str]:
+        """List those of all batch systems that sites use."""
+        from treehammer.submit.sites.site_registry import load_sites
+
+        names = {LOCAL_BATCH}
+        with suppress(TreehammerError):  # the campaigns here need no sites file
+            names |= {site.batch for site in load_sites(self._settings).values()}
+        return frozenset().union(*(self.find(name)[0] for name in names))
 
 
 def report_waiting(
@@ -105,31 +145,27 @@ def _list_waiting(
     """
     from treehammer.sql.read.campaign_queries import list_incomplete_campaigns
 
-    own_ids = _list_own_campaigns(settings)
+    own = OwnCampaigns(settings)
     if references:
         rows = list({row.id: row for row in map(store.campaign, references)}.values())
     else:
-        rows = list_incomplete_campaigns(store, own_ids)
-    examined = (_examine_campaign(store, row, row.id in own_ids) for row in rows)
+        rows = list_incomplete_campaigns(store, own.list_all())
+    examined = (_examine_campaign(store, row, own) for row in rows)
     return [campaign for campaign in examined if campaign.missing]
 
 
-def _examine_campaign(store: Store, row: CampaignRow, is_here: bool) -> WaitingCampaign:
+def _examine_campaign(store: Store, row: CampaignRow, own: OwnCampaigns) -> WaitingCampaign:
     recorded: Counter[str] = Counter()
     for (job_id, _), count in store.count_by_attempt(row.id).items():
         recorded[job_id] = max(recorded[job_id], count)
     missing = 0
     jobs: Counter[str] = Counter()
-    for job in store.jobs(row.id):
+    rows = store.jobs(row.id)
+    for job in rows:
         lacking = max(0, job.planned_measurements - recorded[job.id])
         missing += lacking
         jobs[job.state] += bool(lacking)
-    return WaitingCampaign(row, missing, +jobs, is_here)
-
-
-def _list_own_campaigns(settings: Settings) -> frozenset[str]:
-    """List the campaigns whose jobs have their output on this machine."""
-    local = (path.name.partition("-")[2] for path in settings.spool_dir.glob("jobs/*-*"))
-    submissions = glob("*/*/*/submission.json", root_dir=settings.htcondor_dir)
-    pools = (Path(path).parent.parent.name for path in submissions)
-    return frozenset((*local, *pools))
+    owned = [own.find(name) for name in sorted({job.batch_system for job in rows})]
+    is_here = any(row.id in ids for ids, _ in owned)
+    problem = next((problem for _, problem in owned if problem), "")
+    return WaitingCampaign(row, missing, +jobs, is_here, problem)

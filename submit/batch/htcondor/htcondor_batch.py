@@ -94,6 +94,10 @@ class HTCondorBatch(BatchSystem):
                     )
         return batch_ids
 
+    def list_campaigns(self) -> frozenset[str]:
+        """List the campaigns with submissions in the pool's folder."""
+        return frozenset(submission.campaign for submission in find_submissions(self.root))
+
     def _make_root(self) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)

@@ -266,6 +266,33 @@ def test_output_on_this_machine_is_named_with_the_command_that_collects_it(folde
     assert json.loads(done.stdout)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("summary", "--metrics", "payload_wall_s"),
+        ("report", "--campaign", "campaign", "-o", "{folder}/report.html"),
+    ],
+)
+def test_campaigns_in_the_folder_of_a_pool_are_own(folder: Path, words: tuple[str, ...]) -> None:
+    words = tuple(word.format(folder=folder) for word in words)
+    sites = folder / "sites.toml"
+    sites.write_text(
+        f'[pools.box]\nsubmit_dir = "{folder}/elsewhere"\n[sites.GRID]\npool = "box"\n'
+        '[[sites.GRID.doors]]\nname = "d"\nprotocol = "root"\nprefix = "root://a.example//d"\n'
+    )
+    set_state(folder, "running", "htcondor@box")
+    without = run(folder, *words, "--no-collect")
+    assert "their submitter collects them (here: no sites file defines pool 'box'" in without.stderr
+    of_others = run(folder, "--sites-file", str(sites), *words, "--no-collect")
+    assert of_others.stderr.strip().endswith("their submitter collects them")
+    submission = folder / "elsewhere/campaign/0123456789ab"
+    submission.mkdir(parents=True)
+    (submission / "submission.json").write_text("[]")
+    own = run(folder, "--sites-file", str(sites), *words, "--no-collect")
+    assert "their submitter" not in own.stderr
+    assert "collect campaign" in own.stderr
+
+
 def test_nothing_is_said_of_complete_campaigns_and_of_other_ones(folder: Path) -> None:
     settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
     with Store.open(settings.database) as store:
