@@ -186,7 +186,9 @@ def build_attempt_rows(
 
 def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
     """Return whether the stored row still agrees with the batch system."""
-    return row is not None and (row.state, row.started_us, row.ended_us, row.exit_code) == (
+    if row is None or attempt.reason not in row.message:
+        return False  # a later hold may explain an end
+    return (row.state, row.started_us, row.ended_us, row.exit_code) == (
         attempt.state.value,
         attempt.started_us,
         attempt.ended_us,

@@ -91,9 +91,11 @@ def _held(cause: str, remedy: str) -> HoldCause:
     return HoldCause(HELD_CLASS, cause, remedy)
 
 
+#: Codes of holds by a person.
+PERSON_CODES = (1, 15)
 #: HTCondor's codes (``condor_holdcodes.h`` of version 25), some with a subcode -> cause.
 _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
-    (1, 15): _held("a person", "Ask who held it; treehammer resume releases it."),
+    PERSON_CODES: _held("a person", "Ask who held it; treehammer resume releases it."),
     (2, 17, 23, 24, 28, 29, 30, 31, 36): _held(
         "node or pool", "Tell the pool's administrator; treehammer resume releases the job."
     ),
@@ -318,6 +320,17 @@ class ExecutionStart(AttemptStatus):
         """Return whether it was evicted for what happened to its job at that time."""
         return self.failure_class == "evicted" and abs(time_us - self.ended_us) < _SAME_CAUSE_US
 
+    def is_explained_by(self, hold: Hold, time_us: int) -> bool:
+        """Return whether a hold of its job at that time explains its end.
+
+        A job over a limit ends by an eviction, or by an exception of its shadow. A person who holds
+        a job evicts it, but makes no exception.
+        """
+        if self.is_open or self.is_evicted_near(time_us):
+            return True
+        is_near = abs(time_us - self.ended_us) < _SAME_CAUSE_US
+        return self.failure_class == "lost" and is_near and hold.code not in PERSON_CODES
+
 
 @dataclass
 class JobEvents:
@@ -422,8 +435,7 @@ class JobEvents:
         self.hold, self.is_over = hold, False
         number = event.attempt or self.last_number
         start = self.starts.get(number)
-        # The hold caused an eviction just before it.
-        if start and (start.is_open or start.is_evicted_near(event.time_us)):
+        if start and start.is_explained_by(hold, event.time_us):
             kind = hold.find_cause().failure_class
             self.starts[number] = start.as_lost(event.time_us, kind, str(hold))
 

@@ -52,6 +52,7 @@ from treehammer.submit.batch.interface import (
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED = EventType.EXECUTE, EventType.EVICTED, EventType.TERMINATED
+SHADOW_EXCEPTION = EventType.SHADOW_EXCEPTION
 ABORTED, HELD, RELEASED = EventType.ABORTED, EventType.HELD, EventType.RELEASED
 DISCONNECTED, RECONNECTED = EventType.DISCONNECTED, EventType.RECONNECTED
 RECONNECT_FAILED, CLUSTER_REMOVED = EventType.RECONNECT_FAILED, EventType.CLUSTER_REMOVED
@@ -247,6 +248,31 @@ def test_hold_has_class_cause_and_remedy(
         suffix = f": {cause}" if cause else ""
         assert f"(hold code {code}, subcode {subcode}{suffix}). " in text
         assert text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "later_s", "failure"),
+    [
+        (SHADOW_EXCEPTION, 34, 1, "evicted"),
+        (RECONNECT_FAILED, 13, 1, "held"),
+        (EVICTED, 1, 1, "held"),
+        (SHADOW_EXCEPTION, 1, 1, "lost"),  # by a person, afterwards
+        (SHADOW_EXCEPTION, 34, 90, "lost"),
+    ],
+)
+def test_a_hold_tells_the_end_of_the_attempt_before_it(
+    end: EventType, code: int, later_s: int, failure: str
+) -> None:
+    events = [
+        event(EXECUTE, 10, 1),
+        event(end, 20, 1, Message="over memory", Reason="over memory"),
+        event(HELD, 20 + later_s, 1, HoldReason="over memory", HoldReasonCode=code),
+    ]
+    # A repetition, and a release with the next start, leave the story as it is.
+    for later in ([], events, [event(RELEASED, 120), event(EXECUTE, 130, 2)]):
+        first = apply_events(*events, *later).starts[1]
+        assert (first.state, first.failure_class) == (JobState.LOST, failure)
+        assert ("hold code" in first.reason) == (failure != "lost")
 
 
 def test_state_of_open_job_follows_its_events() -> None:
