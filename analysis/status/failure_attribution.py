@@ -38,6 +38,7 @@ TIME = FailureCause(
     "time",
     "Measure less in a job, or lower the test's wall_limit_s below the limit of the site.",
 )
+_WALL_LIMIT = FailureCause("time", "Raise the test's wall_limit_s, or read less in an execution.")
 CPUS = FailureCause("CPUs", "Raise request_cpus in the site's submit, or lower threads.")
 CREDENTIALS = FailureCause(
     "credential", "Renew it, then: treehammer resume, with --proxy or --token-file."
@@ -113,7 +114,7 @@ _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
 }
 #: Ends of a payload that the worker or the kernel forced or explains.
 _CAUSES_BY_KIND: Mapping[str, FailureCause] = dict(
-    zip(FORCED_KINDS, (MEMORY, TIME, DISK), strict=True)
+    zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK), strict=True)
 )
 #: Causes that a test, its files or its resources may have.
 _CAUSES_OF_TESTS = frozenset(
@@ -361,7 +362,8 @@ class FailureQuestion:
 
 
 def compare_causes(question: FailureQuestion) -> FailureQuestion:
-    """Leave out the failures elsewhere by other causes, which are no evidence on those here."""
+    """Leave out the failures elsewhere of the same tests by other causes: no evidence on those here."""
+    tests = question.find_failing_tests()
     counts: Counter[str] = Counter()
     for cell in filter(question.is_here, question.cells):
         counts.update(count_causes(cell.failures))
@@ -370,7 +372,8 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     cells: list[OutcomeCell] = []
     others: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for cell in question.cells:
-        by_cause = Counter[str]() if question.is_here(cell) else count_causes(cell.failures)
+        is_compared = cell.test in tests and not question.is_here(cell)
+        by_cause = count_causes(cell.failures) if is_compared else Counter[str]()
         if by_cause.keys() <= causes:
             cells.append(cell)
             continue

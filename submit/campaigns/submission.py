@@ -23,7 +23,11 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read.campaign_counts import CampaignCount, load_last_attempts
+from treehammer.sql.read.campaign_counts import (
+    EXCLUDED_MESSAGE,
+    CampaignCount,
+    load_last_attempts,
+)
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
@@ -421,10 +425,19 @@ def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str,
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:
     held = [job for job in jobs if job.state == JobState.HELD.value]
-    return sum(
+    count = sum(
         tracker.batch_system(name).release([job.batch_id for job in group])
         for name, group in group_by_batch_system(held)
     )
+    # Jobs that their pool holds back with their cluster are queued.
+    for site in {job.site for job in jobs}:
+        queued = [
+            j for j in jobs if j.site == site and j.batch_id and j.state == JobState.QUEUED.value
+        ]
+        for name, group in group_by_batch_system(queued):
+            ids = [job.batch_id for job in group]
+            count += len(ids) * tracker.batch_system(name).release_held(ids, EXCLUDED_MESSAGE)
+    return count
 
 
 def _select_jobs(

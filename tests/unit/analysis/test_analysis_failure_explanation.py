@@ -458,6 +458,7 @@ def test_sites_with_other_causes_are_no_evidence(store: Store) -> None:
     store.add(run(True, n, "credential", site="A") for n in range(4))
     store.add(run(True, n, "payload", site="B", failure_kind="timeout") for n in range(4))
     store.add(run(True, n, "open", site="C") for n in range(4))
+    store.add(run(True, n, "build", site="D", test_name="other") for n in range(4))
     sentences = [explain(store, site).sentence.partition(", since")[0] for site in "ABC"]
     assert sentences == [
         "4 of 4 failed here in 4 jobs, 2 other sites failed by other causes (time, door): the site",
@@ -469,6 +470,7 @@ def test_sites_with_other_causes_are_no_evidence(store: Store) -> None:
     # A cause that the others share is still found.
     store.add(run(True, 4 + n, "credential", site=site) for site in "BC" for n in range(8))
     assert explain(store).sentence.startswith("4 of 4 failed here, and read fails at 3 of 3 sites")
+    assert explain(store, "D").sentence.startswith("4 of 4 failed here in 4 jobs, no other site")
 
 
 def test_holds_are_compared_by_their_causes(store: Store) -> None:
