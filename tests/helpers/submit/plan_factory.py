@@ -210,6 +210,9 @@ class FakeBatch:
             self.statuses[batch_id] = JobStatus(batch_id, JobState.QUEUED)
         return len(chosen)
 
+    def list_campaigns(self) -> Sequence[str]:
+        raise NotImplementedError
+
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
         held = [
             batch_id
