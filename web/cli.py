@@ -113,21 +113,37 @@ _SESSION_COLUMNS = (
     help="Readers of results: the public, or holders of keys [setting serve_read_access].",
 )
 @click.option("--quiet", is_flag=True, help="Log only warnings and errors, not every request.")
+@click.option(
+    "--print-proxy",
+    "proxy",
+    type=click.Choice(["nginx", "caddy"]),
+    help="Print the configuration of the proxy for these settings, with its secret, and end.",
+)
 @click.pass_obj
 @on_interrupt("all acknowledged measurements are in the database")
-def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
+def serve_command(settings: Settings, /, quiet: bool, proxy: str | None, **flags: Any) -> None:
     """Run the results service: receive measurements and show results.
 
     Other machines reach it by a proxy, nginx or Caddy, which terminates TLS and limits clients. Submitters
     need a key: create it with 'treehammer token create'.
 
+    \b
     Example: treehammer serve --behind-proxy
+             treehammer serve --print-proxy nginx > /etc/nginx/nginx.conf
     """
+    settings = config.apply_flags(
+        settings, {f"serve_{name}": value for name, value in flags.items()}
+    )
+    if proxy:
+        from treehammer.web.service.proxy_setup import render_proxy
+
+        click.echo(render_proxy(proxy, settings), nl=False)
+        return
     # Imported here because uvicorn and SQLAlchemy take half a second to load.
     from treehammer.web.service.service_process import log_to_stderr, serve
 
     log_to_stderr(logging.WARNING if quiet else logging.INFO, settings.log_format)
-    serve(config.apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()}))
+    serve(settings)
 
 
 @click.command("report")

@@ -23,7 +23,6 @@ from treehammer.setting_parsers import (
     integer_parser,
     parse_boolean,
     parse_database_url,
-    parse_networks,
     parse_path,
     parse_public_url,
     parse_recipients,
@@ -170,11 +169,6 @@ class Settings:
         "",
         text_parser("A-Za-z0-9-", "letters, digits and '-'"),
     )
-    serve_trusted_proxies: str = _setting(
-        "serve: addresses or networks of trusted proxies, comma separated",
-        "127.0.0.1,::1",
-        parse_networks,
-    )
     serve_url: str = _setting(
         "serve: public address of the pages, https://HOST:PORT, for sign-in by OpenID and doctor "
         "[default: none]",
@@ -253,6 +247,11 @@ class Settings:
     def master_key_file(self) -> Path:
         """Master key file of the results service."""
         return self.service_key_file or self.data_dir / "service.key"
+
+    @property
+    def proxy_key_file(self) -> Path:
+        """Secret that the proxy of the results service sends with each request."""
+        return self.data_dir / "proxy.key"
 
     #: Folder with one environment per ROOT release.
     software_dir = _Folder("cache_dir", "software")

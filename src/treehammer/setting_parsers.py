@@ -184,18 +184,6 @@ def parse_sender(raw: RawValue) -> str:
     return str(raw.value)
 
 
-def parse_networks(raw: RawValue) -> str:
-    """Parse IP addresses and networks, comma separated."""
-    try:
-        for part in str(raw.value).split(","):
-            ipaddress.ip_network(part.strip())
-    except ValueError as error:
-        raise raw.secret_error(
-            f"must be addresses or networks like 10.0.0.0/24 ({error})"
-        ) from error
-    return str(raw.value)
-
-
 def parse_service_url(raw: RawValue) -> str:
     """Parse the address of a web service without a user and a query, or ''."""
     if raw.value == "":

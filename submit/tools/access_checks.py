@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -11,16 +12,17 @@ from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import psutil
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE, USUAL_CERT_DIR, make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAMES
-from treehammer.config import Settings
+from treehammer.config import PUBLIC, Settings
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.rucio.rucio_client import RucioClient, is_configured
 from treehammer.submit.campaigns import job_reporting
@@ -47,6 +49,11 @@ _HEALTH_TIMEOUT_S = 8.0
 _MAX_HEALTH_BYTES = 100_000
 #: Seconds after which a proxy must have closed a connection whose headers are not complete.
 _LATE_HEADERS_S = 15.0
+#: Files that each worker of nginx should be able to open, and connections that it permits an address.
+MIN_PROXY_FILES, _CONNECTIONS_OF_ADDRESS = 16_384, 250
+_PROXY_REMEDY = (
+    "Configure it anew for these settings: treehammer serve --print-proxy nginx (or caddy)."
+)
 
 
 def list_access_checks(settings: Settings) -> list[InstallationCheck]:
@@ -132,12 +139,44 @@ def check_proxy(settings: Settings) -> Iterator[Diagnosis]:
     except (OSError, HTTPException, ValueError) as error:
         problem = str(error)
     if problem:
-        shipped = files("treehammer") / "web" / "deployment"
-        remedy = f"Compare its configuration with nginx.conf or Caddyfile in {shipped}."
-        yield Diagnosis(part, DiagnosisState.FAILED, f"{url}: {problem}", remedy)
+        yield Diagnosis(part, DiagnosisState.FAILED, f"{url}: {problem}", _PROXY_REMEDY)
     else:
-        finding = f"{url} passes origins on and closes connections with late headers"
+        finding = f"{url} proves itself, and closes connections with late headers"
         yield Diagnosis(part, DiagnosisState.OK, finding)
+    yield from _check_open_files()
+
+
+def _check_open_files() -> Iterator[Diagnosis]:
+    """Check how many files nginx may open here; each connection takes one, each request two."""
+    limits = [
+        _read_file_limit(process)
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "nginx"
+        and "master process" not in " ".join(process.info["cmdline"] or ())
+    ]
+    known_limits = [limit for limit in limits if limit]
+    if not known_limits:
+        return
+    lowest = min(known_limits)
+    is_enough = lowest >= MIN_PROXY_FILES
+    addresses = max(1, lowest // (2 * _CONNECTIONS_OF_ADDRESS))
+    finding = f"each worker of nginx may open {lowest:,} files"
+    yield Diagnosis(
+        "proxy files",
+        DiagnosisState.OK if is_enough else DiagnosisState.WARNING,
+        finding if is_enough else f"{finding}, which {pluralize(addresses, 'address')} can take",
+        "" if is_enough else f"Set worker_rlimit_nofile 65536. {_PROXY_REMEDY}",
+    )
+
+
+def _read_file_limit(process: psutil.Process) -> int | None:
+    """Return the soft limit of a process' open files; None if it is not visible."""
+    try:
+        limits = Path(f"/proc/{process.pid}/limits").read_text(encoding="ascii")
+    except OSError:
+        return None
+    match = re.search(r"^Max open files\s+(\d+)", limits, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _find_proxy_problem(settings: Settings) -> str:
@@ -166,7 +205,14 @@ def _find_proxy_problem(settings: Settings) -> str:
         cookie = {"Cookie": "__Host-treehammer_session=doctor"}
         connection.request("GET", f"{API_PREFIX}/overview", headers=cookie)
         if b"a token is required" in connection.getresponse().read():
-            return "X-Forwarded-Proto is missing, or serve_trusted_proxies lacks its address"
+            return f"X-Forwarded-Proto or the secret of {settings.proxy_key_file} is missing"
+        if settings.serve_user_header and settings.serve_read_access != PUBLIC:
+            claim = {settings.serve_user_header: "doctor"}
+            connection.request("GET", f"{API_PREFIX}/overview", headers=claim)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == HTTPStatus.OK:
+                return f"it passes {settings.serve_user_header} of clients on: everybody can read"
         connection.close()
         connection.connect()
         connection.sock.sendall(f"GET / HTTP/1.1\r\nHost: {url.netloc}\r\nX: ".encode())

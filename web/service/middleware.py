@@ -9,18 +9,19 @@ client so that no attack fills the database.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from treehammer.collectors.job_spec import (
     API_PREFIX,
@@ -35,6 +36,7 @@ from treehammer.web.addresses import requested_address
 from treehammer.web.api.page_data import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
 from treehammer.web.api.prometheus_metrics import ServiceMetrics
 from treehammer.web.core import responses
+from treehammer.web.service.proxy_setup import SECRET_HEADER
 
 _ACCESS = logging.getLogger("treehammer.access")
 _LOG = logging.getLogger("treehammer.service")
@@ -114,26 +116,47 @@ class RejectNulMiddleware:
         await app(scope, receive, send)
 
 
-class TrustedProxies(ProxyHeadersMiddleware):
-    """Trusts headers about client, scheme and user from the configured proxies only.
+_SECRET_NAME = SECRET_HEADER.lower().encode()
+
+
+class ProxyHeaders:
+    """Trusts headers about client, scheme and user from requests with the proxy's secret only.
+
+    The client is the last address of ``X-Forwarded-For``, which the proxy itself added.
 
     Args:
-        proxies: addresses or networks, comma separated.
+        secret: of the proxy.
         user_header: '' for none.
     """
 
-    def __init__(self, app: ASGIApp, proxies: str, user_header: str) -> None:
-        super().__init__(app, proxies)  # type: ignore[arg-type]  # uvicorn's own types
+    def __init__(self, app: ASGIApp, secret: str, user_header: str) -> None:
+        self._app = app
+        self._secret = secret.encode()
         self._user_header = user_header.lower().encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
-        if scope["type"] == "http" and (scope.get("client") or ("",))[0] not in self.trusted_hosts:
-            headers = [
-                (name, value) for name, value in scope["headers"] if name != self._user_header
-            ]
-            scope = {**scope, "headers": headers}
-        await super().__call__(scope, receive, send)  # type: ignore[arg-type]
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            is_trusted = hmac.compare_digest(headers.get(_SECRET_NAME, b""), self._secret)
+            hidden = {_SECRET_NAME} if is_trusted else {_SECRET_NAME, self._user_header}
+            scope = {
+                **scope,
+                "headers": [pair for pair in scope["headers"] if pair[0] not in hidden],
+            }
+            if is_trusted:
+                scope |= _read_forwarded(headers, scope)
+        await self._app(scope, receive, send)
+
+
+def _read_forwarded(headers: Mapping[bytes, bytes], scope: Scope) -> dict[str, Any]:
+    """Read scheme and client of a request from the headers of its proxy."""
+    address = headers.get(b"x-forwarded-for", b"").decode("latin-1").rpartition(",")[2].strip()
+    scheme = headers.get(b"x-forwarded-proto", b"").decode("latin-1")
+    return {
+        "client": (address, 0) if address else scope.get("client"),
+        "scheme": scheme if scheme in ("http", "https") else scope["scheme"],
+    }
 
 
 class RequestLog:

@@ -13,7 +13,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -33,10 +32,10 @@ from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
-from treehammer.web.service.middleware import TrustedProxies
+from treehammer.web.service.middleware import ProxyHeaders
+from treehammer.web.service.proxy_setup import load_proxy_secret
 
 #: Folder with configurations of proxies.
-DEPLOYMENT = Path(__file__).parents[1] / "deployment"
 #: Seconds for requests to finish when the service stops, and for the process to end.
 SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 20, 27
 #: Seconds for which a connection may be idle after a response; longer than those of the proxies.
@@ -70,15 +69,16 @@ def check_settings(settings: Settings) -> None:
         raise ConfigError(
             f"without a proxy every client could send {settings.serve_user_header}",
             where="serve_user_header",
-            hint="Give --behind-proxy, and configure the proxy to remove the header from "
-            "the requests of clients.",
+            hint="Give --behind-proxy, and configure the proxy by 'treehammer serve --print-proxy "
+            "nginx', which removes the header from the requests of clients.",
         )
     if is_exposed and not settings.serve_without_proxy:
         raise ConfigError(
             f"other machines would reach {settings.serve_host} without a proxy, which "
             "limits slow and greedy clients",
             where="serve_host",
-            hint=f"Install nginx.conf or Caddyfile of {DEPLOYMENT}, and give --behind-proxy. "
+            hint="Configure nginx or Caddy (treehammer serve --print-proxy nginx), and give "
+            "--behind-proxy. "
             "In a closed network, --without-proxy permits it with a certificate.",
         )
     if is_exposed and not chain:
@@ -158,7 +158,8 @@ def configure_uvicorn(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     """Configure uvicorn for an application; an unusable certificate is refused."""
     proxied, certificate = settings.serve_behind_proxy, settings.serve_certificate
     if proxied:
-        app = TrustedProxies(app, settings.serve_trusted_proxies, settings.serve_user_header)
+        secret = load_proxy_secret(settings.proxy_key_file)
+        app = ProxyHeaders(app, secret, settings.serve_user_header)
     headers = [("X-Content-Type-Options", "nosniff")]
     if proxied or certificate:
         # Without TLS, browsers must ignore it, and it must not be sent (RFC 6797).

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 from joserfc.jwk import RSAKey
 from measurement_factory import STARTED_US
-from proxied_service import ProxiedService, mint_token
+from proxied_service import USER_HEADER, ProxiedService, mint_token
 from service_thread import make_body, make_sent_measurement
 
 from treehammer.collectors.job_spec import STARTS_PATH
@@ -29,6 +29,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
+from treehammer.web.service.proxy_setup import SECRET_HEADER
 
 Attack = Callable[[ProxiedService], str]
 #: Attack, as the page names it -> function that tries it and returns the result.
@@ -221,11 +222,28 @@ def name_another_host(service: ProxiedService) -> str:
 def claim_to_be_a_proxy(service: ProxiedService) -> str:
     answer = service.get(
         "/api/v1/overview", source="127.0.0.3", X_Forwarded_For="192.0.2.66",
-        X_Forwarded_Proto="http", X_Remote_User="root",
+        X_Forwarded_Proto="http", X_Treehammer_Proxy="root",
     )  # fmt: skip
     service.wait_for_log("127.0.0.3 GET /api/v1/overview")
     assert "192.0.2.66" not in service.read_log()
     return join_statuses(answer)
+
+
+@attack("a client that names itself in the header of `serve_user_header`")
+def claim_to_be_a_user(service: ProxiedService) -> str:
+    return join_statuses(service.get("/api/v1/overview", **{USER_HEADER: "root"}))
+
+
+@attack("a user of the service's machine who claims to be the proxy, at the service itself")
+def pass_by_the_proxy(service: ProxiedService) -> str:
+    url = f"http://127.0.0.1:{service.settings.serve_port}/api/v1/overview"
+    headers = {USER_HEADER: "root", "X-Forwarded-For": "192.0.2.67", "X-Forwarded-Proto": "https"}
+    answers = [
+        httpx.get(url, headers=headers | forged, timeout=60)
+        for forged in ({}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"})
+    ]
+    assert "192.0.2.67" not in service.read_log()
+    return join_statuses(*answers)
 
 
 @attack("plain HTTP after a visit over TLS; guessed content types")

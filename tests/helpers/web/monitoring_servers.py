@@ -26,6 +26,7 @@ from treehammer import config
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
+from treehammer.web.service.proxy_setup import render_proxy
 
 PATIENCE_S = 240.0
 DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
@@ -289,18 +290,18 @@ def _run(command: list[str], folder: Path) -> Iterator[None]:
 
 NGINX, CADDY = "nginx", "caddy"
 PROXY_PATIENCE_S = 60.0
-_DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
 _PROGRAMS = {NGINX: "usr/sbin/nginx", CADDY: "usr/bin/caddy"}
-_NGINX_FRAME = """
-daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
-events {{ worker_connections 4096; }}
-http {{
+#: Text of nginx's shipped configuration -> its replacement in a test, which runs without a master.
+_NGINX_CHANGES = {
+    "user www-data;": "daemon off; master_process off; error_log {folder}/error.log;",
+    "pid /run/nginx.pid;": "pid {folder}/nginx.pid;",
+    "include /etc/nginx/modules-enabled/*.conf;": "",
+    "    include /etc/nginx/conf.d/*.conf;": """
     access_log off;
     client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-    {server}
-}}
-"""
+""",
+}
 
 
 def find_program(name: str) -> Path:
@@ -311,27 +312,26 @@ def find_program(name: str) -> Path:
 
 @contextmanager
 def run_proxy(
-    name: str, folder: Path, upstream_port: int, authority: CertificateAuthority
-) -> Iterator[int]:
-    """Run a proxy in front of a service; yield its port."""
+    name: str, folder: Path, settings: config.Settings, authority: CertificateAuthority
+) -> Iterator[None]:
+    """Run a proxy at ``serve_url`` of a service, with the configuration for its settings."""
     folder.mkdir()
-    (port,) = find_free_ports(1)
     certificate, key = authority.issue_server_certificate()
-    shipped = {NGINX: "nginx.conf", CADDY: "Caddyfile"}[name]
-    text = (_DEPLOYMENT / shipped).read_text()
+    port = int(settings.serve_url.rpartition(":")[2])
+    text = render_proxy(name, settings)
     for old, new in {
         "/etc/treehammer/fullchain.pem": str(certificate),
         "/etc/treehammer/privkey.pem": str(key),
-        "127.0.0.1:8443": f"127.0.0.1:{upstream_port}",
-        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
-        "\nresults.example.org {": f"\nhttps://127.0.0.1:{port} {{",
+        f"listen {port} ssl": f"listen 127.0.0.1:{port} ssl",
+        f"\n127.0.0.1:{port} {{": f"\nhttps://127.0.0.1:{port} {{",
         "{\n\tservers": "{\n\tadmin off\n\tauto_https disable_redirects\n\tservers",
+        **_NGINX_CHANGES,
     }.items():
-        text = text.replace(old, new)
-    file = folder / shipped
-    file.write_text(_NGINX_FRAME.format(folder=folder, server=text) if name == NGINX else text)
+        text = text.replace(old, new.replace("{folder}", str(folder)))
+    file = folder / "proxy.conf"
+    file.write_text(text)
     with _run_proxy(_command(name, file, folder), folder, port):
-        yield port
+        yield
 
 
 def _command(name: str, file: Path, folder: Path) -> Sequence[str]:

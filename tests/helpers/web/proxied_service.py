@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from openid_provider import CLIENT_ID, LyingProvider, run_lying_provider
 from service_thread import make_body
 
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import load_settings
 from treehammer.sql.core.access_keys import AccessKey, mint_job_token
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.engine.database_setup import open_engine
@@ -31,6 +32,8 @@ from treehammer.testbed.network import find_free_ports
 PATIENCE_S = 90.0
 #: Addresses of this machine: attackers and victims must differ.
 ATTACKER, VICTIM = "127.0.0.1", "127.0.0.2"
+#: Header of the authenticated user; not the one of the documentation.
+USER_HEADER = "X-Forwarded-User"
 
 
 class ProxiedService:
@@ -54,6 +57,17 @@ class ProxiedService:
     ) -> None:
         self.proxy = proxy
         self.provider = provider
+        self.settings = load_settings(
+            {
+                "data_dir": folder,
+                "serve_behind_proxy": True,
+                "serve_url": f"https://127.0.0.1:{ports[1]}",
+                "serve_port": ports[0],
+                "serve_user_header": USER_HEADER,
+                "service_ca_file": authority.ca,
+            },
+            environ={},
+        )
         self.database = f"sqlite:///{folder / 'results.db'}"
         self.url = f"https://127.0.0.1:{ports[1]}"
         self.host = f"127.0.0.1:{ports[1]}"
@@ -67,7 +81,7 @@ class ProxiedService:
         """Start the service and wait until it serves."""
         settings = {
             "serve_url": self.url,
-            "serve_user_header": "X-Remote-User",
+            "serve_user_header": USER_HEADER,
             "serve_query_seconds": 3,
             "serve_oidc_issuer": self.provider.issuer,
             "serve_oidc_client_id": CLIENT_ID,
@@ -192,17 +206,19 @@ def mint_token(key: AccessKey, campaign: str, job: str, seconds: float = 3600) -
 
 
 @contextmanager
-def run_proxied_service(folder: Path, proxy: str) -> Iterator[ProxiedService]:
-    """Run a service behind a proxy."""
+def run_proxied_service(
+    folder: Path, proxy: str, **proxy_settings: Any
+) -> Iterator[ProxiedService]:
+    """Run a service behind a proxy, which is configured for the same settings except the given ones."""
     authority = CertificateAuthority(folder / "authority")
-    (port,) = find_free_ports(1)
-    with (
-        run_lying_provider() as provider,
-        run_proxy(proxy, folder / "proxy", port, authority) as public,
-    ):
+    port, public = find_free_ports(2)
+    with run_lying_provider() as provider:
         service = ProxiedService(folder, proxy, (port, public), authority, provider)
-        service.start()
-        try:
-            yield service
-        finally:
-            service.kill()
+        with run_proxy(
+            proxy, folder / "proxy", replace(service.settings, **proxy_settings), authority
+        ):
+            service.start()
+            try:
+                yield service
+            finally:
+                service.kill()

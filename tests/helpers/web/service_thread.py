@@ -184,7 +184,15 @@ def run_service(
         now_us=lambda: clock[0],
     )
     app = create_app(database, access_control, settings, write=write, limits=limits)
-    served = load_settings({"serve_behind_proxy": behind_proxy}, environ={}, folder=folder)
+    served = load_settings(
+        {
+            "serve_behind_proxy": behind_proxy,
+            "serve_user_header": user_header if behind_proxy else "",
+            "data_dir": folder,
+        },
+        environ={},
+        folder=folder,
+    )
     with _serve_app(app, served) as client:
         service = ServiceThread(url, client, clock)
         yield service

@@ -115,8 +115,8 @@ def test_installed_package_is_whole(
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
     code = "from importlib.resources import files; print(files('treehammer') / 'web/deployment')"
     deployment = Path(run(python, "-c", code).strip())
-    assert (deployment / "nginx.conf").exists()
-    assert (deployment / "Caddyfile").exists()
+    assert (deployment / "nginx.conf.j2").exists()
+    assert (deployment / "Caddyfile.j2").exists()
     code = "from treehammer import start_commands as demo; print(demo.find_demo_test())"
     assert run(python, "-c", code).split() == [start_commands.DEMO_TEST]
 

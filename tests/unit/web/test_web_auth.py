@@ -25,6 +25,7 @@ from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import load_master_keys
 from treehammer.sql.write.store import Store
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.service.proxy_setup import SECRET_HEADER, load_proxy_secret
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -219,9 +220,12 @@ def test_sessions_survive_restart(start_service: StartService) -> None:
         assert can_read(second, cookie)
 
 
-def test_session_cookie_is_bound_to_host_under_tls(start_service: StartService) -> None:
+def test_session_cookie_is_bound_to_host_under_tls(
+    start_service: StartService, tmp_path: Path
+) -> None:
     """Attack: a sibling domain sets the cookie of a session of its own over TLS."""
-    tls = {"X-Forwarded-Proto": "https", **BROWSER}
+    secret = load_proxy_secret(tmp_path / "proxy.key")
+    tls = {"X-Forwarded-Proto": "https", SECRET_HEADER: secret, **BROWSER}
     with start_service(behind_proxy=True) as service:
         key = service.make_key("read").text
         answer = service.client.post("/sign-in", data={"token": key}, headers=tls)

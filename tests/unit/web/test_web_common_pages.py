@@ -26,7 +26,8 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.api.page_data import OPERATIONS
-from treehammer.web.service.middleware import TrustedProxies
+from treehammer.web.service.middleware import ProxyHeaders
+from treehammer.web.service.proxy_setup import SECRET_HEADER
 
 BROWSER = {"Accept": "text/html,*/*"}
 #: Paths that require read access, except those of the API.
@@ -281,21 +282,26 @@ async def _get(transport: httpx.ASGITransport, headers: dict[str, str]) -> objec
         return (await client.get("/", headers=headers)).json()
 
 
-def test_forwarded_headers_require_trusted_proxy() -> None:
+def test_forwarded_headers_require_the_secret_of_the_proxy() -> None:
     async def show(request: Request) -> JSONResponse:
-        user = request.headers.get("x-remote-user")
-        return JSONResponse([user, request.url.scheme, request.client and request.client.host])
+        names = ("x-remote-user", SECRET_HEADER)
+        values = [request.headers.get(name) for name in names]
+        return JSONResponse([*values, request.url.scheme, request.client and request.client.host])
 
-    app = Starlette(routes=[Route("/", show)])
-    sent = {"X-Remote-User": "me", "X-Forwarded-Proto": "https", "X-Forwarded-For": "10.9.9.9"}
+    app = ProxyHeaders(Starlette(routes=[Route("/", show)]), "s3cret", "X-Remote-User")
+    sent = {
+        "X-Remote-User": "me",
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-For": "192.0.2.66, 10.9.9.9",
+    }
 
-    def received(address: str, proxies: str) -> object:
-        trusting = TrustedProxies(app, proxies, "X-Remote-User")
-        return asyncio.run(_get(httpx.ASGITransport(trusting, client=(address, 1)), sent))
+    def receive(**headers: str) -> object:
+        transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+        return asyncio.run(_get(transport, sent | headers))
 
-    assert received("10.0.0.7", "127.0.0.1, 10.0.0.0/24") == ["me", "https", "10.9.9.9"]
-    assert received("10.0.1.7", "127.0.0.1, 10.0.0.0/24") == [None, "http", "10.0.1.7"]
-    assert received("nobody", "127.0.0.1") == [None, "http", "nobody"]
+    assert receive(**{SECRET_HEADER: "s3cret"}) == ["me", None, "https", "10.9.9.9"]
+    for forged in ({}, {SECRET_HEADER: ""}, {SECRET_HEADER: "S3cret"}):
+        assert receive(**forged) == [None, None, "http", "127.0.0.1"]
 
 
 def test_page_responds_503_until_database_returns(start_service: StartService) -> None:

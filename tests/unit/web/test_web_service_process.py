@@ -63,7 +63,7 @@ def test_service_listens_for_this_machine_or_a_proxy(
     ("flags", "message", "remedy"),
     [
         ({"host": "0.0.0.0"}, "would reach 0.0.0.0 without a proxy", "--behind-proxy"),
-        ({"host": "192.0.2.1", **CERTIFICATE}, "reach 192.0.2.1 without a proxy", "Caddyfile"),
+        ({"host": "192.0.2.1", **CERTIFICATE}, "reach 192.0.2.1 without a proxy", "--print-proxy"),
         (
             {"host": "0.0.0.0", "without_proxy": True},
             "without a certificate, tokens would travel unencrypted to 0.0.0.0",
@@ -140,7 +140,7 @@ def find_problem(settings: Settings) -> str:
     """Return what ``doctor`` finds wrong with a proxy."""
     (diagnosis,) = access_checks.check_proxy(settings)
     assert diagnosis.state is DiagnosisState.FAILED
-    assert "Caddyfile in " in diagnosis.remedy
+    assert "--print-proxy nginx" in diagnosis.remedy
     return diagnosis.finding
 
 
@@ -150,7 +150,7 @@ def test_doctor_names_what_a_proxy_lacks(tmp_path: Path, monkeypatch: pytest.Mon
 
     for is_behind_proxy, problem in (
         (False, "without --behind-proxy"),
-        (True, "-Proto is missing"),
+        (True, "X-Forwarded-Proto or the secret of"),
     ):
         with run_service(tmp_path, behind_proxy=is_behind_proxy) as service:
             assert problem in find_problem(make(service.client.base_url.port or 0))
