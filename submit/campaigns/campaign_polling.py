@@ -37,6 +37,7 @@ from treehammer.submit.campaigns.tracker import (
     describe_unqueued_jobs,
     group_by_batch_system,
 )
+from treehammer.submit.campaigns.waiting_campaigns import OwnCampaigns
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import (
     ProgressFactory,
@@ -402,12 +403,21 @@ def _describe_removed(
     ]
 
 
-def campaigns_older_than(tracker: CampaignTracker, days: float) -> Iterator[CampaignRow]:
+def campaigns_older_than(
+    tracker: CampaignTracker, settings: Settings, days: float
+) -> Iterator[CampaignRow]:
     """Yield campaigns of that age whose folders are no longer needed."""
     limit = time.time_ns() // 1000 - days * DAY_US
+    stored = list_stored_campaigns(settings)
     for row in tracker.store.campaigns():
-        if row.created_us <= limit and not retention_reason(tracker, row):
+        if row.id in stored and row.created_us <= limit and not retention_reason(tracker, row):
             yield row
+
+
+def list_stored_campaigns(settings: Settings) -> set[str]:
+    """List the campaigns with folders on this machine; purged ones cost nothing then."""
+    staged = (path.name for path in settings.submissions_dir.glob("*"))
+    return {*staged, *OwnCampaigns(settings).list_all()}
 
 
 def retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:

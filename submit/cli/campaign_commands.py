@@ -239,7 +239,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
             if reason := campaign_polling.retention_reason(tracker, row):
                 raise ConfigError(f"cannot be purged: {reason}", where=row.name)
         if days is not None:
-            chosen += campaign_polling.campaigns_older_than(tracker, days)
+            chosen += campaign_polling.campaigns_older_than(tracker, settings, days)
         freed = 0
         for row in chosen:
             freed += campaign_polling.purge_campaign(tracker, row, settings)

@@ -22,9 +22,16 @@ from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.campaign_polling import make_tracker, poll_campaign
+from treehammer.submit.campaigns.campaign_polling import (
+    list_stored_campaigns,
+    make_tracker,
+    poll_campaign,
+    purge_campaign,
+    retention_reason,
+)
+from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.cost_estimate import READ_COLUMNS, measured_read_bytes
-from treehammer.text_formatting import SECOND_US, join_lines
+from treehammer.text_formatting import SECOND_US, format_size, join_lines, pluralize
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,9 +67,11 @@ class CampaignSettlement:
     """
 
     def __init__(self, settings: Settings, store: Store, starts: PatrolStarts) -> None:
+        self._settings = settings
         self._store = store
         self._starts = starts
-        self._tracker = make_tracker(store, settings)
+        #: Of the campaigns in flight: what a tracker remembers of jobs ends with their campaign.
+        self._trackers: dict[str, CampaignTracker] = {}
 
     def follow(self, start: PatrolStartRow, now_us: int) -> bool:
         """Bring a campaign up to date; settle it if all jobs have ended. True if it is settled.
@@ -71,25 +80,51 @@ class CampaignSettlement:
             TreehammerError: a batch system or the store refuses; the next call continues.
         """
         campaign = self._store.campaign(start.campaign_id)
-        progress = poll_campaign(self._tracker, campaign, _LOG.info)
+        tracker = self._trackers.get(campaign.id) or make_tracker(self._store, self._settings)
+        self._trackers[campaign.id] = tracker
+        progress = poll_campaign(tracker, campaign, _LOG.info)
         messages = [start.message]
         limit_s = parse_json(PatrolRequest, start.request).time_limit_s
         if not progress.is_finished:
             if now_us < start.claimed_us + limit_s * SECOND_US:
                 return False
-            count = self._tracker.cancel(campaign)
-            progress = poll_campaign(self._tracker, campaign, _LOG.info)
+            count = tracker.cancel(campaign)
+            progress = poll_campaign(tracker, campaign, _LOG.info)
             messages.append(f"{count} jobs cancelled after {limit_s / 3600:g} h")
             if not progress.is_finished:
                 return False
-        for line in self._tracker.upload_campaign(campaign, everything=True):
+        for line in tracker.upload_campaign(campaign, everything=True):
             _LOG.info("%s", line)
         failures = progress.total.describe_failures()
         if failures:
             _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, failures)
         self._compare_with_earlier_commit(start, now_us)
         self._settle(start, campaign, "; ".join(filter(None, (*messages, failures))))
+        del self._trackers[campaign.id]
         return True
+
+    def purge_ended(self, ended_before_us: int) -> None:
+        """Remove the working folders of the patrol's campaigns that ended before a time.
+
+        Folders with rejected records stay.
+        """
+        tracker = make_tracker(self._store, self._settings)
+        count, freed = 0, 0
+        for campaign_id in sorted(list_stored_campaigns(self._settings)):
+            start = self._starts.find_campaign(campaign_id)
+            if start is None or not (start.finished_us or ended_before_us) < ended_before_us:
+                continue
+            campaign = self._store.campaign(campaign_id)
+            try:
+                if reason := retention_reason(tracker, campaign):
+                    _LOG.warning("the folder of campaign %s stays: %s", campaign_id, reason)
+                else:
+                    freed += purge_campaign(tracker, campaign, self._settings)
+                    count += 1
+            except TreehammerError as error:
+                _LOG.warning("campaign %s is not purged: %s", campaign_id, join_lines(str(error)))
+        if count:
+            _LOG.info("%s purged, %s", pluralize(count, "campaign"), format_size(freed))
 
     def _compare_with_earlier_commit(self, start: PatrolStartRow, now_us: int) -> None:
         """Compare a commit with an earlier one: in turns, or with the one before of the same entry."""

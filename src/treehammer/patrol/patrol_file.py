@@ -184,6 +184,9 @@ class PatrolTable(StrictModel):
     time_limit: _Seconds = _duration_field(
         "1d", "Time after which the rest of a campaign is cancelled."
     )
+    keep_folders: _Seconds = _duration_field(
+        "30d", "Time after which the working folders of an ended campaign are removed."
+    )
 
 
 class ReleaseSource(StrictModel):

@@ -84,6 +84,8 @@ _INCOMPARABLE = (EqualCommitsError, DefinitionError)
 WATCH_S = 60
 #: Seconds from the start to the first search for changes, and between two searches.
 CHANGES_AFTER_S, CHANGES_EVERY_S = 3600, 86_400
+#: Seconds between two looks for folders of campaigns that ended long ago.
+PURGE_S = 3600
 
 
 def _log_event(event: AlarmMessage) -> None:
@@ -141,6 +143,7 @@ class Patrol:
         self._finder = OccasionFinder(settings, file)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
+        self._next_purge_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
@@ -163,6 +166,10 @@ class Patrol:
             if start.state == SUBMITTED and start.holder == self._lease.holder
         ]
         problems = follow_all(self._settlement, held_starts, now_us)
+        if now_us >= self._next_purge_us:
+            self._next_purge_us = now_us + PURGE_S * SECOND_US
+            kept_us = self._file.patrol.keep_folders * SECOND_US
+            self._settlement.purge_ended(now_us - kept_us)
         if not leads or is_stopping():
             return leads
         try:

@@ -169,6 +169,22 @@ def test_each_period_starts_one_campaign(simulation: SimulatedGrid) -> None:
     )
 
 
+def test_folders_of_ended_campaigns_are_purged_after_a_time(simulation: SimulatedGrid) -> None:
+    patrol = simulation.open('[patrol]\nkeep_folders = "2d"\n' + HOURLY)
+    folders = {name: simulation.settings.submissions_dir / name for name in ("c1", "other")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    patrol.run_round()
+    simulation.advance(5)
+    patrol.run_round()
+    for days, exists in ((1.9, True), (0.2, False)):
+        simulation.advance(days * 24 * HOUR_S)
+        patrol.run_round()
+        assert folders["c1"].exists() is exists
+    # The patrol did not start this one.
+    assert folders["other"].exists()
+
+
 def test_campaigns_in_flight_and_quiet_hours_delay_starts(simulation: SimulatedGrid) -> None:
     simulation.is_running = True
     patrol = simulation.open(HOURLY)
