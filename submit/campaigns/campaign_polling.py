@@ -94,14 +94,16 @@ def describe_campaign_state(tracker: CampaignTracker, campaign: CampaignRow) -> 
     )
 
 
-def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
-    """Make a tracker for the campaigns in a store."""
+def make_tracker(
+    store: Store, settings: Settings, guard: ExclusionGuard | None = None
+) -> CampaignTracker:
+    """Make a tracker for the campaigns in a store; trackers may share a guard."""
     return CampaignTracker(
         store,
         cache(lambda name: open_batch_system(name, settings)),  # called for every job
         under_way=StagedSubmissions(settings.submissions_dir).is_under_way,
         upload=CampaignUploader(settings).upload,
-        guard=ExclusionGuard(settings).apply,
+        guard=(guard or ExclusionGuard(settings)).apply,
     )
 
 
@@ -226,11 +228,14 @@ class ExclusionGuard:
 
     Args:
         settings: all settings.
+        uses_age_s: seconds for which the uses of sites hold, for many campaigns in turn.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, uses_age_s: float = 0.0) -> None:
         self._action = settings.excluded_jobs
         self._rules_file = settings.status_rules
+        self._uses_age_us = round(uses_age_s * 1e6)
+        self._uses: tuple[int, SiteUses] | None = None
 
     def apply(self, tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:
         """Evaluate the states of sites if it is time, and act on the campaign's queued jobs.
@@ -262,16 +267,21 @@ class ExclusionGuard:
 
     def _refresh_uses(self, tracker: CampaignTracker, jobs: Collection[JobRow]) -> SiteUses:
         """Evaluate the states of sites if it is time."""
+        now_us = tracker.now_us()
+        if self._uses and now_us < self._uses[0] + self._uses_age_us:
+            return self._uses[1]
         # The rules need pydantic, which takes a tenth of a second to load.
         from treehammer.analysis.status.site_status import refresh_uses
         from treehammer.analysis.status.status_rules import load_status_rules
 
-        return refresh_uses(
+        uses = refresh_uses(
             tracker.store,
             load_status_rules(self._rules_file),
-            tracker.now_us(),
+            now_us,
             always=any(not JobState(job.state).is_final for job in jobs),
         )
+        self._uses = now_us, uses
+        return uses
 
 
 def find_excluded_jobs(

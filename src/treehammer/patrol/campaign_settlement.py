@@ -23,6 +23,7 @@ from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import (
+    ExclusionGuard,
     list_stored_campaigns,
     make_tracker,
     poll_campaign,
@@ -34,6 +35,8 @@ from treehammer.submit.planning.cost_estimate import READ_COLUMNS, measured_read
 from treehammer.text_formatting import SECOND_US, format_size, join_lines, pluralize
 
 _LOG = logging.getLogger(__name__)
+#: Seconds for which the uses of sites hold: a round follows hundreds of campaigns.
+USES_AGE_S = 5.0
 
 _COLUMNS = (
     "job_id",
@@ -70,6 +73,7 @@ class CampaignSettlement:
         self._settings = settings
         self._store = store
         self._starts = starts
+        self._guard = ExclusionGuard(settings, USES_AGE_S)
         #: Of the campaigns in flight: what a tracker remembers of jobs ends with their campaign.
         self._trackers: dict[str, CampaignTracker] = {}
 
@@ -80,7 +84,9 @@ class CampaignSettlement:
             TreehammerError: a batch system or the store refuses; the next call continues.
         """
         campaign = self._store.campaign(start.campaign_id)
-        tracker = self._trackers.get(campaign.id) or make_tracker(self._store, self._settings)
+        tracker = self._trackers.get(campaign.id) or make_tracker(
+            self._store, self._settings, self._guard
+        )
         self._trackers[campaign.id] = tracker
         progress = poll_campaign(tracker, campaign, _LOG.info)
         messages = [start.message]

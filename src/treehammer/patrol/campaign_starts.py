@@ -385,15 +385,17 @@ class CampaignStarter:
         self._starts.settle(start, {}, state=FAILED, message=reason)
 
 
-def find_reruns(store: Store, starts: PatrolStarts, entry: str, now_us: int) -> dict[str, Occasion]:
-    """Find the requested reruns of the campaigns that an entry started, as occasions by name."""
-    occasions: dict[str, Occasion] = {}
+def find_reruns(
+    store: Store, starts: PatrolStarts, now_us: int
+) -> Mapping[str, Mapping[str, Occasion]]:
+    """Find the requested reruns: entry that started the campaign -> occasions by name."""
+    occasions: defaultdict[str, dict[str, Occasion]] = defaultdict(dict)
     for request in requested_reruns(store):
         start = starts.find_campaign(request.campaign_id)
-        if start is not None and start.entry == entry:
+        if start is not None:
             original = parse_json(PatrolRequest, start.request)
             name = _name_rerun(request)
-            occasions[name] = Occasion(name, now_us, original.test_spec, original.axes)
+            occasions[start.entry][name] = Occasion(name, now_us, original.test_spec, original.axes)
     return occasions
 
 

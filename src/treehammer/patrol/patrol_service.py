@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -145,6 +145,8 @@ class Patrol:
         self._next_watch_us = 0
         self._next_purge_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
+        #: Entry -> occasions of the present round.
+        self._reruns: Mapping[str, Mapping[str, Occasion]] = {}
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
 
@@ -222,6 +224,7 @@ class Patrol:
             if name in states:
                 states[name].note(problem)
         uses = list_uses(self._store)
+        self._reruns = find_reruns(self._store, self._starts, self._read_clock())
         for entry in self._file.entries.values():
             if is_stopping():
                 return
@@ -311,7 +314,7 @@ class Patrol:
                 entry, spec, lambda: self._list_doors(entry, spec), now_us
             )
             due |= self._drop_existing(entry, SERVER, servers)
-        due |= find_reruns(self._store, self._starts, entry.name, now_us)
+        due |= self._reruns.get(entry.name, {})
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
             due[slot.name] = Occasion(slot.name, slot.due_us, spec)
