@@ -28,7 +28,7 @@ from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
-from treehammer.collectors.record.outcome import Outcome, describe_outcomes
+from treehammer.collectors.record.outcome import Outcome, describe_outcomes, is_failure
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read.campaign_queries import fetch_distinct_names
 from treehammer.sql.read.cost_queries import UsedCost, fetch_site_costs
@@ -54,7 +54,6 @@ from treehammer.text_formatting import (
     pluralize,
 )
 
-_COMPLETED = {Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value, Outcome.NOT_SUPPORTED.value}
 SLOWER_SECTION, FASTER_SECTION = "Slower", "Faster"
 PROVISIONAL_SECTION = "Provisional, to be confirmed by the next days"
 #: Sections of changes in a digest -> their text without any.
@@ -281,7 +280,8 @@ def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSecti
         )  # fmt: skip
         counts: dict[tuple[str, str], Counter[str]] = {}
         for group in store.fetch_figure(query).groups:
-            for name in group.outcomes.keys() - _COMPLETED:
+            failures = (name for name in group.outcomes if is_failure(name))
+            for name in failures:
                 of_failure = counts.setdefault((str(group.by["test_name"] or ""), name), Counter())
                 of_failure[str(group.by["site"] or "(no site)")] += group.outcomes[name]
         return counts

@@ -128,6 +128,11 @@ _OUTCOMES_BY_LABEL = {
 }
 
 
+def is_failure(label: str) -> bool:
+    """Return whether an outcome label, as roll-ups have them, is a failure class."""
+    return _OUTCOMES_BY_LABEL.get(label, Outcome.FAILED) is Outcome.FAILED
+
+
 _NO_OUTCOMES = dict.fromkeys(Outcome, 0)
 
 

@@ -19,6 +19,7 @@ from treehammer.collectors.record.outcome import (
     INTERRUPTED_CLASSES,
     Outcome,
     describe_outcomes,
+    is_failure,
     sum_outcomes,
 )
 from treehammer.sql.core import measurement_sql
@@ -112,7 +113,7 @@ class MeasurementCount:
         return {
             label: count
             for label, count in sorted(self.outcomes.items())
-            if sum_outcomes({label: 1})[Outcome.FAILED] or label == Outcome.IMPLAUSIBLE
+            if is_failure(label) or label == Outcome.IMPLAUSIBLE
         }
 
     @property

@@ -21,6 +21,7 @@ from treehammer.analysis.comparison import (
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
 from treehammer.analysis.comparison.series_changes import CounterChange
 from treehammer.analysis.statistics import verdict
+from treehammer.analysis.statistics.metric_units import find_display_unit, head_unit
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import figure_sql
@@ -224,9 +225,15 @@ def _list_findings(comparison: DisplayedComparison) -> Iterator[ui.Paragraph]:
         if row.verdict == verdict.Verdict.SLOWER and row.effect is not None
     ]
     if slower:
-        largest = max(slower, key=lambda row: abs(row.effect or 0.0))
+        metric = verdict_text.list_metrics(slower)[0]
+        of_metric = (row for row in slower if row.metric == metric)
+        largest = max(of_metric, key=lambda row: abs(row.effect or 0.0))
         text = verdict_text.describe_verdict(largest, names)
-        yield ui.Paragraph(f"Largest: {verdict_text.describe_variant(largest.label)}: {text}")
+        variant, title = (
+            verdict_text.describe_variant(largest.label),
+            verdict_text.title_metric(metric),
+        )
+        yield ui.Paragraph(f"Largest: {variant}, {title}: {text}")
     if rows[0].axis != "root":
         return
     changes = common_tables.list_recent_changes(comparison.store, release=rows[0].b)
@@ -383,14 +390,14 @@ def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
     pairs = [pair for pair in pairs if (pair.comparison_key, pair.site, pair.metric) == series]
     if not pairs:
         return None
-    is_time = row.metric in verdict_text.METRIC_TITLES
     colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
-    factor, unit = (1e3, "ms/event") if is_time else (1.0, "")
+    shown = find_display_unit(row.metric, row.evidence.unit)
+    unit = head_unit(row.metric, row.evidence.unit)
     lines = []
     for side, css_class, is_round in _SIDES:
         name, dots = getattr(row, side), []
         for number, pair in enumerate(pairs, 1):
-            value = factor * getattr(pair, f"{side}_value")
+            value = shown.convert(getattr(pair, f"{side}_value"))
             text = (
                 f"{pair.job_id} on {pair.host}: {name} {format_significant(value, 4)} {unit}, change "
                 f"{verdict_text.format_effect(pair.log_ratio)}"

@@ -179,6 +179,11 @@ class Overview:
         lines = overview_days.load_site_days(self.store, days, self.query.by)
         return lines, overview_days.load_site_days(self.store, recent)
 
+    def find_state(self, site: str) -> SiteState:
+        """Return the current state of a site; unknown where none was evaluated."""
+        row = self.current.get(site)
+        return SiteState(row.state) if row else SiteState.UNKNOWN
+
     @cached_property
     def efficiencies(self) -> dict[str, peer_comparison.PeerComparison]:
         """CPU efficiency of each site, compared with similar sites over the last days."""
@@ -264,7 +269,8 @@ def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
     """Count bad and inefficient sites, failures, slower variants and running work."""
     bad_states = (SiteState.CRITICAL, SiteState.WARNING)
     if overview.current:
-        states = [SiteState(row.state) for row in overview.current.values()]
+        names = overview_queries.list_sites(overview.store, overview.query.by)
+        states = [overview.find_state(site) for site in names]
         texts = dict(zip(bad_states, ("sites critical", "sites with warnings"), strict=True))
     else:
         states = [line.latest.status for line in overview.lines]
@@ -291,7 +297,7 @@ def _count_failures(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> Ite
         total = overview_days.sum_outcomes(line.days[day] for line in lines)
         if total.total:
             yield ui.Tile(
-                f"{total.failed + total.implausible:,} of {total.total:,}",
+                f"{total.failed + total.implausible:,} of {total.assessed:,}",
                 f"measurements failed or implausible on {format_day(day)}",
                 "#days",
                 "" if total.status is SiteState.OK else total.status.value,

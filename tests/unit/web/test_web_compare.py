@@ -150,7 +150,7 @@ def test_headline_metrics_are_shown_with_their_units(pages: ServiceThread) -> No
     (row,) = pages.load_tables(address)["by_site"]
     assert (row["metric"], row["verdict"], row["unit"]) == ("rate_hz", "faster", "Hz")
     page = pages.load_page(address)
-    assert "10.2 Hz" in page  # the mean of 10.0 to 10.3
+    assert "10.2/s" in page  # the mean of 10.0 to 10.3
     assert ">better<" in page
     assert "lower ← 0 → higher" in page
     assert "ms/event" not in page

@@ -1,0 +1,291 @@
+"""Counts, states and days of a world, each read from all of its doors."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import quote
+
+import shared_world
+from page_contents import parse_numbers
+from shared_world import BAD_STORAGE, FAILING, INEFFICIENT
+from world_doors import Doors, Numbers, Value, find_row, match, share, write_minute
+
+
+def read_campaign(doors: Doors) -> Numbers:
+    """Read the numbers of a campaign with every kind of outcome."""
+    row = doors.campaign(shared_world.PROBES)
+    address = f"/campaigns/{row['campaign_id']}"
+    progress = doors.api(address)["about"]["progress"]
+    sites = doors.api(address)["tables"]["sites"]
+    page, status = doors.page(address), doors.rows("status", shared_world.PROBES)
+    line = match(r"- probes \(.*?\): (.*?) \(", doors.digest(since_us=row["submitted_us"]))
+    sentence = match(r"(\d+ of \d+ measured.*?)\.", page.text)
+
+    def sum_sites(name: str) -> float:
+        return float(sum(site[name] for site in sites))
+
+    def sum_column(name: str) -> float:
+        return sum(parse_numbers(text)[0][0] for text in page.tables["sites"].column(name))
+
+    for name, key, word in (
+        ("measured", "recorded", r"([\d,]+) of"),
+        ("planned", "planned", r"of ([\d,]+) measured"),
+        ("failed", "failed", r"([\d,]+) failed"),
+        ("implausible", "implausible", r"([\d,]+) implausible"),
+        ("not supported", "not_supported", r"([\d,]+) not supported"),
+    ):
+        values: dict[str, Value] = {
+            "list": row[key],
+            "page": match(word, sentence),
+            "digest": match(word, line),
+        }
+        if key in progress:
+            values["API"] = progress[key]
+        if key in sites[0]:
+            values |= {"site_rows": sum_sites(key), "site_cells": sum_column(key)}
+        yield share(f"campaign: {name}", **values)
+    failures = [count for of_site in status for count in of_site["failures"].items()]
+    yield share(
+        "campaign: failed with open",
+        status=sum(number for name, number in failures if name == "open"),
+        API=find_row(doors.api(address)["tables"]["failures"], failure="open")["measurements"],
+        messages=find_row(doors.api(address)["tables"]["messages"], failure="open")["count"],
+        Explore=sum(
+            group["failed"]
+            for group in doors.tables(
+                f"/explore?metric=eff_job&by=failure_class&color=&campaign={row['campaign_id']}"
+            )["figure"]
+            if group["failure_class"] == "open"
+        ),
+    )
+    yield share(
+        "campaign: missing",
+        API=sum(progress["missing"].values()),
+        status=sum(sum(of_site["missing"].values()) for of_site in status),
+        page=match(r"([\d,]+) lost;", sentence),
+    )
+    yield share(
+        "campaign: repeated by later attempts",
+        API=progress["superseded"],
+        page=match(r"([\d,]+) measurements repeated", page.text),
+    )
+    yield share(
+        "campaign: jobs done",
+        list=row["done"],
+        API=progress["jobs"]["done"],
+        status=sum(of_site["done"] for of_site in status),
+        page=match(r"jobs: ([\d,]+) done", page.text),
+        sites=sum_sites("done"),
+    )
+
+
+def read_running(doors: Doors) -> Numbers:
+    """Read which campaigns and jobs run."""
+    progress = {
+        row["campaign"]: doors.api(f"/campaigns/{row['campaign_id']}")["about"]["progress"]
+        for row in doors.api("/campaigns")["tables"]["campaigns"]
+        if row["campaign"] != "opens"
+    }
+    text = doors.page("/").text
+    running, recorded, planned = (
+        match(pattern, text)
+        for pattern in (
+            r"(\d+) campaigns? running",
+            r"running: (\d+) of",
+            r"running: \d+ of (\d+) measurements",
+        )
+    )
+    table = doors.api("/overview")["tables"]["running"]
+    yield share(
+        "campaigns running",
+        tile=running,
+        overview=len(table),
+        campaigns=sum(not of_campaign["over"] for of_campaign in progress.values()),
+        digest=doors.digest().count("unfinished"),
+    )
+    yield share(
+        "measured by running campaigns",
+        tile=recorded,
+        overview=sum(row["recorded"] for row in table),
+        campaign=progress[shared_world.RUNNING]["recorded"],
+        digest=match(r"- running \(.*?\): (\d+) of", doors.digest()),
+    )
+    yield share(
+        "planned by running campaigns",
+        tile=planned,
+        overview=sum(row["planned"] for row in table),
+        campaign=progress[shared_world.RUNNING]["planned"],
+    )
+    service = find_row(json.loads(doors.run("check", "--all", "--format", "json")), kind="service")
+    figures = {figure["name"]: figure["value"] for figure in service["figures"]}
+    yield share(
+        "unfinished jobs",
+        Prometheus=doors.sample("jobs"),
+        check=figures["open_jobs"],
+        alarms=match(r"service OK (\d+) jobs in progress", doors.page("/alarms").text),
+        list=sum(row["running"] for row in doors.api("/campaigns")["tables"]["campaigns"]),
+    )
+
+
+def read_states(doors: Doors) -> Numbers:
+    """Read states of sites, since when, why, and what they permit."""
+    listed = doors.api("/sites")["tables"]["sites"]
+    checks = json.loads(doors.run("check", "--all", "--format", "json"))
+    checked = [check for check in checks if check["kind"] == "site"]
+    overview = doors.page("/").tables["days"].rows
+    status = doors.rows("sites", "status")
+    for site in (FAILING, BAD_STORAGE):
+        own = find_row(checked, name=site)
+        since_us = own["since_us"]
+        kind = match(r"(jobs|storage)", own["details"][0])
+        states = doors.api(f"/sites/{site}")["tables"]["states"]
+        of_kind = find_row(states, of=kind)
+        line = match(rf"- ({site} .*)", doors.digest(since_us=since_us))
+        alarm = find_row(doors.tables("/alarms")["states"], name=site)
+        command = find_row(status, site=site, of=kind)
+        (current,) = (
+            name for name in ("ok", "warning", "critical") if doors.sample(
+                "site_status", site=site, status=name) == 1
+        )  # fmt: skip
+        yield share(
+            f"state of {site}",
+            list=find_row(listed, site=site)["state"],
+            overview=find_row(overview, site=site)["state"],
+            alarms=alarm["state"].lower(),
+            check=own["state"].lower(),
+            Prometheus=current,
+            digest=match(r": (\w+) since", line),
+            site=of_kind["state"],
+            sites_status=command["state"],
+        )
+        yield share(
+            f"since of {site}",
+            API=write_minute(of_kind["since_us"]),
+            check=write_minute(since_us),
+            alarms=write_minute(alarm["since_us"]),
+            Prometheus=write_minute(
+                1e6 * doors.sample("state_since_seconds", kind="site", name=site)
+            ),
+            digest=match(r"since ([\d-]+ [\d:]+)", line),
+            page=match(rf"{kind}, since ([\d-]+ [\d:]+)", doors.page(f"/sites/{site}").text),
+            sites_status=command["since"][:-3],
+        )
+        reason = r"([\d,]+) of [\d,]+ measurements in 24h were bad"
+        for name, pattern in (("bad", reason), ("judged", reason.replace("([", "[", 1).replace(
+                "+) of [\\d,]+", "+ of ([\\d,]+)"))):  # fmt: skip
+            yield share(
+                f"measurements {name} in the window of {site}",
+                site=match(pattern, of_kind["reason"]),
+                check=match(pattern, own["summary"]),
+                alarms=match(pattern, doors.page("/alarms").text.partition(site)[2]),
+                sites_status=match(pattern, command["reason"]),
+                evidence=match(pattern, doors.page(f"/state-changes/{quote(of_kind['id'])}").text),
+            )
+        yield share(
+            f"use of {site}",
+            list=find_row(listed, site=site)["use"],
+            site=of_kind["use"],
+            sites_status=command["use"],
+        )
+    text = doors.page("/").text
+    digests = "".join(
+        doors.digest(since_us=check["since_us"]) for check in checked if check["since_us"]
+    )
+    for state, word in (("critical", "critical"), ("warning", "with warnings")):
+        yield share(
+            f"sites {word}",
+            tile=match(rf"(\d+) of \d+ sites {word}", text),
+            list=sum(row["state"] == state for row in listed),
+            alarms=sum(
+                row["state"].lower() == state and row["kind"] == "site"
+                for row in doors.tables("/alarms")["states"]
+            ),
+            check=sum(check["state"].lower() == state for check in checked),
+            Prometheus=doors.sample("site_status", status=state),
+            overview=sum(row["state"] == state for row in overview),
+            digest=len(set(re.findall(rf"^- SITE_.*: {state} since.*", digests, re.MULTILINE))),
+        )
+    yield share(
+        "sites",
+        tile=match(r"\d+ of (\d+) sites critical", text),
+        list=len(listed),
+        check=len(checked),
+        standing=match(r"of (\d+) sites", doors.api(f"/sites/{INEFFICIENT}")["about"]["standing"]),
+    )
+
+
+def read_days(doors: Doors) -> Numbers:
+    """Read outcomes by day and site."""
+    listed = find_row(doors.api("/sites")["tables"]["sites"], site=FAILING)
+    day = listed["last_day"]
+    about = doors.api(f"/days/{day}", site=FAILING)["about"]
+    of_day = find_row(doors.api("/overview")["tables"]["site_days"], site=FAILING, day=day)
+    outcomes = find_row(doors.api(f"/sites/{FAILING}")["tables"]["outcomes"], day=day)
+    groups = doors.tables(f"/explore?metric=eff_job&by=day&color=&site={FAILING}&kind=&from=")
+    group = find_row(groups["figure"], day=int(day.replace("-", "")))
+    sentence = doors.page(f"/days/{day}?site={FAILING}").text
+    failed = match(r"([\d,]+) failed", sentence)
+    yield share(
+        "failed at a site on a day",
+        day=about["counts"]["failed"],
+        overview=of_day["failed"],
+        site=sum(outcomes.get(name, 0) for name in ("open", "read", "stage-in")),
+        Explore=group["failed"],
+        sentence=failed,
+    )
+    yield share(
+        "good at a site on a day",
+        day=about["counts"]["good"],
+        overview=of_day["good"],
+        site=outcomes["good"],
+        Explore=group["good"],
+        sentence=match(r"([\d,]+) of [\d,]+ good", sentence),
+    )
+    yield share(
+        "grade of a day",
+        day=about["status"],
+        overview=of_day["status"],
+        site=outcomes["status"],
+        page=match(r"(fine|partly bad|none good) \d+ of", sentence),
+    )
+    yield share(
+        "last day of a site",
+        list=day,
+        Prometheus=write_minute(1e6 * doors.sample("last_measured_day_seconds", site=FAILING))[:10],
+        site=doors.api(f"/sites/{FAILING}")["tables"]["outcomes"][0]["day"],
+    )
+    all_groups = doors.tables("/explore?metric=eff_job&by=site&color=&kind=&from=&to=")["figure"]
+    for site, outcome in (
+        (FAILING, "good"),
+        (FAILING, "failed"),
+        ("SITE_A", "failed"),
+        ("SITE_C", "implausible"),
+        ("SITE_C", "not_supported"),
+    ):
+        row = find_row(doors.api("/sites")["tables"]["sites"], site=site)
+        labels = {"failed": ("open", "read"), "not_supported": ("stage-in: not supported",)}
+        yield share(
+            f"{outcome} at {site}",
+            list=row[outcome],
+            Explore=find_row(all_groups, site=site)[outcome],
+            Prometheus=sum(
+                value
+                for (name, own), value in doors.metrics.items()
+                if name == "treehammer_measurements_total"
+                and dict(own)["site"] == site
+                and dict(own)["outcome"] in labels.get(outcome, (outcome,))
+            ),
+        )
+    last = match(r"failed or implausible on ([\d-]+)", doors.page("/").text)
+    days = [row for row in doors.api("/overview")["tables"]["site_days"] if row["day"] == last]
+    yield share(
+        "bad on the last day",
+        tile=match(r"(\d+) of \d+ measurements failed or implausible", doors.page("/").text),
+        overview=sum(row["failed"] + row["implausible"] for row in days),
+    )
+    yield share(
+        "assessed on the last day",
+        tile=match(r"\d+ of (\d+) measurements failed or implausible", doors.page("/").text),
+        overview=sum(row["failed"] + row["implausible"] + row["good"] for row in days),
+    )
