@@ -12,10 +12,12 @@ class NodeNeed(NamedTuple):
     Attributes:
         title: what it is, as the object of "the node lacks".
         remedy: what to do at the site, in the imperative; ``{site}`` is its name.
+        is_required: whether jobs fail without it, or some of them.
     """
 
     title: str
     remedy: str
+    is_required: bool = True
 
 
 PYTHON, SCRATCH, EXEC, DISK, MEMORY = "python", "scratch", "exec", "disk", "memory"
@@ -33,17 +35,21 @@ NODE_NEEDS: Mapping[str, NodeNeed] = {
         "a scratch folder that runs programs",
         "mount the scratch of the nodes without noexec, as ROOT's interpreter compiles the loop instead of "
         "a compiler, and programs of tests do not start",
+        is_required=False,
     ),
     DISK: NodeNeed(
         "free disk space",
         "clean the scratch of the nodes, or raise request_disk by submit in [sites.{site}]",
     ),
     MEMORY: NodeNeed("memory", "raise request_memory by submit in [sites.{site}]"),
-    HOME: NodeNeed("a home folder", "the worker gives the payload one in its sandbox"),
+    HOME: NodeNeed(
+        "a home folder", "the worker gives the payload one in its sandbox", is_required=False
+    ),
     COMPILER: NodeNeed(
         "a C++ compiler",
         "install g++ on the nodes, as ROOT's interpreter compiles the loop instead, and tests cannot build "
         "libraries",
+        is_required=False,
     ),
     HEADERS: NodeNeed(
         "C++ headers, without which ROOT's interpreter compiles nothing",
@@ -55,6 +61,7 @@ NODE_NEEDS: Mapping[str, NodeNeed] = {
     SERVICE: NodeNeed(
         "a way to the results service",
         "open the firewall from the nodes to it; until then measurements return with the job",
+        is_required=False,
     ),
 }
 

@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, format_finding, hidden_columns
 from treehammer.terminal import SITE, CommandOutput, print_remarks, prints_rows, progress_bar
-from treehammer.text_formatting import format_time, pluralize, split_list
+from treehammer.text_formatting import format_time, parse_duration, pluralize, split_list
 
 if TYPE_CHECKING:
     from treehammer.datasets.doors import ProbeTarget
@@ -105,26 +105,40 @@ def _door_rows(site: Site) -> list[dict[str, Any]]:
     default="",
     help="Read the first file of this dataset through each door [default: any file].",
 )
+@click.option(
+    "--wait",
+    default="2m",
+    show_default=True,
+    metavar="TIME",
+    help="How long a job that checks the node may take at each site, e.g. 1h; 0 sends none.",
+)
 @prints_rows(*_CHECK_COLUMNS)
 @click.pass_obj
-def check(settings: Settings, names: str, dataset: str) -> CommandOutput:
-    """Check each door and batch system by using it, and write a small file where load tests may.
+def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOutput:
+    """Check each door and batch system by using it, and a node of each site by a job.
 
-    SITES are names, labels (label:WORD) or all, comma separated. The exit code is 1 if a check fails.
+    Where load tests may write, a small file is written and removed. SITES are names, labels (label:WORD)
+    or all, comma separated. The exit code is 1 if a check fails.
 
     Example: treehammer sites check label:near --dataset reference-750mb
     """
     from treehammer.submit.planning.site_selection import load_uses
     from treehammer.submit.sites.site_probes import PROBE_FAILED, probe_credentials, probe_sites
     from treehammer.submit.sites.site_registry import select_sites
+    from treehammer.submit.tools.node_probes import probe_nodes
 
     chosen = select_sites(split_list(names), settings, option="SITES")
     if not chosen:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
+    wait_s = 0 if wait == "0" else parse_duration(wait, "--wait")
     trials = [
         *probe_credentials(chosen, os.environ),
         *probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar),
     ]
+    silent = {trial.site for trial in trials if trial.result == PROBE_FAILED}
+    reachable = [site for site in chosen if f"pool {site.pool}" not in silent]
+    if wait_s:
+        trials += probe_nodes(reachable, settings, wait_s, progress_bar)
     uses = load_uses(settings)
     remarks = []
     for site in chosen:
@@ -136,7 +150,8 @@ def check(settings: Settings, names: str, dataset: str) -> CommandOutput:
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     summary = [f"{failed} of {pluralize(len(trials), 'check')} failed"]
     if any(not site.is_local for site in chosen):
-        summary.insert(0, "Only a job can check the interpreter, CVMFS and software of the nodes.")
+        checked = "CVMFS and the software" if wait_s else "the interpreter, CVMFS and the software"
+        summary.insert(0, f"Only the jobs of a test can check {checked} of the nodes.")
     code = ExitCode.REGRESSION if failed else ExitCode.DONE
     return CommandOutput(trials, remarks=remarks, summary=summary, exit_code=code)
 

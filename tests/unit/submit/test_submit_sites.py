@@ -13,10 +13,19 @@ from pathlib import Path
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_recent_runs
-from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_settings, make_site
+from plan_factory import (
+    READING_TEST,
+    TrackingHarness,
+    make_grid_plan,
+    make_grid_site,
+    make_settings,
+    make_site,
+)
 from repository_code import call_command, invoke_command
 
+from treehammer.collectors import worker_zipapp
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record import node_needs
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.config import Settings, load_settings
 from treehammer.errors import (
@@ -31,6 +40,7 @@ from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
+from treehammer.submit.tools import node_probes
 
 FILE = """
 [pools.grid]
@@ -318,20 +328,70 @@ def test_list_shows_doors_that_permit_no_writing(command_settings: Settings) -> 
     assert "7 clients" in call_command("sites", command_settings, "list").stdout
 
 
-def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:
+#: Options of checks without a job on a node.
+NO_JOB = ("--wait", "0")
+
+
+def test_check_sends_a_job_that_checks_the_node(
+    command_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    assert command_settings.sites_file
+    monkeypatch.setenv("HOME", "/nowhere")
     done = call_command("sites", command_settings, "check", "--json")
+    assert done.return_value == ExitCode.DONE, done.stderr
+    rows = {row["check"]: row for row in json.loads(done.stdout)}
+    node = rows["node"]
+    assert (node["site"], node["result"]) == ("DESK", "ok")
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert f": Python {python}, " in node["finding"]
+    home = rows["node home"]
+    assert home["result"] == "ok"
+    assert home["finding"] == "lacks a home folder (HOME is /nowhere, which does not exist)"
+    assert home["remedy"] == "The worker gives the payload one in its sandbox."
+    assert [*(command_settings.data_dir / "probes").iterdir()] == [], "nothing is left"
+    with pytest.raises(NothingToDoError), Store.open(command_settings.database, create=False):
+        pass
+
+
+def test_node_that_cannot_run_the_worker_fails_the_check(
+    command_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    lack = node_needs.describe_lack(node_needs.SCRATCH, "[Errno 30] Read-only", "DESK")
+    monkeypatch.setattr(
+        worker_zipapp, "_MAIN", f"import sys\nprint({lack!r}, file=sys.stderr)\nsys.exit(78)\n"
+    )
+    done = call_command("sites", command_settings, "check", "--json")
+    assert done.return_value == ExitCode.REGRESSION
+    node = json.loads(done.stdout)[-1]
+    assert (node["check"], node["result"]) == ("node", "failed")
+    assert node["finding"].endswith("the node lacks a folder to write to ([Errno 30] Read-only)")
+    assert node["remedy"] == "Let jobs write in the folder in which they start."
+
+
+def test_job_that_waits_in_the_queue_says_nothing_of_the_node(tmp_path: Path, store: Store) -> None:
+    scene = TrackingHarness(tmp_path, store)
+    job = scene.tracker.refresh_jobs(scene.campaign)[0]
+    (row,) = node_probes._describe_job(scene.tracker, job, 120.0)
+    assert (row.result, row.finding) == ("skipped", "the probe job is queued after 120 s")
+
+
+def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:
+    done = call_command("sites", command_settings, "check", "--json", *NO_JOB)
     assert done.return_value == ExitCode.REGRESSION
     good, gone = json.loads(done.stdout)
     assert (good["result"], good["finding"]) == ("ok", "read 1024 bytes of f.root")
     assert (gone["result"], gone["check"]) == ("failed", "door gone")
     assert gone["finding"].startswith("there is no ")
     assert "Correct the prefix" in gone["remedy"]
-    printed = call_command("sites", command_settings, "check", "label:mine")
+    printed = call_command("sites", command_settings, "check", "label:mine", *NO_JOB)
     assert "Correct the prefix" in " ".join(printed.stdout.split())
     assert "1 of 2 checks failed" in printed.stderr
     assert command_settings.sites_file
     (command_settings.sites_file.parent / "gone").mkdir()
-    assert call_command("sites", command_settings, "check", "DESK").return_value == ExitCode.DONE
+    fine = call_command("sites", command_settings, "check", "DESK", *NO_JOB)
+    assert fine.return_value == ExitCode.DONE
 
 
 def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
