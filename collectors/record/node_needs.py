@@ -41,7 +41,10 @@ NODE_NEEDS: Mapping[str, NodeNeed] = {
         "free disk space",
         "clean the scratch of the nodes, or raise request_disk by submit in [sites.{site}]",
     ),
-    MEMORY: NodeNeed("memory", "raise request_memory by submit in [sites.{site}]"),
+    MEMORY: NodeNeed(
+        "memory",
+        "give jobs the memory that they request, or raise memory_mb in ceilings of [sites.{site}]",
+    ),
     HOME: NodeNeed(
         "a home folder", "the worker gives the payload one in its sandbox", is_required=False
     ),

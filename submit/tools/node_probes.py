@@ -57,7 +57,7 @@ _SHOWN_FACTS = {
     "disk": "disk ",
 }
 #: Path at the end of a fact, of no interest in that line.
-_PATH = re.compile(r"(, | in )/\S*")
+_PATH = re.compile(r"(, | in )/[^\s,]*")
 
 
 @dataclass

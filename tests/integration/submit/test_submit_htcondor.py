@@ -281,7 +281,9 @@ class TokenDesk(GridUser):
 
     def checks(self) -> dict[str, dict[str, str]]:
         """Check the pool in a new process, as sessions last as long as their process."""
-        rows = json.loads(self.run_in_shell("sites", "check", "--wait", "0", "--json").partition("]")[0] + "]")
+        rows = json.loads(
+            self.run_in_shell("sites", "check", "--wait", "0", "--json").partition("]")[0] + "]"
+        )
         return {row["check"]: row for row in rows if row["site"] == "pool first"}
 
 

@@ -132,7 +132,11 @@ def list_kinds() -> dict[str, NodeKind]:
             limits="ulimit -v 500000",
             failure="software-setup/memory",
             lacks="memory",
-            sentence=("memory (512 MB of address space", "raise request_memory", "[sites.local]"),
+            sentence=(
+                "memory (512 MB of address space",
+                "give jobs the memory",
+                "memory_mb in ceilings",
+            ),
         ),
         "small disk": NodeKind(
             ["--size", str(10 << 20), "--tmpfs", "{folder}/scratch"],
