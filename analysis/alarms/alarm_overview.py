@@ -401,6 +401,7 @@ def _build_state(
             figures=tuple(figures),
             evidence=f"/sites/{quote(site, safe='')}",
         )
+    explanation = worst.evidence.explanation
     return SubjectState(
         AlarmKind.SITE,
         site,
@@ -412,6 +413,8 @@ def _build_state(
         evidence=_link_change(worst),
         rule=f"{worst.cause}/{worst.rule_version}",
         is_excused=worst.cause == CENTRAL_CAUSE or worst.state == SiteState.DOWNTIME,
+        origin=explanation.sentence if explanation else "",
+        action=explanation.action if explanation else "",
     )
 
 

@@ -24,6 +24,7 @@ from treehammer.analysis.comparison.verdict_text import (
     format_effect,
 )
 from treehammer.analysis.status.site_status import update_states
+from treehammer.analysis.status.state_timeline import OVERRIDE
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
@@ -94,7 +95,7 @@ def find_state_changes(
     announced: Mapping[tuple[str, str], AlarmMessage],
     now_us: int,
 ) -> Iterator[AlarmMessage]:
-    """Find changes against the last recorded states.
+    """Find changes against the last recorded states, and trouble that a person has set since.
 
     Releases are left out, since their regressions are events of their own. During a downtime or a
     central event the recorded state stays, so that only a different state after it is news. The
@@ -104,8 +105,15 @@ def find_state_changes(
         if subject.kind is AlarmKind.RELEASE or subject.is_excused:
             continue
         before = announced.get((subject.kind, subject.name))
-        if before is None or before.state != subject.level:
+        if before is None or before.state != subject.level or _is_set_anew(subject, before):
             yield _build_state_event(subject, before, now_us)
+
+
+def _is_set_anew(subject: SubjectState, before: AlarmMessage) -> bool:
+    """Return whether an override, begun after the last event, holds a subject in the same trouble."""
+    is_trouble = subject.level in (AlarmLevel.WARNING, AlarmLevel.CRITICAL)
+    is_override = subject.rule.startswith(f"{OVERRIDE}/")
+    return is_trouble and is_override and (subject.since_us or 0) > before.happened_us
 
 
 def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
@@ -139,7 +147,7 @@ def _build_state_event(
     subject: SubjectState, before: AlarmMessage | None, now_us: int
 ) -> AlarmMessage:
     level, previous = subject.level, AlarmLevel(before.state) if before else None
-    was = f", was {previous}" if previous else ""
+    was = f", was {previous}" if previous not in (None, level) else ""
     rule = f"Rule: {subject.rule}" if subject.rule else None
     return _build_event(
         # Each event has one successor: of processes that see another state, the first one counts.

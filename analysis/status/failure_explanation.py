@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from treehammer.analysis.status.failure_attribution import (
     MIN_CENTRAL_SITES,
     MIN_FAILED_JOBS,
+    STORAGE_CLASSES,
     Culprit,
     FailureAttribution,
     FailureCause,
@@ -28,12 +29,13 @@ from treehammer.analysis.status.failure_attribution import (
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.evidence import FailureExplanation
-from treehammer.sql.core.watch_rows import StatusChangeRow
+from treehammer.sql.core.watch_rows import DowntimeRow, StatusChangeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
     OutcomeCell,
     Period,
     PeriodCounts,
+    Tally,
     fetch_bad_days,
     fetch_commit_counts,
     fetch_host_counts,
@@ -158,6 +160,8 @@ def _explain_failures(
     if not runs:
         return None
     jobs = len({(run.campaign_id, run.job_id) for run in runs})
+    if outage := _find_downtime(store, runs):
+        return _explain_by_downtime(*outage, runs)
     cells = counts.list_cells(by, site, period)
     failures_per_job = sum(run.count for run in runs) / jobs
     is_storage = by == STORAGE_SITE and _has_other_readers(site, cells)
@@ -175,7 +179,7 @@ def _explain_failures(
     host = blame_host(attribution, hosts, question)
     sentence = _describe_attribution(attribution, question, since, jobs)
     sentence += f"; {host}" if host else ""
-    action = _find_downtime(store, attribution, site, runs) or _suggest_action(attribution, runs)
+    action = _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
 
 
@@ -185,18 +189,54 @@ def _has_other_readers(storage: str, cells: Iterable[OutcomeCell]) -> bool:
 
 
 def _find_downtime(
-    store: ResultsReader, attribution: FailureAttribution, site: str, runs: Sequence[FailedRun]
-) -> str:
-    """Return the announced outage of a failing site or storage as its cause; '' without any."""
-    if attribution.culprit not in (Culprit.SITE, Culprit.STORAGE):
-        return ""
-    last_us = max(run.started_us for run in runs)
-    for row in state_history.list_downtimes(store, ends_after_us=last_us):
-        is_outage = row.severity == state_history.OUTAGE and row.starts_us <= last_us
-        if row.site == (attribution.name or site) and is_outage:
-            until = format_minute(row.ends_us)
-            return f"Cause: downtime until {until} UTC, {row.description}. Wait for its end."
-    return ""
+    store: ResultsReader, runs: Sequence[FailedRun]
+) -> tuple[DowntimeRow, int] | None:
+    """Find the announced outage in which most failures happened, with their number; None without any."""
+    outages = [
+        row
+        for row in state_history.list_downtimes(
+            store, ends_after_us=min(run.started_us for run in runs)
+        )
+        if row.severity == state_history.OUTAGE
+    ]
+    counts: Counter[DowntimeRow] = Counter()
+    for run in runs:
+        for row in outages:
+            if row.starts_us <= run.started_us < row.ends_us and _is_affected(run, row):
+                counts[row] += run.count
+                break
+    if not counts:
+        return None
+    row, count = counts.most_common(1)[0]
+    return (row, count) if 2 * count > sum(run.count for run in runs) else None
+
+
+def _explain_by_downtime(
+    downtime: DowntimeRow, count: int, runs: Sequence[FailedRun]
+) -> FailureExplanation:
+    """Explain failures by an announced outage, which comes before any other origin."""
+    is_storage = downtime.subject_kind == state_history.STORAGE_SITE
+    culprit = Culprit.STORAGE if is_storage else Culprit.SITE
+    parts = {state_history.STORAGE_SITE: "the storage of ", state_history.SITE: "jobs at "}
+    subject = f"{parts.get(downtime.subject_kind, '')}{downtime.site}"
+    failed = Tally(count, sum(run.count for run in runs))
+    since, until = format_minute(downtime.starts_us), format_minute(downtime.ends_us)
+    return FailureExplanation(
+        culprit.value,
+        f"{failed} failures in the announced downtime of {subject}: {culprit}, since {since} UTC",
+        f"Cause: downtime until {until} UTC, {downtime.description}. Wait for its end.",
+        tuple(sorted({run.test for run in runs})),
+    )
+
+
+def _is_affected(run: FailedRun, downtime: DowntimeRow) -> bool:
+    """Return whether an outage explains a failure: of its storage, or of the jobs of its site."""
+    label = run.sign.failure
+    # A payload that waits for its storage exceeds its time.
+    by_storage = label in (*STORAGE_CLASSES, "payload") and downtime.site == run.storage_site
+    by_jobs = label not in STORAGE_CLASSES and downtime.site == run.site
+    affected = {state_history.STORAGE_SITE: by_storage, state_history.SITE: by_jobs}
+    return affected.get(downtime.subject_kind, by_storage or by_jobs)
 
 
 def _describe_attribution(

@@ -90,17 +90,20 @@ class StateJudgement:
     memory: RuleMemory = RuleMemory()
 
 
-def charge_run(run: RunOutcome, kind: str, rules: StatusRules) -> ChargedRun | None:
+def charge_run(
+    run: RunOutcome, kind: str, rules: StatusRules, *, has_storage: bool = True
+) -> ChargedRun | None:
     """Count a run for its site, its storage or a door; None if it says nothing about it.
 
-    Failures of the storage count against a job's site only if it read its own storage. A storage
+    Failures of the storage count against a job's site only if it read its own storage, and that was
+    not in a downtime (``has_storage``). A storage
     and its door are charged for failures of the storage alone. Failures of the test count against
     none of them.
     """
     charged = set(run.outcomes) - set(rules.test_failures)
     if kind in (STORAGE_SITE, DOOR):
         charged &= {Outcome.GOOD.value, *rules.storage_failures}
-    elif run.storage_site not in ("", run.site):
+    elif run.storage_site not in ("", run.site) or not has_storage:
         charged -= set(rules.storage_failures)
     sums = sum_outcomes({label: run.outcomes[label] for label in charged})
     good, bad = sums[Outcome.GOOD], sums[Outcome.FAILED] + sums[Outcome.IMPLAUSIBLE]

@@ -196,19 +196,28 @@ def _charge_runs(
     rules: StatusRules,
     downtimes: Sequence[DowntimeRow],
 ) -> dict[Subject, list[ChargedRun]]:
-    """Charge each run to its site, its storage and its doors, unless these were in a downtime."""
+    """Charge each run to its site, its storage and its doors, unless these were in a downtime.
+
+    Failures of a storage in a downtime are not charged to the jobs that read it, either.
+    """
     charged_runs: defaultdict[Subject, list[ChargedRun]] = defaultdict(list)
     outages: defaultdict[Subject, list[DowntimeRow]] = defaultdict(list)
     for downtime in downtimes:
         for subject in list_subjects(downtime):
             outages[subject].append(downtime)
+
+    def is_out(owner: Subject, time_us: int) -> bool:
+        return any(row.starts_us <= time_us < row.ends_us for row in outages.get(owner, ()))
+
     for run in runs:
+        has_storage = not is_out(Subject(STORAGE_SITE, run.storage_site), run.ended_us)
         for subject, owner, part in _list_charged_parts(run, judged_doors):
-            charged = charge_run(part, subject.kind, rules)
-            if charged is not None:
-                of_subject = charged_runs[subject]  # It has a state even if all were in a downtime.
-                if not any(row.starts_us <= run.ended_us < row.ends_us for row in outages[owner]):
-                    of_subject.append(charged)
+            if charge_run(part, subject.kind, rules) is None:
+                continue
+            of_subject = charged_runs[subject]  # It has a state even if all were in a downtime.
+            charged = charge_run(part, subject.kind, rules, has_storage=has_storage)
+            if charged is not None and not is_out(owner, run.ended_us):
+                of_subject.append(charged)
     for subject, door_runs in charged_runs.items():
         if subject.kind == DOOR:
             door_runs.sort(key=lambda charged: charged.run.ended_us)
@@ -291,7 +300,11 @@ def _retire_rule(
     )
 
 
-_CHANGE_KEY = attrgetter("subject_kind", "site", "rule", "since_us", "state", "previous", "cause")
+#: Identity of a change; that of an announced end which was moved is another one.
+_CHANGE_KEY = attrgetter(
+    *("subject_kind", "site", "rule", "since_us", "state", "previous", "cause"),
+    "evidence.until_us",
+)
 
 
 def _compare_changes(

@@ -42,11 +42,15 @@ class SubjectInput(NamedTuple):
 
 @dataclass
 class _SubjectState:
-    """Current states of a subject during the replay, with the latest change by each rule."""
+    """Current states of a subject during the replay, with the latest change by each rule.
+
+    ``announcement`` is the identity of the override or downtime that decided the state.
+    """
 
     rules: dict[str, StatusChangeRow]
     state: SiteState
     cause: str
+    announcement: str | None
     downtimes: Sequence[DowntimeRow]
     overrides: Sequence[OverrideRow]
 
@@ -229,6 +233,9 @@ class _KindTimeline:
                 if subject_input.overall
                 else SiteState.UNKNOWN,
                 cause=subject_input.overall.cause if subject_input.overall else NO_RESULTS,
+                announcement=_find_announcement(subject_input.overall.evidence)
+                if subject_input.overall
+                else None,
                 downtimes=[row for row in downtimes if subject in list_subjects(row)],
                 overrides=[row for row in overrides if subject in list_subjects(row)],
             )
@@ -341,10 +348,11 @@ class _KindTimeline:
         state, cause, reason, evidence = self._judge(subject, current, time_us)
         special = (DOWNTIME, OVERRIDE, CENTRAL_CAUSE)
         same_cause = cause == current.cause or not {cause, current.cause} & {*special}
-        if state is current.state and same_cause:
+        announcement = _find_announcement(evidence)
+        if state is current.state and same_cause and announcement == current.announcement:
             return
         self._note(subject, (current.state, state), time_us, cause, reason, evidence)
-        current.state, current.cause = state, cause
+        current.state, current.cause, current.announcement = state, cause, announcement
 
     def _judge(
         self, subject: Subject, current: _SubjectState, time_us: int
@@ -382,6 +390,11 @@ class _KindTimeline:
             evidence = replace(evidence, sites=tuple(sorted(self._event.members)))
             return SiteState.WARNING, CENTRAL_CAUSE, reason, evidence
         return by_rules, cause, reason, evidence
+
+
+def _find_announcement(evidence: StateEvidence) -> str | None:
+    """Return the identity of the override or downtime that decided; None if none did."""
+    return evidence.override or evidence.downtime
 
 
 def _find_decisive_rule(current: _SubjectState) -> tuple[str, StatusChangeRow | None]:

@@ -129,6 +129,8 @@ class SubjectState:
         evidence: path of the page with the evidence, below the service's address.
         rule: rule that led to the state, with its version.
         is_excused: whether messages about the state are suppressed, by a downtime or a central event.
+        origin: origin of the failures that led to it; '' if unknown.
+        action: cause of most of these failures, and the remedy.
     """
 
     kind: AlarmKind
@@ -141,6 +143,8 @@ class SubjectState:
     evidence: str = ""
     rule: str = ""
     is_excused: bool = False
+    origin: str = ""
+    action: str = ""
 
     @property
     def title(self) -> str:

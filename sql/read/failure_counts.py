@@ -154,6 +154,11 @@ class FailedRun:
         return self.place[0]
 
     @property
+    def storage_site(self) -> str:
+        """Site whose storage was read; '' if the job did not get that far."""
+        return self.place[1]
+
+    @property
     def test(self) -> str:
         """Name of the test."""
         return self.place[2]

@@ -44,6 +44,7 @@ from treehammer.sql.watch.state_history import KIND_WORDS, locate_subject
 from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import make_single_line
 from treehammer.version import __version__
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementWriter, WriteMeasurements
@@ -267,6 +268,10 @@ FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
         "Time since which the subject is in its state, in seconds since 1970; absent if unknown.",
         ["kind", "name"],
     ),
+    "state_info": (
+        "1 for the reason of a state that is not OK, and the action that helps; for mail.",
+        ["kind", "name", "reason", "action"],
+    ),
     "state_figure": (
         "Figures that states depend on, in their unit.",
         ["kind", "name", "figure", "unit"],
@@ -331,6 +336,10 @@ def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
     for alarm_state in alarm_overview.assess_all(store, now_us):
         subject = [alarm_state.kind.value, alarm_state.name]
         yield "state_code", subject, alarm_state.level.code
+        if alarm_state.level is not AlarmLevel.OK:
+            reason = "; ".join(filter(None, (alarm_state.summary, alarm_state.origin)))
+            texts = [make_single_line(text) for text in (reason, alarm_state.action)]
+            yield "state_info", [*subject, *map(alarms.cut_text, texts)], 1
         if alarm_state.kind is AlarmKind.SITE:
             yield "in_downtime", subject, float(alarm_state.level is AlarmLevel.DOWNTIME)
             yield "state_excused", subject, float(alarm_state.is_excused)

@@ -187,7 +187,7 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
             assert metrics["site", site] == int(seen["current_state"]) == CODES[state]
             assert printed["site", site] == state
             assert f" {state} - " in seen["plugin_output"]
-        assert "daily_failed_per_good=25%;6" in nagios["site SITE_WARN"]["performance_data"]
+        assert "daily_bad_per_good=25%;6" in nagios["site SITE_WARN"]["performance_data"]
         assert int(nagios["treehammer"]["current_state"]) == 0
         assert int(nagios["ROOT 6.40.00"]["current_state"]) == 2
         assert metrics["jobs", "SITE_WARN"] == 1
@@ -218,10 +218,19 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
             (event,) = notified.keys() - {*begun, ended}
             assert event.startswith(slower)
             assert notified.keys() >= {*begun, ended}
-        mail = next(mail for mail in parse_mails(sink) if slower in mail["Subject"])
-        body = mail.get_body(("plain",))
-        assert body
-        assert "https://results.example.org/compare/" in body.get_content()
+        bodies = {
+            mail["Subject"].partition("] ")[2]: body.get_content()
+            for mail in parse_mails(sink)
+            if (body := mail.get_body(("plain",)))
+        }
+        regression_mail = next(text for title, text in bodies.items() if slower in title)
+        assert "https://results.example.org/compare/" in regression_mail
+        lines = "\n".join(bodies["FIRING: Site SITE_A is critical"].splitlines()).split("\n\n")
+        assert lines[0] == "Site SITE_A is critical"
+        assert "12 of 12 measurements in 24h" in lines[1]
+        assert "12 of 12 failed here" in lines[1]
+        assert lines[2].startswith("Cause: software. Check that the site's nodes")
+        assert lines[3].strip() == "https://results.example.org/sites/SITE_A"
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="together"), pytest.param(12, id="killed")])

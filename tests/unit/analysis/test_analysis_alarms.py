@@ -88,12 +88,17 @@ def outbox(store: Store) -> AlarmOutbox:
 
 
 def observe(
-    outbox: AlarmOutbox, level: AlarmLevel, now_us: int, *, excused: bool = False
+    outbox: AlarmOutbox,
+    level: AlarmLevel,
+    now_us: int,
+    *,
+    excused: bool = False,
+    rule: str = "daily/1",
 ) -> list[AlarmMessage]:
-    """Record a site's state; return the new events."""
+    """Record a site's state of the last five microseconds; return the new events."""
     site = SubjectState(
         AlarmKind.SITE, "SITE_A", level, "reason", ("detail",), since_us=now_us - 5,
-        evidence="/sites/SITE_A", rule="daily/1", is_excused=excused,
+        evidence="/sites/SITE_A", rule=rule, is_excused=excused,
     )  # fmt: skip
     events = find_state_changes([site], outbox.load_states(), now_us)
     return outbox.record_events(events, lambda _: ())
@@ -110,6 +115,15 @@ def test_each_change_is_one_event(outbox: AlarmOutbox) -> None:
     assert (event.title, event.severity) == ("OK: site SITE_A, was CRITICAL: reason", "critical")
     (event,) = observe(outbox, AlarmLevel.CRITICAL, 50)
     assert len(outbox.list_events(10)) == 3
+
+
+def test_trouble_that_a_person_sets_anew_is_an_event(outbox: AlarmOutbox) -> None:
+    """The override before ended between two rounds, or the new one replaces it."""
+    observe(outbox, AlarmLevel.CRITICAL, 10, rule="override/1")
+    (event,) = observe(outbox, AlarmLevel.CRITICAL, 20, rule="override/1")
+    assert (event.title, event.severity) == ("CRITICAL: site SITE_A: reason", "critical")
+    assert observe(outbox, AlarmLevel.CRITICAL, 20, rule="override/1") == []
+    assert observe(outbox, AlarmLevel.CRITICAL, 30) == []
 
 
 def test_processes_that_see_different_states_record_one_event(outbox: AlarmOutbox) -> None:

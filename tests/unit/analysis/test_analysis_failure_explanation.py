@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -295,6 +296,30 @@ def test_an_announced_downtime_is_the_cause(store: Store) -> None:
     assert explain(store).action == (
         "Cause: downtime until 2026-03-02 06:00 UTC, new disks. Wait for its end."
     )
+
+
+@pytest.mark.parametrize("plant", [break_site, break_storage, run_alone, fail_as_elsewhere])
+def test_a_downtime_of_the_storage_explains_first(
+    store: Store, plant: Callable[[Store], None]
+) -> None:
+    plant(store)
+    downtime = replace(make_downtime(0, 30), subject_kind="storage_site")
+    state_history.replace_downtimes(store, "goc", [downtime], STORY_US)
+    explanation = explain(store)
+    assert explanation.culprit == Culprit.STORAGE
+    assert "failures in the announced downtime of the storage of A: the storage" in (
+        explanation.sentence
+    )
+    assert explanation.action.startswith("Cause: downtime until 2026-03-02 06:00 UTC, new disks.")
+
+
+def test_a_downtime_explains_only_what_it_may_cause(store: Store) -> None:
+    store.add(run(True, n, "credential") for n in range(9))
+    downtime = replace(make_downtime(0, 30), subject_kind="storage_site")
+    state_history.replace_downtimes(store, "goc", [downtime], STORY_US)
+    assert explain(store).action.startswith("Cause: credential.")
+    state_history.replace_downtimes(store, "goc", [make_downtime(20, 30)], STORY_US)
+    assert explain(store).action.startswith("Cause: credential.")
 
 
 def test_a_storage_is_explained_by_those_who_read_it(store: Store) -> None:

@@ -256,6 +256,41 @@ def test_failures_in_a_downtime_do_not_count(store: Store) -> None:
     assert "critical" not in [state for _, state in history(store)]
 
 
+def test_failures_of_a_storage_in_a_downtime_do_not_count_for_jobs(store: Store) -> None:
+    store.add(run_tests(0, 4, good=True) + run_tests(4, 8, good=False))
+    downtime = replace(make_downtime(3.75, 9), subject_kind="storage_site")
+    state_history.replace_downtimes(store, "goc", [downtime], START)
+    evaluate(store, 8)
+    assert "critical" not in [state for _, state in history(store)]
+    # A downtime of the jobs does not excuse the storage, and one of B's storage not A's.
+    for other in (replace(downtime, subject_kind="site"), replace(downtime, site="B")):
+        state_history.replace_downtimes(store, "goc", [other], START)
+        update = evaluate(store, 8.1 if other.site == "A" else 8.2)
+        assert update.recorded
+    assert history(store)[-1] == (5, "critical")
+
+
+def test_a_new_announcement_of_the_same_state_is_a_change(store: Store) -> None:
+    def until() -> list[tuple[str, float]]:
+        states = state_history.list_current_states(store, site="A")
+        ends = {(row.state, (row.evidence.until_us or 0) - START) for row in states}
+        return sorted((state, end / HOUR) for state, end in ends)
+
+    state_history.add_override(store, make_override(1, 6))
+    evaluate(store, 2)
+    state_history.add_override(store, replace(make_override(3, 9), why="still burns"))
+    evaluate(store, 4)
+    assert until() == [("critical", 9)]
+    assert history(store) == [(1, "critical"), (3, "critical")]
+    state_history.end_overrides(store, "A", now_us=START + 5 * HOUR, who="bob")
+    state_history.replace_downtimes(store, "goc", [make_downtime(6, 8)], START)
+    evaluate(store, 7)
+    assert until() == [("downtime", 8)]
+    state_history.replace_downtimes(store, "goc", [make_downtime(6, 12)], START)
+    evaluate(store, 7.5)
+    assert until() == [("downtime", 12)]
+
+
 def test_a_downtime_announced_late_corrects_the_history(store: Store) -> None:
     store.add(run_tests(0, 4, good=True) + run_tests(4, 6, good=False))
     evaluate(store, 6)
