@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,8 +32,13 @@ from treehammer.datasets.manifest import (
     digest_file,
 )
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, MergeSource, RawSpec
-from treehammer.errors import ConfigError, DatasetError, SoftwareError
-from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.errors import ConfigError, DatasetError, SoftwareError, TreehammerError
+from treehammer.text_formatting import (
+    ProgressCallback,
+    ProgressFactory,
+    no_progress,
+    pluralize,
+)
 
 if TYPE_CHECKING:  # every submission imports this module, and none measures
     import numpy as np
@@ -43,6 +50,8 @@ KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
 MALLOC_CHECKS = "libc_malloc_debug.so.0"
 #: Lines of ROOT's output that a message quotes.
 LOG_TAIL_LINES = 5
+#: Seconds between two reports of the object that is worked on.
+NOTE_INTERVAL_S = 1.0
 TOP_BRANCH_SHARE = 0.02
 #: Bytes that one hash yields; part of the definition of the files.
 RAW_BLOCK_BYTES = 1 << 20
@@ -73,7 +82,7 @@ def run_action(
     action: str,
     document: Mapping[str, Any],
     request: SoftwareRequest,
-    on_done: Callable[[int], None],
+    on_done: ProgressCallback,
     *,
     check_memory: bool = False,
 ) -> dict[str, Any]:
@@ -107,17 +116,14 @@ def run_action(
             text=True,
             env={**setup.env, **(_watch_heap(setup.env) if check_memory else {})},
         )
+        work = _Work()
         try:
-            answer = _exchange_messages(process, document, on_done)
+            answer = _exchange_messages(process, document, on_done, work)
         finally:
             process.kill()
             process.wait()
         if answer is None:
-            raise SoftwareError(
-                f"ended without an answer:\n{_format_log_tail(log)}",
-                where=f"datasets {action} with ROOT {request.request}",
-                hint="Check that this ROOT can be imported in Python and compiles C++.",
-            )
+            raise _explain_end(action, request, work, process.returncode, log)
         if "error" in answer:
             raise DatasetError(
                 answer["error"]["message"],
@@ -139,12 +145,50 @@ def _watch_heap(env: Mapping[str, str]) -> dict[str, str]:
     return {"MALLOC_CHECK_": "3", "LD_PRELOAD": " ".join(filter(None, libraries))}
 
 
+@dataclass
+class _Work:
+    """File and object that the process announced last; '' before it has opened a file."""
+
+    file: str = ""
+    object: str = ""
+    done: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.object} of {Path(self.file).name}" if self.object else Path(self.file).name
+
+
+def _explain_end(
+    action: str, request: SoftwareRequest, work: _Work, code: int | None, log: IO[str]
+) -> TreehammerError:
+    """Explain the end of a process without an answer, by its exit code and its output."""
+    log.seek(0)
+    cause = describe_crash(log.read())
+    output = f". {cause}" if cause else f":\n{_format_log_tail(log)}"
+    if work.file and code is not None and code < 0:
+        end = signal.Signals(-code).name
+        return DatasetError(
+            f"ROOT {request.request} was ended by {end} at {work.object or 'this file'!r}{output}",
+            where=work.file,
+        )
+    return SoftwareError(
+        f"ended without an answer{f' at {work}' if work.file else ''}{output}",
+        where=f"datasets {action} with ROOT {request.request}",
+        hint=""
+        if work.file
+        else "Check that this ROOT can be imported in Python and compiles C++.",
+    )
+
+
 def _exchange_messages(
-    process: subprocess.Popen[str], document: Mapping[str, Any], on_done: Callable[[int], None]
+    process: subprocess.Popen[str],
+    document: Mapping[str, Any],
+    on_done: ProgressCallback,
+    work: _Work,
 ) -> dict[str, Any] | None:
     """Send the request, pass progress on, and return the final message, or None."""
     assert process.stdin is not None
     assert process.stdout is not None
+    reported_s = 0.0
     with process.stdin, process.stdout:
         try:
             json.dump(document, process.stdin)
@@ -153,9 +197,14 @@ def _exchange_messages(
             return None
         for line in process.stdout:
             message: dict[str, Any] = json.loads(line)
-            if "done" not in message:
+            if "result" in message or "error" in message:
                 return message
-            on_done(message["done"])
+            for key, value in message.items():
+                setattr(work, key, value)
+            is_due = time.monotonic() - reported_s > NOTE_INTERVAL_S
+            if "done" in message or (work.object and is_due):
+                on_done(work.done, str(work))
+                reported_s = time.monotonic()
     return None
 
 
@@ -176,7 +225,7 @@ def _format_log_tail(log: IO[str]) -> str:
 
 
 def write_generated_file(
-    plan: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: Callable[[int], None]
+    plan: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: ProgressCallback
 ) -> dict[str, Any]:
     """Write the file of a generated dataset; returns its facts for the manifest.
 
@@ -208,7 +257,7 @@ def write_merged_file(
     source: Path,
     software: SoftwareRequest,
     path: Path,
-    on_done: Callable[[int], None],
+    on_done: ProgressCallback,
 ) -> dict[str, Any]:
     """Rewrite the events of the source; returns the file's facts for the manifest.
 

@@ -35,6 +35,12 @@ inline bool IsNTuple(const std::string &type)
    return type == "ROOT::RNTuple";
 }
 
+/// The class of RNTuples before version 1.0 of their format.
+inline bool IsOldNTuple(const std::string &type)
+{
+   return type == "ROOT::Experimental::RNTuple";
+}
+
 /// A chain is no tree of its file: it reads other files.
 inline bool IsTree(const std::string &type)
 {
@@ -203,6 +209,32 @@ inline void CollectTypes(TBranch &branch, const std::string &prefix, BranchTypes
    }
    for (auto *child : *branch.GetListOfBranches())
       CollectTypes(*static_cast<TBranch *>(child), path + "/", types);
+}
+
+/// Append the branches whose baskets lie in another file (TBranch::SetFile), with its name.  A name
+/// without a folder is one in the folder of the tree's own file.
+inline void CollectForeign(TBranch &branch, const std::string &prefix, const std::string &file, BranchTypes &foreign)
+{
+   const std::string path = prefix + branch.GetName(), name = branch.GetFileName();
+   if (!name.empty() && name != file && name != file.substr(file.rfind('/') + 1))
+      foreign.emplace_back(path, name);
+   for (auto *child : *branch.GetListOfBranches())
+      CollectForeign(*static_cast<TBranch *>(child), path + "/", file, foreign);
+}
+
+/// Name the branches of a tree that need a file beside its own; '' if there are none.  That file is not
+/// opened.
+inline std::string DescribeForeignBranches(TTree &tree)
+{
+   BranchTypes foreign;
+   for (auto *object : *tree.GetListOfBranches())
+      CollectForeign(*static_cast<TBranch *>(object), "", tree.GetCurrentFile()->GetName(), foreign);
+   if (foreign.empty())
+      return {};
+   const auto more = foreign.size() - 1;
+   return "branch '" + foreign[0].first + "'" + (more ? " and " + std::to_string(more) + " more" : "") +
+          " of the tree '" + tree.GetName() + (more ? "' lie" : "' lies") + " in another file, '" + foreign[0].second +
+          "', which is none of the dataset's: write all of it into one file with RDataFrame::Snapshot (hadd does not)";
 }
 
 using BranchLengths = std::vector<std::pair<std::string, Long64_t>>;

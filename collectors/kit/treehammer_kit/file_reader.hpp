@@ -15,6 +15,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -260,6 +261,15 @@ protected:
       return true;
    }
 
+   /// Name the files that ROOT has open beside those of the dataset: no checksum covers what the loop
+   /// reads of them.
+   void CollectOtherFiles(const std::vector<std::string> &urls)
+   {
+      for (auto *file : *gROOT->GetListOfFiles())
+         if (std::find(urls.begin(), urls.end(), file->GetName()) == urls.end())
+            other_files.push_back(file->GetName());
+   }
+
    void StartCounting() { run_queue_s = kernel_read_chars = kernel_read_calls = kernel_read_bytes = 0; }
 
    /// Add the difference of two snapshots; -1 where the kernel does not provide it.
@@ -288,6 +298,7 @@ public:
    Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;
    Long64_t hw_instructions = -1, hw_cycles = -1, hw_cache_misses = -1;
    double run_queue_s = -1;
+   std::vector<std::string> other_files; // open beside this one when it is closed
    Turn turn; // the last one
 
    /// Count the events of the last turn.

@@ -159,6 +159,9 @@ public:
       get_tree = Clock::Now() - start;
       if (!current.tree)
          return Fail("open", "tree", "no tree '" + name + "'");
+      const auto foreign = DescribeForeignBranches(*current.tree);
+      if (!foreign.empty())
+         return Fail("data-check", "files", std::string(fFile->GetName()) + ": " + foreign);
       entries_total = current.tree->GetEntries();
       return WithoutErrors("open", "getting the tree of");
    }
@@ -315,6 +318,7 @@ public:
       gPerfStats = nullptr;
       if (current.tree)
          current.tree->SetEntryList(nullptr);
+      CollectOtherFiles({fFile->GetName()});
       const Clock start = Clock::Now();
       fFile->Close();
       fFile.reset();

@@ -162,6 +162,7 @@ void AddShared(Members &members, const FileReader &reader, const FilePass &curre
       .Add("hw_instructions", reader.hw_instructions)
       .Add("hw_cycles", reader.hw_cycles)
       .Add("hw_cache_misses", reader.hw_cache_misses)
+      .Add("other_files", reader.other_files)
       .Add("current", Members()
                          .Add("events", current.events)
                          .Add("bytes", current.bytes)

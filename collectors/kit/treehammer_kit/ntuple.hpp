@@ -32,6 +32,10 @@ struct MissingObject : std::runtime_error {
 inline std::unique_ptr<ROOT::RNTuple> FindAnchor(TFile &file, const std::string &path)
 {
    auto *key = FindObject(file, path, IsNTuple);
+   if (!key && FindObject(file, path, IsOldNTuple))
+      throw std::runtime_error("the RNTuple '" + path +
+                               "' was written before version 1.0 of the format (class ROOT::Experimental::RNTuple), "
+                               "which no ROOT since 6.34 reads: write it anew with ROOT 6.34 or later");
    std::unique_ptr<ROOT::RNTuple> anchor(key ? key->ReadObject<ROOT::RNTuple>() : nullptr);
    if (!anchor)
       throw MissingObject("no RNTuple '" + path + "'");
@@ -134,6 +138,23 @@ inline void CollectColumns(const ROOT::RNTupleDescriptor &descriptor, ROOT::Desc
 
 constexpr std::uint64_t kPageChecksum = 8; // bytes of an XxHash-3
 
+/// Call `count(cluster, bytes)` for each page of some columns that lies in the file, by its compressed
+/// bytes.  Equal pages are stored once: `counted` holds their positions.
+template <typename Count>
+void CountPages(const ROOT::RNTupleDescriptor &descriptor, const std::set<ROOT::DescriptorId_t> &physical,
+                std::set<std::uint64_t> &counted, Count count)
+{
+   for (const auto &cluster : descriptor.GetClusterIterable())
+      for (auto column : physical)
+         // Of several encodings of a column, a cluster has pages of one.
+         if (cluster.ContainsColumn(column) && !cluster.GetColumnRange(column).IsSuppressed())
+            for (const auto &page : cluster.GetPageRange(column).GetPageInfos())
+               // Pages before a field was added are not in the file.
+               if (page.GetLocator().GetType() == ROOT::RNTupleLocator::kTypeFile &&
+                   counted.insert(page.GetLocator().GetPosition<std::uint64_t>()).second)
+                  count(cluster, page.GetLocator().GetNBytesOnStorage() + (page.HasChecksum() ? kPageChecksum : 0));
+}
+
 /// Compressed bytes of the pages of some fields, each page once.
 inline long long PageBytes(const ROOT::RNTupleDescriptor &descriptor, const std::vector<NTupleField> &fields,
                            const std::vector<int> &selected)
@@ -141,20 +162,9 @@ inline long long PageBytes(const ROOT::RNTupleDescriptor &descriptor, const std:
    std::set<ROOT::DescriptorId_t> physical;
    for (int index : selected)
       CollectColumns(descriptor, fields[index].id, physical);
-   // Equal pages are stored once; a checksum may follow a page.
-   std::map<std::uint64_t, std::uint64_t> pages;
-   for (const auto &cluster : descriptor.GetClusterIterable())
-      for (auto column : physical)
-         // Of several encodings of a column, a cluster has pages of one.
-         if (cluster.ContainsColumn(column) && !cluster.GetColumnRange(column).IsSuppressed())
-            for (const auto &page : cluster.GetPageRange(column).GetPageInfos())
-               // Pages before a field was added are not in the file.
-               if (page.GetLocator().GetType() == ROOT::RNTupleLocator::kTypeFile)
-                  pages[page.GetLocator().GetPosition<std::uint64_t>()] =
-                     page.GetLocator().GetNBytesOnStorage() + (page.HasChecksum() ? kPageChecksum : 0);
    long long bytes = 0;
-   for (const auto &page : pages)
-      bytes += page.second;
+   std::set<std::uint64_t> counted;
+   CountPages(descriptor, physical, counted, [&](const auto &, std::uint64_t size) { bytes += size; });
    return bytes;
 }
 

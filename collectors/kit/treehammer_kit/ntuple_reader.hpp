@@ -213,6 +213,7 @@ public:
 
    void Close()
    {
+      CollectOtherFiles({fFile->GetName()});
       const Clock start = Clock::Now();
       current.views.clear();
       fReader.reset();

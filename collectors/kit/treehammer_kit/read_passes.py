@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from . import payload_task
 from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
@@ -69,6 +69,7 @@ class ReadPasses:
         self._task = task
         self._choices: Dict[str, BranchChoice] = {}
         self._entries: Dict[str, int] = {}
+        self._other_files: Dict[str, None] = {}
         self._turns_reader: Any = None
         self._turns_url = ""
         for url in task.urls:
@@ -114,8 +115,7 @@ class ReadPasses:
         """Close a file that was read in turns; return its figures."""
         reader = self._turns_reader
         reader.FinishTurns()
-        reader.Close()
-        return [self._collect_figures(reader)]
+        return [self._close(reader)]
 
     def discard_turns(self) -> None:
         """Close a file of which some turns were read."""
@@ -153,6 +153,7 @@ class ReadPasses:
             (self._choices[url] for url in self._task.urls if self._entries[url]), choices[0]
         )
         notes = [note for choice in choices for note in choice.notes]
+        notes += describe_other_files(self._other_files)
         return {
             "events_total": sum(self._entries[url] for url in self._task.urls),
             "branches_total": first.branches_total,
@@ -164,7 +165,12 @@ class ReadPasses:
     def _read_file(self, url: str) -> FileRead:
         reader = self._open_prepared(url)
         raise_on_failure(reader, reader.Run(), "loop", url)
+        return self._close(reader)
+
+    def _close(self, reader: Any) -> FileRead:
+        """Close a file that was read; return its figures."""
         reader.Close()
+        self._other_files.update(dict.fromkeys(map(str, reader.other_files)))
         return self._collect_figures(reader)
 
     def _open_prepared(self, url: str) -> Any:
@@ -279,6 +285,11 @@ class ReadPasses:
         if len(lengths) > len(named):
             notes.append(f"{len(lengths) - len(named)} more branches have other lengths")
         return [f"{os.path.basename(url)}: {note}" for note in notes]
+
+
+def describe_other_files(names: Iterable[str]) -> List[str]:
+    """Describe files that the loop opened beside those of the dataset."""
+    return [f"the loop opened {name}, which is no file of the dataset" for name in names]
 
 
 def _list_types(branch: Any) -> Dict[str, str]:

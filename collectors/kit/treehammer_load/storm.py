@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from ...record.operation_steps import READ_FILE
 from ..treehammer_kit.payload_task import PayloadError, make_plain_url
+from ..treehammer_kit.root_engine import compile_header
 from .clients import make_client
 from .clients.xrootd_client import add_user, classify_exit, limit_client
 from .load_driver import ClosedLoop
@@ -344,6 +345,9 @@ std::string read(const char *url) {
     if (std::string(key->GetClassName()) != "TTree") continue;
     std::unique_ptr<TTree> tree(key->ReadObject<TTree>());
     if (!tree) return take_message("a tree cannot be read");
+    treehammer::DetachFriends(*tree);
+    const std::string foreign = treehammer::DescribeForeignBranches(*tree);
+    if (!foreign.empty()) return foreign;
     for (Long64_t entry = 0; entry < tree->GetEntries(); ++entry)
       if (tree->GetEntry(entry) < 0) return take_message("an entry cannot be read");
   }
@@ -365,6 +369,7 @@ def _make_root_reader(url: str) -> ReadTrees:
 
     ROOT.gROOT.SetBatch(True)
     ROOT.EnableThreadSafety()
+    compile_header(ROOT, "file_objects.hpp")
     if not ROOT.gInterpreter.Declare(_ROOT_CODE):
         raise PayloadError("software-setup", "broken", "setup", "ROOT does not compile C++ here")
     ROOT.gInterpreter.ProcessLine("SetErrorHandler(treehammer_storm::handle);")

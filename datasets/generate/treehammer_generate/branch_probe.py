@@ -35,6 +35,10 @@ FIRST_ENTRIES = 2000
 TIMEOUT_S = 600.0
 #: Seconds for finding the branches that fail together, after which the untried ones are left out.
 REDUCTION_TIMEOUT_S = 900.0
+#: Branches of classes without dictionary that are read by one child, each alone if that child fails.
+GROUP_SIZE = 16
+#: Seconds between two reports of progress.
+PROGRESS_INTERVAL_S = 1.0
 #: Bytes at the end of a failed child's output that are kept.
 MAX_LOG_BYTES = 200_000
 
@@ -46,9 +50,30 @@ class _FailedRead(NamedTuple):
     end: str
 
 
-#: Reads the branches at these positions and writes the current one to an address. Returns the failed
-#: ones with their messages, '' where ROOT's output has it.
+#: Reads the branches at these positions, and writes the current one and the thousandths of the entries
+#: that were read to an address. Returns the failed ones with their messages, '' where ROOT's output has
+#: it.
 _ReadBranches = Callable[[Sequence[int], int], dict[int, str]]
+
+
+class _Progress:
+    """Progress over several phases, in branches, that never goes back."""
+
+    def __init__(self, channel: TextIO, branches: int) -> None:
+        self._channel, self._branches = channel, branches
+        self._start = self._end = 0.0
+        self._done = 0
+
+    def begin(self, end: float) -> None:
+        """Begin the phase that ends with this share of the work."""
+        self._start, self._end = self._end, end
+        self.report(0.0)
+
+    def report(self, share: float) -> None:
+        """Report the share of the phase that is done."""
+        done = int(self._branches * (self._start + share * (self._end - self._start)))
+        self._done = max(self._done, done)
+        send_message(self._channel, {"done": self._done})
 
 
 def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
@@ -60,10 +85,7 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     for library in request["libraries"]:
         if problem := load_library(ROOT, library):
             raise RequestError(library, problem)
-    file = open_file(path)
-    root_engine.configure_crash_handling()
-    # After "Fatal in", ROOT would run a debugger for seconds: the message is enough.
-    ROOT.gEnv.SetValue("Root.Stacktrace", 0)
+    file = open_file(path, channel, name)
     if find_object(file, path, name).is_ntuple:
         unreadable = _probe_ntuple(file, path, name, channel)
     else:
@@ -72,11 +94,11 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:
-    """Read each branch of a class without dictionary alone, then the others, entry by entry.
+    """Read the branches of classes without dictionary first, then all of them, entry by entry.
 
-    A read of such a class may damage the memory and crash later, in another branch's read. Hence it
-    is read alone first. The others are read again and again without the one at which ROOT failed, and
-    at last together as a test reads them.
+    A read of such a class may damage the memory and crash later, in another branch's read. Hence they
+    are read in small groups, and each alone where a group fails. All are then read again and again
+    without the one at which ROOT failed, and at last together as a test reads them.
     """
     root_engine.compile_kit(ROOT)
     declare_header("probe.hpp")
@@ -88,33 +110,51 @@ def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[s
     # Compiles the calls, which each child would do again.
     no_branches = ROOT.std.vector["int"]()
     ROOT.treehammer.ReadBranches(tree, no_branches, 0, 0)
-    ROOT.treehammer.ReadTogether(url, name, no_branches, 0)
+    ROOT.treehammer.ReadTogether(url, name, no_branches, 0, 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
         selection = ROOT.std.vector["int"](positions)
         failed = ROOT.treehammer.ReadBranches(tree, selection, entries, address)
         return {int(failed): ""} if failed >= 0 else {}
 
-    def read_together(positions: Sequence[int], _address: int) -> dict[int, str]:
+    def read_together(positions: Sequence[int], address: int) -> dict[int, str]:
         selection = ROOT.std.vector["int"](positions)
-        return (
-            {}
-            if ROOT.treehammer.ReadTogether(url, name, selection, entries)
-            else {positions[0]: ""}
-        )
+        read_all = ROOT.treehammer.ReadTogether
+        return {} if read_all(url, name, selection, entries, address) else {positions[0]: ""}
 
     failures: dict[int, _FailedRead] = {}
-    is_suspicious = [
-        bool(branch["class"]) and not _has_dictionary(branch["class"]) for branch in branches
+    progress = _Progress(channel, len(branches))
+    suspicious = [
+        position
+        for position, branch in enumerate(branches)
+        if branch["class"] and not _has_dictionary(branch["class"])
     ]
-    for position, suspicious in enumerate(is_suspicious):
-        if suspicious:
-            failures.update(_find_failing_branches(read, [position]))
-        send_message(channel, {"done": position + 1})
-    _drop_failing_branches(read, len(branches), failures)
-    order = sorted(range(len(branches)), key=is_suspicious.__getitem__)
-    _reduce_until_clean(read_together, [at for at in order if at not in failures], failures)
+    _read_in_groups(read, suspicious, failures, progress)
+    _drop_failing_branches(read, len(branches), failures, progress)
+    order = sorted(range(len(branches)), key=set(suspicious).__contains__)
+    _reduce_until_clean(
+        read_together, [at for at in order if at not in failures], failures, progress
+    )
     return _list_failed(branches, failures)
+
+
+def _read_in_groups(
+    read: _ReadBranches,
+    positions: Sequence[int],
+    failures: dict[int, _FailedRead],
+    progress: _Progress,
+) -> None:
+    """Read branches in groups, and each alone of a group that fails; add those to ``failures``.
+
+    A child of its own for each takes a tenth of a second, most of which is its start.
+    """
+    progress.begin(1 / 3 if positions else 0.0)
+    for first in range(0, len(positions), GROUP_SIZE):
+        group = positions[first : first + GROUP_SIZE]
+        if _find_failing_branches(read, group):
+            for position in group:
+                failures.update(_find_failing_branches(read, [position]))
+        progress.report((first + len(group)) / len(positions))
 
 
 def _count_probed_entries(tree: Any) -> int:
@@ -145,26 +185,30 @@ def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict
         return {**read(positions, address), **read(positions, address)}
 
     failures: dict[int, _FailedRead] = {}
-    _drop_failing_branches(read, len(fields), failures)
+    progress = _Progress(channel, len(fields))
+    _drop_failing_branches(read, len(fields), failures, progress)
     order = [at for at, _ in enumerate(fields) if at not in failures]
-    _reduce_until_clean(read_together, order, failures)
-    send_message(channel, {"done": len(fields)})
+    _reduce_until_clean(read_together, order, failures, progress)
     return _list_failed(fields, failures)
 
 
 def _drop_failing_branches(
-    read: _ReadBranches, count: int, failures: dict[int, _FailedRead]
+    read: _ReadBranches, count: int, failures: dict[int, _FailedRead], progress: _Progress
 ) -> None:
     """Read all but the failing branches until none fails; add the failing ones to ``failures``."""
+    progress.begin(2 / 3)
     while remaining := [position for position in range(count) if position not in failures]:
-        failed = _find_failing_branches(read, remaining)
+        failed = _find_failing_branches(read, remaining, progress.report)
         if not failed:
             break
         failures.update(failed)
 
 
 def _reduce_until_clean(
-    read: _ReadBranches, order: Sequence[int], failures: dict[int, _FailedRead]
+    read: _ReadBranches,
+    order: Sequence[int],
+    failures: dict[int, _FailedRead],
+    progress: _Progress,
 ) -> None:
     """Read branches together; leave out those with which it fails, and add them to ``failures``.
 
@@ -175,7 +219,9 @@ def _reduce_until_clean(
         read: reads branches as a test does, twice.
         order: branches to read; of several that fail together, the last ones are left out.
         failures: gets the branches that are left out.
+        progress: gets the share of the branches that are read.
     """
+    progress.begin(1.0)
     clean: list[int] = []
     groups = [list(order)]
     deadline = time.monotonic() + REDUCTION_TIMEOUT_S
@@ -187,7 +233,8 @@ def _reduce_until_clean(
             end = f"was not tried with others within {REDUCTION_TIMEOUT_S:.0f} s"
             failures.update(dict.fromkeys(group, _FailedRead("", end)))
             continue
-        failed = _find_failing_branches(read, sorted([*clean, *group]))
+        progress.report(len(clean) / len(order))
+        failed = _find_failing_branches(read, sorted([*clean, *group]), progress.report)
         if not failed:
             clean += group
         elif len(group) == 1:
@@ -196,6 +243,7 @@ def _reduce_until_clean(
         else:
             half = len(group) // 2
             groups += [group[half:], group[:half]]
+    progress.report(1.0)
 
 
 def _list_failed(
@@ -216,8 +264,12 @@ def _has_dictionary(name: str) -> bool:
     return bool(root_class) and bool(root_class.HasDictionary())
 
 
-def _find_failing_branches(read: _ReadBranches, positions: Sequence[int]) -> dict[int, _FailedRead]:
-    """Read these branches in a child; return those at which it failed.
+def _find_failing_branches(
+    read: _ReadBranches,
+    positions: Sequence[int],
+    report_share: Callable[[float], None] | None = None,
+) -> dict[int, _FailedRead]:
+    """Read these branches in a child, and report its progress; return those at which it failed.
 
     The child inherits the open tree: opening a file with many classes would take longer than
     reading one branch. This process never reads a branch, so each child begins with sound memory.
@@ -227,19 +279,25 @@ def _find_failing_branches(read: _ReadBranches, positions: Sequence[int]) -> dic
         tempfile.TemporaryFile() as log,
         tempfile.TemporaryFile() as report,
     ):
-        current = ctypes.c_int.from_buffer(shared)
-        current.value = positions[0]
+        # Position, and thousandths of the entries.
+        current = (ctypes.c_int * 2).from_buffer(shared)
+        current[0] = positions[0]
         child = os.fork()
         if not child:
             _read_in_child(read, positions, log, report, current)
         pidfd = os.pidfd_open(child)
         try:
-            if not select.select([pidfd], [], [], TIMEOUT_S)[0]:
-                os.kill(child, signal.SIGKILL)
+            deadline = time.monotonic() + TIMEOUT_S
+            while not select.select([pidfd], [], [], PROGRESS_INTERVAL_S)[0]:
+                if report_share:
+                    report_share(current[1] / 1000)
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                    break
         finally:
             os.close(pidfd)
             status = os.waitpid(child, 0)[1]
-        last_position = current.value
+        last_position = current[0]
         del current  # holds the memory open
         log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
         text = log.read().decode("utf-8", "replace")
@@ -266,7 +324,7 @@ def _read_in_child(
     positions: Sequence[int],
     log: IO[bytes],
     report: IO[bytes],
-    current: ctypes.c_int,
+    current: ctypes.Array[ctypes.c_int],
 ) -> None:
     """Read branches in the child and report the failed ones; never returns."""
     code = 1

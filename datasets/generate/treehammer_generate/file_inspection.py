@@ -6,6 +6,7 @@ Errors of a request, C++ headers, and messages to the parent process are common 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -45,6 +46,11 @@ def send_message(channel: TextIO, document: dict[str, Any]) -> None:
     channel.flush()
 
 
+def announce(channel: TextIO, path: str, name: str = "") -> None:
+    """Name the file, and its tree or RNTuple, that is worked on from now on: a crash is reported with it."""
+    send_message(channel, {"file": path, "object": name})
+
+
 def run_with_progress(writer: Any, entries: int, channel: TextIO) -> None:
     """Write or compare all events and report progress."""
     for chunk in range(PROGRESS_STEPS):
@@ -62,8 +68,9 @@ def writer_versions() -> dict[str, str]:
     }
 
 
-def open_file(path: str) -> Any:
-    """Open a file, which must be complete."""
+def open_file(path: str, channel: TextIO, name: str = "") -> Any:
+    """Open a file, which must be complete, for its object ``name``."""
+    announce(channel, path, name)
     try:
         file = ROOT.TFile.Open(make_plain_url(path))
     except OSError:
@@ -118,8 +125,13 @@ def _walk_folder(folder: Any, path: str) -> Iterator[FileObject]:
 
 
 def load_kit_objects() -> None:
-    """Compile the kit's header that finds objects."""
-    root_engine.compile_header(ROOT, "file_objects.hpp")
+    """Compile the kit's header that finds objects; from now on a crash prints its C++ frames."""
+    root_engine.configure_crash_handling()
+    # After "Fatal in", ROOT would run a debugger for seconds: the message is enough.
+    ROOT.gEnv.SetValue("Root.Stacktrace", 0)
+    for header in ("file_objects.hpp", "crash_frames.hpp"):
+        root_engine.compile_header(ROOT, header)
+    ROOT.treehammer.PrintFramesOfCrashes()
 
 
 def find_object(file: Any, path: str, name: str) -> FileObject:
@@ -147,17 +159,27 @@ def find_tree(file: Any, path: str, name: str) -> tuple[FileObject, Any]:
     """Find the named tree; return it without its friends.
 
     Raises:
-        RequestError: there is none, or it has no branches.
+        RequestError: there is none, it has no branches, or some of them lie in another file.
     """
     item = find_object(file, path, name)
     if item.is_ntuple:
         raise RequestError(path, f"{name!r} is an RNTuple, and a TTree is wanted")
-    tree, _ = item.read_tree()
+    return item, check_tree(item.read_tree()[0], path, item.path)
+
+
+def check_tree(tree: Any, path: str, name: str) -> Any:
+    """Return a tree of the file ``path`` that can be used.
+
+    Raises:
+        RequestError: it cannot be read, has no branches, or some of them lie in another file.
+    """
     if not tree:
-        raise RequestError(path, f"the tree {item.path!r} cannot be read")
+        raise RequestError(path, f"the tree {name!r} cannot be read")
     if not tree.GetNbranches():
-        raise RequestError(path, f"the tree {item.path!r} is empty")
-    return item, tree
+        raise RequestError(path, f"the tree {name!r} is empty")
+    if problem := str(ROOT.treehammer.DescribeForeignBranches(tree)):
+        raise RequestError(path, problem)
+    return tree
 
 
 def tree_extent(tree: Any) -> int:
@@ -185,6 +207,8 @@ RNTUPLE_FORMAT, TTREE_FORMAT = "rntuple", "ttree"
 
 def hash_values(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Compute value checksums of files leaf by leaf, with the algorithm of the benchmark kit."""
+    # Of several files, the folder: the kit opens one after the other.
+    announce(channel, os.path.commonpath(request["paths"]), request["tree"])
     task = PayloadTask(
         kind="checksum",
         tree=request["tree"],
@@ -218,7 +242,7 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     declare_header("copy.hpp")
     trees = []
     for path, name in zip(request["paths"], request["trees"], strict=True):
-        file = open_file(path)
+        file = open_file(path, channel, name)
         trees.append((file, find_tree(file, path, name)[1]))
     covered = ROOT.std.set["std::string"](request["covered"])
     try:
@@ -236,15 +260,16 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     The name of the main tree is the same in all files.
     """
     layouts: list[dict[str, Any]] = []
-    tree = request["tree"] or find_largest(request["paths"])
+    tree = request["tree"] or find_largest(request["paths"], channel)
     for done, path in enumerate(request["paths"], 1):
-        layouts.append(measure_file(path, tree))
+        layouts.append(measure_file(path, tree, channel))
         send_message(channel, {"done": done})
     if not any(layout["entries"] for layout in layouts):
         raise RequestError(
             request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"
         )
-    other_trees = {item.path for item in list_objects(open_file(request["paths"][0]))} - {tree}
+    first = open_file(request["paths"][0], channel)
+    other_trees = {item.path for item in list_objects(first)} - {tree}
     return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts, "others": sorted(other_trees)}
 
 
@@ -253,11 +278,11 @@ def describe_kind(layout: dict[str, Any]) -> str:
     return "RNTuple" if layout["format"] == RNTUPLE_FORMAT else "tree"
 
 
-def find_largest(paths: Sequence[str]) -> str:
+def find_largest(paths: Sequence[str], channel: TextIO) -> str:
     """Find the tree or RNTuple of most entries times branches, then bytes, in the first file with entries."""
     largest = ""
     for path in paths:
-        name, extent = find_largest_in_file(path)
+        name, extent = find_largest_in_file(path, channel)
         if extent:
             return name
         largest = largest or name
@@ -266,15 +291,19 @@ def find_largest(paths: Sequence[str]) -> str:
     return largest
 
 
-def find_largest_in_file(path: str) -> tuple[str, int]:
+def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
     """Find the largest object of a file; return its path, '' where there is none, and its extent.
 
     A friend of another tree in the file belongs to it, and is no main tree however large it is.
     """
-    file = open_file(path)
+    file = open_file(path, channel)
     extents: dict[str, tuple[int, int]] = {}
     friends: set[str] = set()
     for item in list_objects(file):
+        announce(channel, path, item.path)
+        if ROOT.treehammer.IsOldNTuple(item.key.GetClassName()):  # no ROOT reads it
+            extents[item.path] = (0, 0)
+            continue
         if item.is_ntuple:
             layout = read_ntuple_layout(file, path, item.path)
             extents[item.path] = (layout["entries"] * len(layout["zipped"]), sum(layout["zipped"]))
@@ -288,16 +317,15 @@ def find_largest_in_file(path: str) -> tuple[str, int]:
     return name, extents[name][0] if name else 0
 
 
-def measure_file(path: str, name: str) -> dict[str, Any]:
+def measure_file(path: str, name: str, channel: TextIO) -> dict[str, Any]:
     """Measure the layout of the tree or RNTuple ``name``, with the facts that a dataset's files are compared by."""
-    file = open_file(path)
+    file = open_file(path, channel, name)
     item = find_object(file, path, name)
     if item.is_ntuple:
         return measure_ntuple(file, path, name)
     declare_header("layout.hpp")
     tree, friends = item.read_tree()
-    if not tree or not tree.GetNbranches():
-        raise RequestError(path, f"the tree {name!r} {'is empty' if tree else 'cannot be read'}")
+    check_tree(tree, path, name)
     types = ROOT.treehammer.BranchTypes()
     for branch in tree.GetListOfBranches():
         ROOT.treehammer.CollectTypes(branch, "", types)

@@ -67,7 +67,7 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Merge copies of a tree's events as in a request from ``merged.write``."""
     declare_header("merge.hpp")
     path, where = request["path"], request["source"]
-    source = open_file(where)
+    source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
     entries = int(tree.GetEntries())
     dimensions = (entries, int(tree.GetNbranches()))
@@ -115,7 +115,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Write the events of a tree with another layout, as in a request from ``rewritten.write``."""
     declare_header("rewrite.hpp")
     path, where = request["path"], request["source"]
-    source = open_file(where)
+    source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
     layout = ROOT.treehammer.Wish()
     for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
@@ -143,7 +143,7 @@ def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Copy the baskets of a tree in another order, as in a request from ``rewritten.write``."""
     declare_header("rewrite.hpp")
     path, where = request["path"], request["source"]
-    source = open_file(where)
+    source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
     url = f"{make_plain_url(path)}?reproducible={request['file_name']}"
     try:
@@ -161,7 +161,7 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     except PayloadError as trouble:
         raise RequestError(where, str(trouble)) from trouble
     declare_header("twin.hpp")
-    source = open_file(where)
+    source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
     left_out = {str(item.first): str(item.second) for item in ROOT.treehammer.notForTwin(tree)}
     check_left_out(left_out, request["skip_unwritable"], where)

@@ -62,7 +62,7 @@ private:
             continue;
          const Long64_t entry = branch.GetBasketEntry()[i];
          layout.baskets.push_back(bytes);
-         layout.clusters[clusterOf(entry)] += bytes;
+         addToCluster(layout.clusters, entry, bytes);
          fPlaces.push_back({entry, fBranches, branch.GetBasketSeek(i), branch.GetBasketSeek(i) + bytes});
       }
       ++fBranches;
@@ -74,17 +74,18 @@ private:
          const Long64_t bytes = static_cast<TBasket *>(inMemory.UncheckedAt(i))->GetLast();
          layout.embedded.back() += bytes;
          layout.embeddedBaskets.push_back(bytes);
-         if (!fStarts.empty())
-            layout.embeddedClusters[clusterOf(branch.GetBasketEntry()[i])] += bytes;
+         addToCluster(layout.embeddedClusters, branch.GetBasketEntry()[i], bytes);
       }
       for (auto *child : *branch.GetListOfBranches())
          addBaskets(*static_cast<TBranch *>(child));
    }
 
-   std::size_t clusterOf(Long64_t entry) const
+   /// Add the bytes of a basket to its cluster; a tree without entries has none, though a branch may.
+   void addToCluster(std::vector<Long64_t> &clusters, Long64_t entry, Long64_t bytes) const
    {
       const auto after = std::upper_bound(fStarts.begin(), fStarts.end(), entry);
-      return after == fStarts.begin() ? 0 : after - fStarts.begin() - 1;
+      if (!clusters.empty())
+         clusters[after == fStarts.begin() ? 0 : after - fStarts.begin() - 1] += bytes;
    }
 
    void findOrder()

@@ -6,10 +6,15 @@
 #include <ROOT/RNTupleDescriptor.hxx>
 #include <ROOT/RNTupleInspector.hxx>
 
+#include <map>
+#include <memory>
+#include <set>
 #include <string>
 
 namespace treehammer {
 
+/// Measures each column and each page once: as those of the field that stores them, and of the first
+/// projection of a field that is none of the branches.
 class NTupleMeasure {
    using Inspector = ROOT::Experimental::RNTupleInspector;
 
@@ -19,39 +24,50 @@ public:
    {
       layout.entries = static_cast<Long64_t>(fDescriptor.GetNEntries());
       layout.byEntry = layout.byBranch = false; // of baskets
-      for (const auto &found : NTupleFields(fDescriptor)) {
-         const auto &field = fDescriptor.GetFieldDescriptor(found.id);
-         layout.unzipped.push_back(0);
-         layout.zipped.push_back(0);
-         layout.embedded.push_back(0);
-         // A projected array shares its offsets with others: they count for the projected counter.
-         const bool counter = field.GetTypeName().rfind("ROOT::RNTupleCardinality", 0) == 0;
-         addColumns(field, !field.IsProjectedField() || counter);
-      }
       for (const auto &cluster : fDescriptor.GetClusterIterable())
-         layout.clusters.push_back(static_cast<Long64_t>(cluster.GetNBytesOnStorage()));
+         fClusterBytes[cluster.GetId()] = 0;
+      const auto fields = NTupleFields(fDescriptor);
+      layout.unzipped.resize(fields.size());
+      layout.zipped.resize(fields.size());
+      layout.embedded.resize(fields.size());
+      // A projected counter of arrays comes before them, which share its offsets.
+      for (const int rank : {0, 1, 2})
+         for (std::size_t at = 0; at < fields.size(); ++at)
+            if (rankOf(fDescriptor.GetFieldDescriptor(fields[at].id)) == rank)
+               addColumns(fields[at], at);
+      for (const auto &cluster : fClusterBytes)
+         layout.clusters.push_back(cluster.second);
    }
 
    Layout layout;
 
 private:
-   void addColumns(const ROOT::RFieldDescriptor &field, bool own)
+   static int rankOf(const ROOT::RFieldDescriptor &field)
    {
-      for (const auto &column : fDescriptor.GetColumnIterable(field)) {
-         if (!own)
-            break;
-         const auto &found = fInspector->GetColumnInspector(column.GetPhysicalId());
-         layout.unzipped.back() += static_cast<Long64_t>(found.GetUncompressedSize());
-         layout.zipped.back() += static_cast<Long64_t>(found.GetCompressedSize());
-         for (const auto size : found.GetCompressedPageSizes())
-            layout.baskets.push_back(static_cast<Long64_t>(size));
-      }
-      for (const auto &child : fDescriptor.GetFieldIterable(field))
-         addColumns(child, true);
+      if (!field.IsProjectedField())
+         return 0;
+      return field.GetTypeName().rfind("ROOT::RNTupleCardinality", 0) == 0 ? 1 : 2;
+   }
+
+   void addColumns(const NTupleField &field, std::size_t at)
+   {
+      std::set<ROOT::DescriptorId_t> columns;
+      CollectColumns(fDescriptor, field.id, columns);
+      for (const auto column : columns)
+         if (fColumns.insert(column).second)
+            layout.unzipped[at] += fInspector->GetColumnInspector(column).GetUncompressedSize();
+      CountPages(fDescriptor, columns, fPages, [&](const auto &cluster, std::uint64_t bytes) {
+         layout.zipped[at] += bytes;
+         layout.baskets.push_back(bytes);
+         fClusterBytes[cluster.GetId()] += bytes;
+      });
    }
 
    std::unique_ptr<Inspector> fInspector;
    const ROOT::RNTupleDescriptor &fDescriptor;
+   std::set<ROOT::DescriptorId_t> fColumns;
+   std::set<std::uint64_t> fPages;
+   std::map<ROOT::DescriptorId_t, Long64_t> fClusterBytes;
 };
 
 inline Layout measureNTuple(TFile *file, const std::string &name)

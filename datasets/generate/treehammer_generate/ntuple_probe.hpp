@@ -3,6 +3,8 @@
 #ifndef TREEHAMMER_NTUPLE_PROBE
 #define TREEHAMMER_NTUPLE_PROBE
 
+#include "current_read.hpp"
+
 #include <ROOT/RNTupleReadOptions.hxx>
 
 #include <cstdint>
@@ -24,15 +26,15 @@ inline std::vector<std::pair<std::string, std::string>> ListFields(TFile *file, 
    return found;
 }
 
-/// Read all entries of some fields. The int at the address `current` is the position of the one that is
-/// being read. Returns the failed ones with their messages; others are read on.
+/// Read all entries of some fields, and keep the current read at an address. Returns the failed ones with
+/// their messages; others are read on.
 inline std::map<int, std::string>
 ReadFields(TFile *file, const std::string &name, const std::vector<int> &positions, std::uintptr_t current)
 {
-   auto position = reinterpret_cast<volatile int *>(current);
+   CurrentRead state(current);
    std::map<int, std::string> failed;
    const auto attempt = [&](int at, auto &&read) {
-      *position = at;
+      state.SetPosition(at);
       try {
          read();
       } catch (const std::exception &error) {
@@ -47,10 +49,12 @@ ReadFields(TFile *file, const std::string &name, const std::vector<int> &positio
    std::map<int, ROOT::RNTupleView<void>> views;
    for (int at : positions)
       attempt(at, [&] { views.emplace(at, reader->GetView<void>(fields[at].id)); });
-   for (auto entry : reader->GetEntryRange())
+   for (auto entry : reader->GetEntryRange()) {
+      state.SetStep(entry, reader->GetNEntries());
       for (auto &item : views)
          if (!failed.count(item.first))
             attempt(item.first, [&] { item.second(entry); });
+   }
    return failed;
 }
 

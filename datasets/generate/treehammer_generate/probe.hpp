@@ -3,6 +3,8 @@
 #ifndef TREEHAMMER_PROBE
 #define TREEHAMMER_PROBE
 
+#include "current_read.hpp"
+
 #include <TBranch.h>
 #include <TObjArray.h>
 #include <TTree.h>
@@ -15,20 +17,20 @@
 
 namespace treehammer {
 
-/// Read the first entries of top-level branches. The int at the address `current` is the position of
-/// the one that is being read. Returns the position of the one that failed, with a message; -1 if all
+/// Read the first entries of top-level branches, and keep the current read at an address. Returns the position of the one that failed, with a message; -1 if all
 /// could be read.
 inline int
 ReadBranches(TTree *tree, const std::vector<int> &positions, Long64_t entries, std::uintptr_t current)
 {
    WatchErrors();
-   auto position = reinterpret_cast<volatile int *>(current);
+   CurrentRead read(current);
    // The second pass finds memory that the first one has damaged.
    for (Long64_t step = 0; step < 2 * entries; ++step) {
       const Long64_t entry = step % entries;
+      read.SetStep(step, 2 * entries);
       tree->LoadTree(entry);
       for (int at : positions) {
-         *position = at;
+         read.SetPosition(at);
          auto branch = static_cast<TBranch *>(tree->GetListOfBranches()->At(at));
          if (branch->GetEntry(entry) < 0 || !FirstError().empty()) {
             std::fprintf(stderr, "ReadError: entry %lld of %s cannot be read (%s)\n", entry,
@@ -43,8 +45,10 @@ ReadBranches(TTree *tree, const std::vector<int> &positions, Long64_t entries, s
 /// Read the first entries of some branches together, as a test does, twice; false, with a message, on
 /// failure.  The file is opened for each pass.
 inline bool
-ReadTogether(const std::string &url, const std::string &name, const std::vector<int> &positions, Long64_t entries)
+ReadTogether(const std::string &url, const std::string &name, const std::vector<int> &positions, Long64_t entries,
+             std::uintptr_t current)
 {
+   CurrentRead read(current);
    for (int pass = 0; pass < 2; ++pass) {
       WatchErrors();
       std::unique_ptr<TFile> file(TFile::Open(url.c_str()));
@@ -61,12 +65,14 @@ ReadTogether(const std::string &url, const std::string &name, const std::vector<
          tree->AddBranchToCache(branch, true);
       }
       tree->StopCacheLearningPhase();
-      for (Long64_t entry = 0; entry < entries; ++entry)
+      for (Long64_t entry = 0; entry < entries; ++entry) {
+         read.SetStep(pass * entries + entry, 2 * entries);
          if (tree->GetEntry(entry) < 0 || !FirstError().empty()) {
             std::fprintf(stderr, "ReadError: entry %lld cannot be read with other branches (%s)\n", entry,
                          FirstError().c_str());
             return false;
          }
+      }
    }
    return true;
 }

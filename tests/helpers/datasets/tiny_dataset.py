@@ -80,8 +80,11 @@ os.chdir(sys.argv[1])
 ROOT.gInterpreter.Declare('''
 #include <TFile.h>
 #include <TTree.h>
+#include <ROOT/RField.hxx>
 #include <ROOT/RNTupleModel.hxx>
 #include <ROOT/RNTupleWriter.hxx>
+
+namespace ROOT { namespace Experimental { struct RNTuple { int version = 0; }; } }
 
 TTree *fill(const char *name, Long64_t entries)
 {
@@ -157,8 +160,66 @@ void ntuple(TDirectory &folder, const char *name)
    }
 }
 
+/// A tree whose branch y lies in a file of this name, which may be its own.
+void elsewhere(const char *path, const std::string &name)
+{
+   auto *other = name == path ? nullptr : new TFile(name.c_str(), "RECREATE"); // the branch deletes it
+   TFile file(path, "RECREATE");
+   auto *tree = new TTree("T", "");
+   float x = 1;
+   tree->Branch("x", &x);
+   tree->Branch("y", &x)->SetFile(name.c_str());
+   for (int entry = 0; entry < 100; ++entry)
+      tree->Fill();
+   file.cd();
+   tree->Write();
+   if (other)
+      other->Write();
+}
+
+/// 31,996 uncompressed bytes in five columns, and four projections of them.
+void projected(const char *path)
+{
+   auto model = ROOT::RNTupleModel::Create();
+   auto values = model->MakeField<std::vector<float>>("values");
+   auto pair = model->MakeField<std::pair<float, std::vector<int>>>("pair");
+   auto project = [&](const char *name, const char *type, std::map<std::string, std::string> sources) {
+      model->AddProjectedField(ROOT::RFieldBase::Create(name, type).Unwrap(),
+                               [=](const std::string &field) { return sources.at(field); });
+   };
+   project("size", "ROOT::RNTupleCardinality<std::uint64_t>", {{"size", "values"}});
+   project("alias", "std::vector<float>", {{"alias", "values"}, {"alias._0", "values._0"}});
+   project("first", "float", {{"first", "pair._0"}});
+   project("second", "std::vector<std::int32_t>", {{"second", "pair._1"}, {"second._0", "pair._1._0"}});
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "N", path);
+   for (int entry = 0; entry < 1000; ++entry) {
+      values->assign(entry % 5, entry * 0.5f);
+      pair->first = entry;
+      pair->second.assign(entry % 3, entry);
+      writer->Fill();
+   }
+}
+
 void write()
 {
+   elsewhere("relative.root", "side.root");
+   elsewhere("absolute.root", std::string(gSystem->pwd()) + "/side2.root");
+   elsewhere("itself.root", "itself.root");
+   projected("projected.root");
+   {
+      TFile file("old.root", "RECREATE");
+      ROOT::Experimental::RNTuple anchor;
+      file.WriteObjectAny(&anchor, "ROOT::Experimental::RNTuple", "ntpl");
+   }
+   {
+      TFile file("unfilled.root", "RECREATE");
+      TTree tree("Refs", "");
+      float x = 1;
+      tree.Branch("links", &x);
+      auto *branch = tree.Branch("params", &x);
+      branch->Fill();
+      tree.Write();
+   }
    {
       TFile file("elsewhere.root", "RECREATE");
       fill("fr", 100);

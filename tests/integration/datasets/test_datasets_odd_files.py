@@ -95,6 +95,38 @@ def test_files_of_other_types_are_refused(
         add[1](*names)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("relative.root", "branch 'y' of the tree 'T' lies in another file, 'side.root'"),
+        ("absolute.root", "branch 'y' of the tree 'T' lies in another file, '/.*/side2.root'"),
+        ("unfilled.root", "the tree 'Refs' is empty"),
+        ("old.root", "the RNTuple 'ntpl' was written before version 1.0 of the format"),
+    ],
+)
+def test_files_that_cannot_be_measured_are_refused(
+    add: tuple[FolderCatalogue, Add], name: str, message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message) as refused:
+        add[1](name)
+    assert refused.value.where.endswith(name)
+
+
+def test_file_may_be_named_by_its_own_branches(add: tuple[FolderCatalogue, Add]) -> None:
+    assert add[1]("itself.root").branches == ("x", "y")
+
+
+def test_projected_fields_are_measured_once(
+    add: tuple[FolderCatalogue, Add], odd_files: Path
+) -> None:
+    layout = add[1]("projected.root").files[0].layout
+    assert layout.branches == 6
+    assert layout.unzipped_bytes == 1000 * (8 + 4 + 8) + (2000 + 999) * 4
+    assert layout.basket_zipped_bytes.count == 5
+    assert layout.zipped_bytes == layout.cluster_zipped_bytes.maximum
+    assert layout.zipped_bytes < (odd_files / "projected.root").stat().st_size
+
+
 def test_branches_that_a_file_lacks_are_listed(add: tuple[FolderCatalogue, Add]) -> None:
     manifest = add[1]("empty.root", "int.root", "fewer.root")
     assert manifest.missing_branches == {"v": "fewer.root"}
@@ -177,7 +209,8 @@ def read(positions, address):
     return {{9: "no"}} if 9 in positions else {{}}
 
 failed = {{}}
-branch_probe._reduce_until_clean(read, [4, 3, 2, 1, 0, 5, 6, 9], failed)
+progress = branch_probe._Progress(open(os.devnull, "w"), 10)
+branch_probe._reduce_until_clean(read, [4, 3, 2, 1, 0, 5, 6, 9], failed, progress)
 print(json.dumps({{number: failure.end for number, failure in failed.items()}}))
 sys.stdout.flush(); os._exit(0)
 """

@@ -15,6 +15,7 @@ import pytest
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.software import providers
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting, folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
@@ -24,7 +25,13 @@ from treehammer.datasets.production import compare_trees
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
-from treehammer.errors import ConfigError, DatasetError, SoftwareError, SourceError
+from treehammer.errors import (
+    ConfigError,
+    DatasetError,
+    SoftwareError,
+    SourceError,
+    TreehammerError,
+)
 from treehammer.hctests import git_repository
 from treehammer.text_formatting import no_progress
 
@@ -199,6 +206,42 @@ def test_interrupted_make_leaves_nothing(
         catalogue.make(plan, software)
     assert catalogue.names() == ()
     assert _there(catalogue) == []
+
+
+DIE = """
+import json, os, signal, sys
+if {announced}:
+    print(json.dumps({{"file": "x.root", "object": "T"}}), flush=True)
+    {end}
+sys.exit("no ROOT here")
+"""
+
+
+@pytest.mark.parametrize(
+    ("announced", "end", "where", "message", "blames_installation"),
+    [
+        (True, "os.kill(os.getpid(), signal.SIGSEGV)", "x.root", "by SIGSEGV at 'T'", False),
+        (True, "sys.exit('boom')", "measure", "at T of x.root:\n    boom", False),
+        (False, "", "measure", "without an answer:\n    no ROOT here", True),
+    ],
+)
+def test_crash_names_the_file_and_object(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    announced: bool,
+    end: str,
+    where: str,
+    message: str,
+    blames_installation: bool,
+) -> None:
+    (tmp_path / "__main__.py").write_text(DIE.format(announced=announced, end=end))
+    monkeypatch.setattr(production, "GENERATE_SCRIPT", tmp_path)
+    software = providers.parse_software_request("none")
+    with pytest.raises(TreehammerError) as caught:
+        production.run_action("measure", {}, software, lambda done, note="": None)
+    assert where in caught.value.where
+    assert message in caught.value.message
+    assert ("can be imported" in caught.value.hint) == blames_installation
 
 
 def test_remains_of_killed_process_are_removed(

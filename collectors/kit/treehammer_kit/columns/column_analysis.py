@@ -10,11 +10,11 @@ import math
 import os
 import statistics
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_times
 from ..payload_task import PayloadError, PayloadTask, select_branches
-from ..read_passes import FileSurvey
+from ..read_passes import FileSurvey, describe_other_files
 
 # --- Bounds of an event loop over clusters
 #
@@ -224,7 +224,7 @@ def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
     return [f"{histograms.events} events, {histograms.summarize()}" for histograms in sums]
 
 
-def collect_notes(files: Sequence[FileSurvey]) -> Dict[str, str]:
-    """Collect the peculiarities of the files by catalogue name."""
-    notes = [note for file in files for note in file.notes]
+def collect_notes(files: Sequence[FileSurvey], other_files: Iterable[str] = ()) -> Dict[str, str]:
+    """Collect the peculiarities of the files, and other files that were opened, by catalogue name."""
+    notes = [note for file in files for note in file.notes] + describe_other_files(other_files)
     return {"content_notes": "; ".join(notes)} if notes else {}

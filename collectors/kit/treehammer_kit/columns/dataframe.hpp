@@ -95,6 +95,7 @@ inline Analysis &TheAnalysis()
 /// StartTurns, RunTurn and FinishTurns replace Run.
 class FrameReader : public FileReader {
    std::unique_ptr<ROOT::RDataFrame> fFrame;
+   std::vector<std::string> fUrls;
    std::unique_ptr<GatedLoop> fGate;
 
    /// Run a step outside of the loop and time it.
@@ -117,6 +118,7 @@ public:
    bool Open(const std::string &tree, const std::vector<std::string> &urls)
    {
       WatchErrors();
+      fUrls = urls;
       return Step(open, "opening the files of a data frame", [&] { fFrame.reset(new ROOT::RDataFrame(tree, urls)); });
    }
 
@@ -174,6 +176,7 @@ public:
    void Close()
    {
       fGate.reset(); // ends a loop that was discarded
+      CollectOtherFiles(fUrls);
       const Clock start = Clock::Now();
       current.reset();
       fFrame.reset();

@@ -36,6 +36,7 @@ class FramePasses:
 
     Attributes:
         sums: histograms of each complete pass.
+        other_files: files that the loops opened beside those of the dataset.
 
     Raises:
         PayloadError: the order of files is unknown.
@@ -43,6 +44,7 @@ class FramePasses:
 
     def __init__(self, root: Any, task: PayloadTask, columns: Sequence[str]) -> None:
         self.sums: List[HistogramSums] = []
+        self.other_files: Dict[str, None] = {}
         self._root = root
         self._task = task
         self._columns = columns
@@ -158,6 +160,7 @@ class FramePasses:
             sums.add(str(current.Name(index)), list(current.Bins(index)))
         reported = {str(item.first): float(item.second) for item in current.Reported()}
         reader.Close()
+        self.other_files.update(dict.fromkeys(map(str, reader.other_files)))
         return _collect_figures(reader, events, run_queue_s, reported)
 
     def _finish_pass(self) -> None:
@@ -395,7 +398,7 @@ class DataFrameExecution:
         names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
         counters = {name: median_counter(counted, name) for name in names}
         report.values.update({name: value for name, value in counters.items() if value is not None})
-        report.values.update(column_analysis.collect_notes(files))
+        report.values.update(column_analysis.collect_notes(files, passes.other_files))
         report.values["events_total"] = sum(sum(file.clusters) for file in files)
         if columns:
             report.values["branches_selected"] = len(columns)

@@ -108,6 +108,8 @@ class UprootPasses:
 
     def _open(self, url: str) -> _OpenFile:
         file = _OpenFile(self._uproot, self._task, self._analysis, url)
+        if url not in self.files:
+            file.check_baskets()
         self.column_count = len(file.needed)
         return file
 
@@ -239,6 +241,29 @@ class _OpenFile:
                     "prepare",
                     f"{self.url}: branch {name!r} has {entries} of {self.entries} entries: uproot cannot "
                     "read it beside others. Choose other branches.",
+                )
+
+    def check_baskets(self) -> None:
+        """Refuse a tree with branches in another file, whose name uproot does not read.
+
+        Raises:
+            PayloadError: baskets of two branches would have the same place in this file.
+        """
+        places = sorted(
+            (int(seek), int(seek) + int(size), str(branch.name))
+            for branch in self._tree.values(recursive=True)
+            for seek, size in zip(branch.member("fBasketSeek"), branch.member("fBasketBytes"))  # noqa: B905 - Python 3.9
+            if size
+        )
+        for number, (start, _, second) in enumerate(places[1:]):
+            _, end, first = places[number]
+            if start < end and first != second:
+                raise PayloadError(
+                    "data-check",
+                    "files",
+                    "prepare",
+                    f"{self.url}: branch {first!r} or {second!r} lies in another file, as both have baskets "
+                    f"at byte {start}. Read the file with ttree-read, which names it.",
                 )
 
     @property

@@ -80,6 +80,47 @@ def test_friends_are_not_read_and_named_in_the_record(read: Read) -> None:
     assert "sub/inner is not read" in inside.values["content_notes"]
 
 
+@pytest.mark.parametrize("payload", [None, RDF_READ])
+@pytest.mark.parametrize("names", [("relative.root",), ("itself.root", "absolute.root")])
+def test_branch_in_another_file_is_refused(
+    read: Read, names: tuple[str, ...], payload: Path | None
+) -> None:
+    failure = read(*names, payload=payload).failure
+    assert failure["failure_class"] == "data-check"
+    assert f"{names[-1]}: branch " in failure["message"]
+    assert "'y'" in failure["message"]
+    assert "lies in another file, " in failure["message"]
+
+
+OPENS_ANOTHER_FILE = """
+import treehammer_kit
+treehammer_kit.run('''
+void read(treehammer::Pass &pass)
+{
+   static auto *other = TFile::Open(pass.Setting("other").c_str());
+   for (Long64_t entry : pass.entries)
+      pass.Add(pass.tree->GetEntry(entry));
+}''')
+"""
+
+
+def test_files_that_a_loop_opens_are_named_in_the_record(
+    read: Read, odd_files: Path, tmp_path: Path
+) -> None:
+    payload, other = tmp_path / "read.py", str(odd_files / "long.root")
+    payload.write_text(OPENS_ANOTHER_FILE)
+    done = read("int.root", payload=payload, settings={"other": other})
+    assert done.failure is None, done.log
+    assert done.values["content_notes"] == (
+        f"the loop opened {other}, which is no file of the dataset"
+    )
+
+
+def test_old_ntuple_is_named(read: Read) -> None:
+    done = read("old.root", tree="ntpl", payload=RNTUPLE_READ, format="rntuple")
+    assert "'ntpl' was written before version 1.0 of the format" in done.failure["message"]
+
+
 @pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
 def test_files_of_other_types_are_not_measured(read: Read, payload: Path | None) -> None:
     failure = read("int.root", "long.root", payload=payload).failure
