@@ -182,6 +182,14 @@ class Repository:
                     where=self.display_name,
                     hint="Give more digits.",
                 ) from error
+            if self._read_git("rev-parse", "--is-shallow-repository") == "true":
+                commits = self._read_git("rev-list", "--count", "HEAD")
+                raise SourceError(
+                    f"this clone is shallow and does not have {ref!r}: it ends after {commits} of its commits",
+                    where=self.display_name,
+                    hint="Fetch more with 'git fetch --deepen=50', or all with 'git fetch --unshallow'. CI "
+                    "clones all with fetch-depth: 0 (GitHub) or GIT_DEPTH: 0 (GitLab).",
+                ) from error
             names = self._read_git("for-each-ref", "--format=%(refname)").splitlines()
             raise _unknown_ref_error(ref, names, self.display_name) from error
 

@@ -177,8 +177,7 @@ def _check_batch(
 ) -> Iterator[DocumentProblem]:
     if site.pool_name is not None:
         yield DocumentProblem(path, "cannot be combined with pool (expected one of them)")
-    if name.partition("@")[0] == LOCAL_BATCH:  # the default, which has no name here
-        yield DocumentProblem(path, f"unknown batch system {name!r}")
+    if name == LOCAL_BATCH:
         return
     try:
         find_batch(name)

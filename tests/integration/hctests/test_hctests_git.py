@@ -142,6 +142,13 @@ def test_unknown_ref_lists_similar_names(
             pinned_tests.pin_test(f"{address(origin)}@{nothing}:tests/read", settings)
 
 
+def test_shallow_clone_says_so(origin: Path, git: Git, settings: Settings, tmp_path: Path) -> None:
+    commit(git, origin, "read.py", "print('two')\n")
+    git(tmp_path, "clone", "--quiet", "--depth=1", origin.as_uri(), "shallow")
+    with pytest.raises(SourceError, match=r"shallow and does not have 'HEAD\^1'(.|\n)*--unshallow"):
+        pinned_tests.pin_test(f"{tmp_path / 'shallow'}@HEAD^1:tests/read", settings)
+
+
 @pytest.mark.parametrize("ref", ["--upload-pack=x", "a b", "main..main", "\x1b[0m"])
 def test_ref_is_never_an_option_or_expression(
     origin: Path, settings: Settings, address: Address, ref: str

@@ -353,6 +353,13 @@ def test_written_file_round_trips(
     assert list(found.pools.values()) == pools
 
 
+def test_local_batch_system_may_be_named(tmp_path: Path) -> None:
+    door = 'name = "file"\nprotocol = "file"\nprefix = "/data"\n'
+    text = f'[sites.HERE]\nbatch = "local"\n[[sites.HERE.doors]]\n{door}'
+    (site,) = read(tmp_path, text).sites.values()
+    assert site.is_local
+
+
 def test_invalid_site_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "sites.toml"
     with pytest.raises(SitesError, match="reserved for this machine"):
