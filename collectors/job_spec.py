@@ -28,6 +28,8 @@ JOB_FORMAT = 1
 #: Version of the layout of the payload's own ``job.json``, which the worker writes.
 PAYLOAD_JOB_FORMAT = 1
 
+#: Value of ``loop_compiler`` where ROOT's interpreter compiled the loop, as the kit writes it.
+CLING = "cling"
 #: Kinds of executions: a measured one, an untimed one that hashes the values read, and either half
 #: of an A/A launch, which measures the method alone.
 EXECUTION_KINDS = TIMED, CHECKSUM, CONTROL = "timed", "checksum", "control"

@@ -283,6 +283,7 @@ def _read_execution(row: Mapping[str, Any]) -> _Execution:
         "door address": urlsplit(row["file_url"] or "").hostname,
         "address family": row["address_family"],
         "ROOT build": build,
+        "loop compiler": sample.build["loop_compiler"],
         "kernel": row["kernel"],
         "operating system": row["os_name"],
         NODE_TYPE: row["cpu_model"],

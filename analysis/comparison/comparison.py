@@ -36,7 +36,7 @@ from treehammer.analysis.statistics.estimates import (
     plan_units,
 )
 from treehammer.analysis.statistics.job_pairs import check_controls
-from treehammer.analysis.statistics.sample import Sample, unify_hosts
+from treehammer.analysis.statistics.sample import Sample, assign_compilers, unify_hosts
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     OPEN_VERDICTS,
@@ -162,7 +162,7 @@ def compare_together(
     Raises:
         NothingToDoError: no execution of any side recorded a headline metric or a failure.
     """
-    samples = unify_hosts(samples)
+    samples = assign_compilers(unify_hosts(samples))
     checksums = collect_checksums(samples)
     measured_queries = [(query, _measure_effects(samples, query, checksums)) for query in queries]
     answerable = [(query, effects) for query, effects in measured_queries if effects]

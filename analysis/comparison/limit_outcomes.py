@@ -37,6 +37,7 @@ from treehammer.analysis.statistics.sample import (
     HEADLINE_METRICS,
     SAMPLE_COLUMNS,
     Sample,
+    assign_compilers,
     comparison_key,
     natural_sort_key,
     release_key,
@@ -157,9 +158,8 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         return LimitReport(campaign, MeasurementCount(), ())
     metrics = tuple(dict.fromkeys(metric for _, metric in limits))
     rows = load_metric_rows(store, Selection((campaign.id,)), SAMPLE_COLUMNS, metrics)
-    samples = unify_hosts(
-        Sample.from_row(row) for row in rows if row["test_name"] == campaign.test_name
-    )
+    tested = [row for row in rows if row["test_name"] == campaign.test_name]
+    samples = assign_compilers(unify_hosts(map(Sample.from_row, tested)))
     limited = _LimitedCampaign(definition, samples)
     sites = _list_sites(plan, samples)
     pending = [

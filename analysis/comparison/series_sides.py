@@ -22,7 +22,7 @@ from treehammer.analysis.statistics.sample import (
     natural_sort_key,
     release_key,
 )
-from treehammer.collectors.job_spec import CHECKSUM, TIMED
+from treehammer.collectors.job_spec import CHECKSUM, CLING, TIMED
 from treehammer.hctests.definition.model import DATASET_AXIS, FORMAT_AXIS, Scalar
 
 #: Where a distributor writes its package into GCC's version: "14.2.1 20250110 (Red Hat 14.2.1-7)".
@@ -230,7 +230,11 @@ class SeriesSides:
 
 
 def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> list[SeriesSides]:
-    """Group timed executions that have value ``a`` or ``b`` on ``axis`` by comparison key."""
+    """Group timed executions that have value ``a`` or ``b`` on ``axis`` by comparison key.
+
+    Executions whose loop ROOT's interpreter compiled are series of their own, unless all of one side
+    are such and none of the other: then the compiler is a difference of the builds.
+    """
     sides: dict[str, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
     elsewhere: dict[str, set[RoundKey]] = defaultdict(set)
     for sample in samples:
@@ -242,10 +246,11 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
             sides[key][0 if value == a else 1].append(sample)
         else:
             elsewhere[key].add((sample.job_id, sample.attempt, sample.round))
+    _join_compilers(sides)
     label = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
     series_list = []
     for key, (side_a, side_b) in sides.items():
-        first = (side_a or side_b)[0]
+        first = min((*side_a, *side_b), key=lambda sample: sample.is_interpreted)
         series_list.append(
             SeriesSides(
                 key=key,
@@ -261,6 +266,17 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
         series_list,
         key=lambda series: (natural_sort_key(series.label), natural_sort_key(series.site)),
     )
+
+
+def _join_compilers(sides: dict[str, tuple[list[Sample], list[Sample]]]) -> None:
+    """Join series of which one has only side A and the other, by another compiler, only side B."""
+    for key in [key for key in sides if key.endswith(f"/{CLING}")]:
+        compiled, interpreted = sides.get(key.removesuffix(f"/{CLING}"), ([], [])), sides[key]
+        one_sided = [bool(a) != bool(b) for a, b in (compiled, interpreted)]
+        if all(one_sided) and bool(compiled[0]) != bool(interpreted[0]):
+            for side, other in zip(compiled, interpreted, strict=True):
+                side.extend(other)
+            del sides[key]
 
 
 def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
@@ -283,6 +299,9 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
         )
         for key, sample in by_release.items()
     }
+    if len({sample.is_interpreted for sample in by_release.values()}) > 1:
+        for key, sample in by_release.items():
+            labels[key] += f" loop={CLING}" if sample.is_interpreted else ""
     doubled = Counter(labels.values())
     return {
         key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text

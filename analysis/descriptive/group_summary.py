@@ -25,6 +25,7 @@ from treehammer.analysis.statistics.metric_units import (
     head_unit,
 )
 from treehammer.analysis.statistics.sample import count_hosts, matches_value
+from treehammer.collectors.job_spec import CLING
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
@@ -62,6 +63,8 @@ _REQUIRED_COLUMNS = (
     "failure_class",
     "failure_kind",
     "plausible",
+    "loop_compiler",
+    "loop_fallback",
 )
 
 
@@ -263,14 +266,39 @@ class GroupSummary:
             name
             for group in self.groups
             for name in find_distinguishing_names(group.rows, CONTEXT_COLUMNS)
+            + (("loop_compiler",) if _mixes_compilers(group.rows) else ())
         } - {*self.by}
         if mixed:
             yield (
                 f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
                 "is in it: name these in --by, or choose with --where."
             )
+        yield from describe_interpreted_loops(row for group in self.groups for row in group.rows)
         if count_hosts(row for group in self.groups for row in group.rows) == 1:
             yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."
+
+
+def _mixes_compilers(rows: Iterable[Row]) -> bool:
+    """Return whether ROOT's interpreter compiled some loops and a compiler others."""
+    return len({row["loop_compiler"] == CLING for row in rows if row["loop_compiler"]}) > 1
+
+
+def describe_interpreted_loops(rows: Iterable[Row]) -> Iterator[str]:
+    """Describe each site whose nodes compile no loops, from rows with ``loop_fallback``."""
+    reasons: dict[str, set[str]] = {}
+    for row in rows:
+        if row["loop_fallback"]:
+            reasons.setdefault(str(row["site"] or ""), set()).add(str(row["loop_fallback"]))
+    for site, texts in sorted(reasons.items()):
+        yield describe_interpreted_site(site, texts)
+
+
+def describe_interpreted_site(site: str, reasons: Iterable[str]) -> str:
+    """Describe why ROOT's interpreter compiles the loops at a site."""
+    return (
+        f"Nodes of {site} measure by {CLING} because {' and because '.join(sorted(reasons))}. Comparisons "
+        "keep these measurements apart from those with compiled loops."
+    )
 
 
 def _flatten_mean(key: str, mean: MeanWithInterval | None) -> dict[str, float | None]:

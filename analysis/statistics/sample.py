@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from treehammer.collectors.job_spec import total_cpu_s
+from treehammer.collectors.job_spec import CLING, total_cpu_s
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
 from treehammer.hctests.definition.model import (
@@ -107,6 +107,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "content_hash",
     "dirty",
     "plausible",
+    "loop_fallback",
     "cache_block_kib",
     "loop_cpu_s",
     "passes_counted",
@@ -122,7 +123,8 @@ class Sample:
     :func:`~treehammer.collectors.job_spec.total_cpu_s`; None where it was not measured),
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
-    alone.  ``side`` names the selection that it belongs to where two selections are compared,
+    alone.  ``is_interpreted`` tells whether ROOT's interpreter compiled the loop: such executions form
+    series of their own.  ``side`` names the selection that it belongs to where two selections are compared,
     ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
     commits are, and ``looks`` counts the looks at it (see
     :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`).
@@ -150,6 +152,7 @@ class Sample:
     instrument_version: int
     dirty: bool = False
     plausible: bool = True
+    is_interpreted: bool = False
     loop_cpu_s: float | None
     metrics: Mapping[str, float]
     build: Mapping[str, str] = field(default_factory=dict)
@@ -190,6 +193,7 @@ class Sample:
             dirty=bool(row["dirty"]),
             cache_block_kib=row.get("cache_block_kib"),
             plausible=bool(row["plausible"]),
+            is_interpreted=row.get("loop_compiler") == CLING or bool(row.get("loop_fallback")),
             loop_cpu_s=_sum_pass_cpu(row),
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,
@@ -279,7 +283,7 @@ def _fingerprint_by_protocol(sample: Sample, axis: str) -> str:
 
 
 def _fingerprint(sample: Sample, *without: str) -> str:
-    return compute_comparison_key(
+    key = compute_comparison_key(
         {
             "test_hash": sample.test_hash,
             "variant": sample.variant.canonical_json,
@@ -294,6 +298,7 @@ def _fingerprint(sample: Sample, *without: str) -> str:
         },
         without=without,
     )
+    return f"{key}/{CLING}" if sample.is_interpreted else key
 
 
 def parse_variant(text: str) -> Variant:
@@ -353,6 +358,25 @@ def unify_hosts(samples: Iterable[Sample]) -> list[Sample]:
         else sample
         for sample in samples
     ]
+
+
+def assign_compilers(samples: Iterable[Sample]) -> list[Sample]:
+    """Let failed executions, which may name no compiler, follow the others of their series."""
+    samples = list(samples)
+    compilers: dict[str, set[bool]] = {}
+    for sample in samples:
+        if sample.build.get("loop_compiler"):
+            compilers.setdefault(_compiled_key(sample), set()).add(sample.is_interpreted)
+    return [
+        replace(sample, is_interpreted=True)
+        if sample.failure_class and compilers.get(_compiled_key(sample)) == {True}
+        else sample
+        for sample in samples
+    ]
+
+
+def _compiled_key(sample: Sample) -> str:
+    return comparison_key(replace(sample, is_interpreted=False), "")
 
 
 #: Numbers in text, in this order: the value of an axis that names no version, a share between 0 and

@@ -303,6 +303,7 @@ def _worker_metrics() -> List[Metric]:
         m("slot", "text", "", "", "Batch slot.", "batch system"),
         m("node_lacks", "text", "", "", "What the node lacks of that which jobs need, by the names of docs/what-nodes-need.md: compiler, headers, exec, home, …; with the compiler of this ROOT.", node),
         m("worker_python", "text", "", "", "Python that ran the worker.", "sys.version"),
+        m("loop_fallback", "text", "", "", "Reason why ROOT's interpreter compiled the kit's loop instead of a compiler of the node; none where the test requires that.", "build of the loop"),
         m("concurrent_door_jobs", "int", "1", "", "Other jobs of Treehammer at the same door on this node at the start.", "lock files of the worker"),
         m("file_name", "text", "", "", "Logical name of the first file read.", "job"),
         m("file_url", "text", "", "", "URL the payload was given for it.", "job"),

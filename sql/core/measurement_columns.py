@@ -263,6 +263,7 @@ DIMENSIONS = (
             "zstd_version",
             "libcore_sha256",
             "loop_compiler",
+            "loop_fallback",
         ),
     ),
     # Other loaded software: some kilobytes, equal for all jobs of a campaign.

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from treehammer.collectors.job_spec import PAIRED, TIMED
+from treehammer.collectors.job_spec import CLING, PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.definition.model import drop_release_axis
@@ -33,6 +33,13 @@ _SUBJECT = dimension_tables["subject"].c
 _STORAGE = dimension_tables["storage"].c
 _SOFTWARE = dimension_tables["software"].c
 _NODE = dimension_tables["node"].c
+
+
+#: Compiler of loops at a site, or why its nodes have none.  A test may require ROOT's interpreter.
+_LOOP_COMPILER = sa.case(
+    (_SOFTWARE.loop_fallback.is_not(None), sa.literal(f"{CLING}: ") + _SOFTWARE.loop_fallback),
+    (_SOFTWARE.loop_compiler != CLING, _SOFTWARE.loop_compiler),
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,7 @@ class ContextAspect:
     attribute: str
 
 
+NODES, LOOP_COMPILER = "worker nodes", "loop compiler"
 #: Attribute of a door whose changes are upgrades of its server.
 SERVER_VERSION = "server version"
 #: Aspect -> day (YYYYMMDD) -> values.
@@ -190,20 +198,20 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
         _SOFTWARE.root_commit,
         _SOFTWARE.root_provider,
         _NODE.os_name,
+        _LOOP_COMPILER,
     ).select_from(rollup_day)
     query = _join_dimensions(query.where(*_is_measured(_select_site(site), first, last)))
-    query = query.join(dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id)
     with store.connection() as connection:
-        for number, door, protocol, root, server, family, *software, system in connection.execute(
-            query
-        ):
+        for row in connection.execute(query):
+            number, door, protocol, root, server, family, *software, system, compiler = row
             door_component = f"door {door or ''} ({protocol or 'unknown'})"
             build = ", ".join(text for text in _shorten_commit(*software) if text)
             for aspect, text in (
                 (ContextAspect(door_component, SERVER_VERSION), server),
                 (ContextAspect(door_component, "address family"), family),
                 (ContextAspect(f"ROOT {root or ''}", "build"), build),
-                (ContextAspect("worker nodes", "operating system"), system),
+                (ContextAspect(NODES, "operating system"), system),
+                (ContextAspect(NODES, LOOP_COMPILER), compiler),
             ):
                 if text:
                     history[aspect][int(number)].add(text)
@@ -224,6 +232,7 @@ CONDITIONS: Mapping[str, Any] = {
     "operating system": _NODE.os_name,
     "kernel": _NODE.kernel,
     "container": _NODE.container,
+    LOOP_COMPILER: _LOOP_COMPILER,
     "state of the client's cache": _STORAGE.client_cache_state,
     "state of the server's cache": _STORAGE.server_cache_state,
 }
@@ -286,6 +295,7 @@ def _join_dimensions(query: sa.Select[Any]) -> sa.Select[Any]:
         query.join(dimension_tables["subject"], _SUBJECT.id == rollup_day.c.subject_id)
         .join(dimension_tables["storage"], _STORAGE.id == rollup_day.c.storage_id)
         .join(dimension_tables["node"], _NODE.id == rollup_day.c.node_id)
+        .join(dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id)
     )
 
 

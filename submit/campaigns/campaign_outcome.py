@@ -224,6 +224,16 @@ def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Pa
         return None
 
 
+def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
+    """Yield a line for each site whose nodes leave the loops of a campaign to ROOT's interpreter."""
+    selection = Selection.parse((campaign.id,), ("loop_fallback!=",))
+    if rows := list(store.measurements(selection, ("site", "loop_fallback"))):
+        # Imported here: it is slow to load, and few sites are such.
+        from treehammer.analysis.descriptive.group_summary import describe_interpreted_loops
+
+        yield from describe_interpreted_loops(rows)
+
+
 def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
     """Yield a line for each common start of a campaign, and one for loads without any."""
     spreads, lonely = summarize_campaign_starts(store, campaign)

@@ -17,7 +17,11 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_notes
-from treehammer.submit.campaigns.campaign_outcome import describe_failures, describe_starts
+from treehammer.submit.campaigns.campaign_outcome import (
+    describe_compilers,
+    describe_failures,
+    describe_starts,
+)
 from treehammer.submit.campaigns.campaign_polling import (
     CampaignDisplay,
     ShowProgress,
@@ -174,6 +178,7 @@ def describe_progress(
             summarize_progress(progress),
             *list_selection_notes(json.loads(campaign.plan)),
             *describe_starts(tracker.store, campaign),
+            *describe_compilers(tracker.store, campaign),
             *describe_failures(tracker, campaign),
         ]
     return CommandOutput(

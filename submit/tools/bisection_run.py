@@ -14,7 +14,7 @@ from treehammer.analysis.bisection import Conclusion
 from treehammer.analysis.comparison.series_effects import measure_effect
 from treehammer.analysis.comparison.series_sides import SeriesSides, collect_checksums, split_sides
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
-from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, assign_compilers
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES, METRICS_BY_NAME
 from treehammer.collectors.shared_files import hold_lock, is_locked
@@ -390,7 +390,7 @@ def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> lis
             for extra in snapshot.extras(selection):
                 if extra.name == metric.name:
                     by_id[extra.measurement_id][metric.name] = extra.value
-    return [Sample.from_row({**row, "headline": (metric,)}) for row in rows]
+    return assign_compilers(Sample.from_row({**row, "headline": (metric,)}) for row in rows)
 
 
 def _read_counter(series: SeriesSides, metric: HeadlineMetric) -> BuildProbeResult:

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -274,6 +275,8 @@ _MAX_AGE_DAYS = 60
 _DAY_S = 86400
 
 _KIT_SOURCE = "library_calls.cpp"
+#: Part of the dynamic linker's message about a library on a file system without programs.
+_NOEXEC_ERROR = "failed to map segment from shared object"
 
 
 class BuildError(Exception):
@@ -281,13 +284,14 @@ class BuildError(Exception):
 
 
 def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str, Any]:
-    """Build the libraries unless they exist, and try them; return their folder, '' for none.
+    """Build the libraries unless they exist, and try them; return their folder.
 
+    It is '' where ROOT's interpreter compiles the loop, with the reason unless the test requires that.
     The compiler's messages go to standard error.
     """
+    if not loop.code or task.imports or task.kind == "checksum":
+        return {"folder": ""}
     try:
-        if not loop.code or task.imports or task.kind == "checksum":
-            raise BuildError("this execution needs ROOT's interpreter")
         toolchain = _Toolchain.find()
         folder = os.path.join(base, toolchain.key)
         os.makedirs(folder, exist_ok=True)
@@ -295,9 +299,18 @@ def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str,
             _build_missing(folder, toolchain, task, loop)
     except (BuildError, OSError) as error:
         print(f"treehammer_kit: the loop is compiled by {CLING}: {error}", file=sys.stderr)
-        return {"folder": ""}
+        return {"folder": "", "reason": _name_reason(error)}
     _remove_old(base)
     return {"folder": folder}
+
+
+def _name_reason(error: Exception) -> str:
+    """Name the reason for having no libraries by the same words in all jobs, whose folders differ."""
+    if _NOEXEC_ERROR in str(error):
+        return "the scratch folder is mounted noexec"
+    if isinstance(error, OSError):
+        return error.strerror or re.sub(r"\S*/", "", str(error))
+    return str(error)
 
 
 def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: LoopSource) -> None:

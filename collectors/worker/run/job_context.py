@@ -205,6 +205,7 @@ class JobContext:
         node: what the node has and lacks.
         builds: failures of the builds in folders, None for success.
         loops: folders of the libraries of compiled loops, '' for none.
+        loop_fallbacks: reasons for having none, '' where the test requires that.
         count: count of instructions; None for a measurement.
     """
 
@@ -227,6 +228,7 @@ class JobContext:
         self.distance = JobDistance(self.work)
         self.builds: Dict[str, Optional[Failure]] = {}
         self.loops: Dict[str, str] = {}
+        self.loop_fallbacks: Dict[str, str] = {}
         self.job = job
         self.job_folder = job_folder
         self.output = output

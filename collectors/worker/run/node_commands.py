@@ -319,6 +319,11 @@ def find_loop_libraries(context: JobContext, spec: ExecutionSpec) -> str:
     return context.loops.get(_make_key(context, spec), "")
 
 
+def find_loop_fallback(context: JobContext, spec: ExecutionSpec) -> str:
+    """Return why this job could not build the libraries; '' where it could, or did not try."""
+    return context.loop_fallbacks.get(_make_key(context, spec), "")
+
+
 def build_loop(
     context: JobContext,
     spec: ExecutionSpec,
@@ -344,7 +349,7 @@ def build_loop(
     build_variables = {**variables, LOOP_BUILD_VARIABLE: base, "TREEHAMMER_RESULT": result}
     payload = context.job.payload_of(spec)
     entry = os.path.join(context.locate_payload(spec), payload.entry)
-    run_logged_command(
+    code = run_logged_command(
         setup.build_command(payload.kind, entry, build_variables),
         folder,
         {**setup.env, **build_variables},
@@ -352,7 +357,13 @@ def build_loop(
         _TIMEOUT_S,
         lambda: context.signals.raise_if_stopped("setup"),
     )
-    context.loops[_make_key(context, spec)] = _read_folder(result)
+    key, values = _make_key(context, spec), _read_values(result)
+    context.loops[key] = str(values.get("folder", ""))
+    reason = values.get("reason", "")
+    if not values:
+        ended = f"ended with {code}" if code is not None else f"did not end within {_TIMEOUT_S} s"
+        reason = f"its build {ended}"
+    context.loop_fallbacks[key] = str(reason)[:_MAX_OUTPUT]
 
 
 def _make_key(context: JobContext, spec: ExecutionSpec) -> str:
@@ -360,10 +371,9 @@ def _make_key(context: JobContext, spec: ExecutionSpec) -> str:
     return f"{spec.software.request} {spec.variant.get('format', '')} {payload}"
 
 
-def _read_folder(result: str) -> str:
-    """Read the folder of the libraries; '' where the payload did not write it."""
+def _read_values(result: str) -> Dict[str, Any]:
+    """Read what the payload says of the libraries; empty where it wrote nothing."""
     try:
-        document: Dict[str, Any] = json.loads(read_regular_file(result, _MAX_RESULT_BYTES))
-        return str(document["values"].get("folder", ""))
+        return dict(json.loads(read_regular_file(result, _MAX_RESULT_BYTES))["values"])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return {}

@@ -276,12 +276,15 @@ class PayloadPreparation:
     def _build_loop(self, setup: providers.SoftwareSetup) -> None:
         """Build the payload's loop, unless an earlier execution did."""
         context, spec = self._context, self._spec
-        if not self._loops_folder or node_commands.is_loop_built(context, spec):
+        if not self._loops_folder:
             return
-        self._write_payload_job(spec)
-        variables = {**self._payload_environment(spec), **self._library_environment(setup)}
-        with self._timing_build():
-            node_commands.build_loop(context, spec, setup, self._folder, variables)
+        if not node_commands.is_loop_built(context, spec):
+            self._write_payload_job(spec)
+            variables = {**self._payload_environment(spec), **self._library_environment(setup)}
+            with self._timing_build():
+                node_commands.build_loop(context, spec, setup, self._folder, variables)
+        if reason := node_commands.find_loop_fallback(context, spec):
+            self._record.values["loop_fallback"] = reason
 
     @contextmanager
     def _timing_build(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ _COLUMNS = {
     """,
     "node": "architecture:text energy_missing:text node_lacks:text",
     "release_check": "server:text",
-    "software": "loop_compiler:text",
+    "software": "loop_compiler:text loop_fallback:text",
     "storage": "origin_version:text distance_method:text cache_block_kib:int",
 }
 

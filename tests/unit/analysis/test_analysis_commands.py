@@ -195,6 +195,22 @@ def test_summary_labels_ratios_and_mixtures(settings: Settings) -> None:
     assert "times that of" in printed
 
 
+def test_summary_names_sites_whose_nodes_compile_no_loops(settings: Settings) -> None:
+    rows = list(SimulatedCampaign().rows())
+    compiled = {"loop_compiler": "g++ -O2"}
+    interpreted = {"loop_compiler": "cling", "loop_fallback": "there is no compiler"}
+    with Store.open(settings.database) as store:
+        store.add(
+            Measurement(row | (interpreted if row["host"] == "t2_a-01" else compiled))
+            for row in rows
+        )
+    printed = " ".join(summary(settings, "--campaign", "all").stdout.split())
+    assert "Nodes of T2_A measure by cling because there is no compiler. Comp" in printed
+    assert "Mixed in one group: loop_compiler." in printed
+    printed = summary(settings, "--campaign", "all", "--by", "root,loop_compiler").stdout
+    assert "Mixed" not in printed
+
+
 def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> None:
     rows = list(SimulatedCampaign(hosts=1, roots=("6.40.00",), rounds=1).rows())
     rows[0] |= {"failure_class": "software-setup", "failure_kind": "not-supported"}

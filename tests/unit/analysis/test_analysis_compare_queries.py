@@ -392,16 +392,69 @@ def test_difference_of_builds_prevents_verdict_unless_it_belongs_to_the_release(
 ) -> None:
     comparison = ask(
         [
-            replace(s, build={**s.build, fact: of_b if is_b(s) else of_a})
+            replace(s, build={**s.build, fact: value}, is_interpreted=value == "cling")
             for s in SimulatedCampaign(effect=0.06).samples()
+            for value in [of_b if is_b(s) else of_a]
         ]
     )
     (row,) = rows(comparison)
-    assert row.verdict == verdict
+    assert (row.verdict, row.label) == (verdict, "ttree-read")
     assert comparison.regressed == (verdict is Verdict.SLOWER)
     assert row.effect == pytest.approx(0.06, abs=0.02)
     if kind:
         assert getattr(evidence(row), kind) == (text.format(of_a, of_b),)
+
+
+def interpret(rows: Iterator[dict[str, Any]], *hosts: str) -> list[Sample]:
+    """Let ROOT's interpreter compile the loops on some hosts, where release B is 30 % slower."""
+    samples = []
+    for row in rows:
+        values: dict[str, Any] = {"loop_compiler": "g++ -O2"}
+        if row["host"] in hosts:
+            slower = 1.3 if json.loads(row["variant"])["root"] == B else 1.0
+            values = {"loop_compiler": "cling", "loop_fallback": "no compiler"}
+            values |= {name: slower * row[name] for name in HEADLINE_METRICS if row.get(name)}
+        samples.append(Sample.from_row({**row, **values}))
+    return samples
+
+
+def test_two_compilers_at_a_site_are_two_series() -> None:
+    """Half of the nodes have scratch without programs; together they would be 14 % slower."""
+    campaign = SimulatedCampaign(jobs=24, job_noise=0.02, hosts=6)
+    mixed = interpret(campaign.rows(), "t2_a-00", "t2_a-02", "t2_a-04")
+    by_label = {row.label: row for row in rows(ask(mixed))}
+    verdicts = {label: (row.verdict, evidence(row).jobs_a) for label, row in by_label.items()}
+    assert verdicts == {
+        "ttree-read": (Verdict.SAME, 12),
+        "ttree-read loop=cling": (Verdict.SLOWER, 12),
+    }
+    assert by_label["ttree-read loop=cling"].effect == pytest.approx(math.log(1.3), abs=0.02)
+    (row,) = rows(ask(interpret(campaign.rows())))
+    assert row.comparison_key == by_label["ttree-read"].comparison_key
+
+
+def test_sites_of_two_compilers_are_not_pooled() -> None:
+    campaign = SimulatedCampaign(sites=("T2_A", "T2_B", "T2_C", "T2_D"), jobs=8, job_noise=0.02)
+    hosts = [f"{site}-{number:02d}" for site in ("t2_c", "t2_d") for number in range(4)]
+    pooled = {row.label: row for row in rows(ask(interpret(campaign.rows(), *hosts)), "sites")}
+    assert {label: evidence(row).sites for label, row in pooled.items()} == {
+        "ttree-read": ("T2_A", "T2_B"),
+        "ttree-read loop=cling": ("T2_C", "T2_D"),
+    }
+
+
+def test_failures_without_a_compiler_follow_their_series() -> None:
+    campaign = SimulatedCampaign(jobs=8, job_noise=0.02, hosts=2)
+    samples = interpret(campaign.rows(), "t2_a-00", "t2_a-01")
+    failed = replace(
+        samples[0],
+        job_id="failed",
+        failure_class="open",
+        is_interpreted=False,
+        build={**samples[0].build, "loop_compiler": ""},
+    )
+    (row,) = rows(ask([failed, *samples]))
+    assert (row.verdict, evidence(row).left_out) == (Verdict.SLOWER, {"failed: open": 1})
 
 
 def test_verdict_is_worst_reason_and_lists_all() -> None:

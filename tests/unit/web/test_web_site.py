@@ -163,6 +163,21 @@ def test_state_may_be_older_than_window(pages: ServiceThread) -> None:
     assert f"{yesterday} or before" in pages.client.get("/sites/A?days=14").text
 
 
+def test_nodes_without_compiled_loops_are_named_with_the_reason(pages: ServiceThread) -> None:
+    reason = "the scratch folder is mounted noexec"
+    add(
+        pages,
+        on("A", 2, 0.5, loop_compiler="g++ 12 -O2"),
+        # This test needs ROOT's interpreter.
+        on("A", 2, 0.5, loop_compiler="cling", test_name="rdf"),
+        on("A", 1, 0.5, loop_compiler="cling", loop_fallback=reason),
+    )
+    tables = pages.load_tables("/sites/A")
+    (change,) = [row for row in tables["changes"] if row["what"] == "loop compiler"]
+    assert (change["before"], change["after"]) == (["g++ 12 -O2"], [f"cling: {reason}"])
+    assert f"Nodes of A measure by cling because {reason}." in pages.load_page("/sites/A")
+
+
 def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
     chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
     page = filled_service.read(f"/sites/SITE_A?{urlencode(chosen)}")

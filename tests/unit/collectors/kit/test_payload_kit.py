@@ -274,7 +274,8 @@ def test_machine_without_compiler_leaves_the_loop_to_cling(
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert loop_libraries.build_libraries(str(tmp_path), TASK, loop) == {"folder": ""}
+    built = loop_libraries.build_libraries(str(tmp_path), TASK, loop)
+    assert (built["folder"], bool(re.search(reason, built["reason"]))) == ("", True)
     message = capsys.readouterr().err
     assert message.startswith("treehammer_kit: the loop is compiled by cling: ")
     assert re.search(reason, message)
@@ -313,6 +314,7 @@ def make_context(folder: Path, kind: str = "python", text: str = KIT_LOOP, **job
         output=str(folder / "output"),
         work=str(folder / "output" / "work"),
         loops={},
+        loop_fallbacks={},
     )
 
 
@@ -349,15 +351,20 @@ def test_releases_share_libraries_and_other_builds_keep_them_in_the_job(
 
 
 @pytest.mark.parametrize(
-    ("script", "expected"),
+    ("script", "expected", "reason"),
     [
-        ("""echo '{"values": {"folder": "/there"}}' > "$TREEHAMMER_RESULT" """, "/there"),
-        ("exit 1", ""),
-        ("""echo '[]' > "$TREEHAMMER_RESULT" """, ""),
+        ("""echo '{"values": {"folder": "/there"}}' > "$TREEHAMMER_RESULT" """, "/there", ""),
+        (
+            """echo '{"values": {"folder": "", "reason": "no"}}' > "$TREEHAMMER_RESULT" """,
+            "",
+            "no",
+        ),
+        ("exit 1", "", "its build ended with 1"),
+        ("""echo '[]' > "$TREEHAMMER_RESULT" """, "", "its build ended with 0"),
     ],
 )
 def test_libraries_are_built_once_for_each_job(
-    tmp_path: Path, spec: ExecutionSpec, script: str, expected: str
+    tmp_path: Path, spec: ExecutionSpec, script: str, expected: str, reason: str
 ) -> None:
     context = make_context(tmp_path)
     context.signals = SimpleNamespace(raise_if_stopped=lambda _phase: None)
@@ -370,6 +377,7 @@ def test_libraries_are_built_once_for_each_job(
     node_commands.build_loop(context, spec, setup, str(tmp_path), {})
     assert node_commands.is_loop_built(context, spec)
     assert node_commands.find_loop_libraries(context, spec) == expected
+    assert node_commands.find_loop_fallback(context, spec) == reason
     assert not node_commands.is_loop_built(context, replace(spec, variant={"format": "rntuple"}))
 
 
