@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.storage_access import describe_read_limits
 from treehammer.collectors.worker.probes.credential_checks import (
     CREDENTIAL_NAMES,
@@ -160,6 +161,15 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> SiteProbeResult:
     if not door.prefix:
         finding = f"Rucio locates files at {door.rse}; use treehammer datasets verify"
         return SiteProbeResult(site.name, check, PROBE_SKIPPED, finding)
+    if site.name == LOCAL_BATCH and door.is_path and not Path(door.prefix).exists():
+        finding = f"no dataset is on this machine yet, in {door.prefix}"
+        return SiteProbeResult(
+            site.name,
+            check,
+            PROBE_SKIPPED,
+            finding,
+            "Submissions make the datasets that they read.",
+        )
     probe = doors.probe_door(door.prefix, target, is_local=site.is_local)
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
     server = probe.server

@@ -448,3 +448,8 @@ def test_every_check_is_bounded(settings: Settings) -> None:
         *access_checks.list_access_checks(settings),
     ]
     assert all(0 < check.limit_s <= 60 for check in checks)
+
+
+def test_fresh_installation_has_no_failed_door(settings: Settings) -> None:
+    states = [diagnosis.state for diagnosis in access_checks.check_sites(settings)]
+    assert FAILED not in states

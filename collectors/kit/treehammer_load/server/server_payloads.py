@@ -31,6 +31,8 @@ from .monitoring_stream import (
 
 # --- Figures of the machine
 
+#: Relative difference of sums of counters that is due to rounding.
+ROUNDING = 1e-9
 #: Bytes of a sector in /proc/diskstats, for every device.
 SECTOR_BYTES = 512
 #: Block devices on top of disks, whose traffic the disks below count.
@@ -353,6 +355,12 @@ def _make_system_rows(
         yield {**row, "done": number}
 
 
+def compute_share(part: float, whole: float) -> float:
+    """Compute a share of at most 1, except for rounding: a larger one is the sign of a wrong clock."""
+    share = part / max(whole, 1e-9)
+    return 1.0 if 1 < share <= 1 + ROUNDING else share
+
+
 def summarize_system(
     states: Sequence[SystemFigures], changes: Sequence[Dict[str, float]]
 ) -> Dict[str, float]:
@@ -360,12 +368,14 @@ def summarize_system(
     seconds = max(states[-1].time_s - states[0].time_s, 1e-3)
     total = states[-1].subtract(states[0])
     figures = {
-        f"{name}_share": total[f"{name}_s"] / max(total["total_s"], 1e-9)
+        f"{name}_share": compute_share(total[f"{name}_s"], total["total_s"])
         for name in ("cpu", "io_wait")
     }
     for name in ("cpu", "io_wait"):
         shares = [
-            change[f"{name}_s"] / change["total_s"] for change in changes if change["total_s"] > 0
+            compute_share(change[f"{name}_s"], change["total_s"])
+            for change in changes
+            if change["total_s"] > 0
         ]
         figures[f"{name}_share_max"] = max(shares, default=0.0)
     for name in ("net_in", "net_out", "disk_read", "disk_write"):

@@ -47,7 +47,10 @@ from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import (
     ServerRecorder,
     StreamDecoder,
 )
-from treehammer.collectors.kit.treehammer_load.server.server_payloads import follow_log
+from treehammer.collectors.kit.treehammer_load.server.server_payloads import (
+    compute_share,
+    follow_log,
+)
 from treehammer.collectors.kit.treehammer_load.workloads import LoadSpan
 from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.record.xrootd_recording import (
@@ -683,3 +686,10 @@ def test_operations_wait_for_the_open_and_the_close_for_them() -> None:
         sent.pop()[1](good, None, None)
     assert ended == ["open", "read", "close"]
     assert [flight.released_s for flight in flights] == [None, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("part", "share"), [(0.5, 0.5), (1 + 2e-13, 1.0), (1.01, 1.01), (0.0, 0.0)]
+)
+def test_share_is_bounded_but_for_a_wrong_clock(part: float, share: float) -> None:
+    assert compute_share(part, 1.0) == share
