@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from treehammer.config import Settings
@@ -28,20 +30,32 @@ __all__ = ["tests"]
 def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> CommandOutput:
     """Report all mistakes in tests with file, line, key and the expected value.
 
-    Python files are compiled, too. The tree and the branches are looked up in the dataset as far as
+    Of a folder of tests, all are checked. Python files are compiled, too. The tree and the branches are looked up in the dataset as far as
     its contents are known here. Exits with code 2 if there are any mistakes.
 
     Example: treehammer tests check my-test ./tests/another
     """
     from treehammer.submit.tools.checked_test import check_test
 
-    checked_tests = [check_test(spec, settings, progress_bar, compiles=compiles) for spec in specs]
+    expanded = [name for spec in specs for name in _find_tests(spec, settings)]
+    checked_tests = [
+        check_test(spec, settings, progress_bar, compiles=compiles) for spec in expanded
+    ]
     return CommandOutput(
         [checked.document for checked in checked_tests],
         (),
         above=[checked.describe() for checked in checked_tests],
         exit_code=max(checked.exit_code for checked in checked_tests),
     )
+
+
+def _find_tests(spec: str, settings: Settings) -> list[str]:
+    """Find the tests below a folder that is no test itself; any other name stays."""
+    from treehammer.hctests.definition.model import TEST_FILE_NAME
+    from treehammer.hctests.pinned_tests import find_tests
+
+    is_collection = Path(spec).is_dir() and not (Path(spec) / TEST_FILE_NAME).exists()
+    return [*find_tests(spec, settings)] or [spec] if is_collection else [spec]
 
 
 @click.command("doctor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -614,6 +615,19 @@ def check(folder: Path, dataset: str, tree: str, branches: str, *options: str) -
 def test_names_of_a_shipped_dataset_are_known_before_it_is_made(folder: Path) -> None:
     result = check(folder, "reference-small", "events", "Jet_pt,nMuon,Muon_*")
     assert (result.return_value, result.output) == (0, f"ok {folder}: mine\n")
+
+
+def test_all_tests_of_a_folder_are_checked(folder: Path) -> None:
+    check(folder, "reference-small", "events", "Jet_pt")
+    for name in ("one", "two"):
+        shutil.copytree(
+            folder, folder / "all" / name, ignore=shutil.ignore_patterns("all", "cache")
+        )
+    settings = load_settings({"cache_dir": folder / "cache"}, environ={}, folder=folder)
+    result = call_command("tests", settings, "check", str(folder / "all"))
+    assert result.output == "".join(
+        f"ok {folder / 'all' / name}: mine\n" for name in ("one", "two")
+    )
 
 
 NO_BRANCH = "dataset 'reference-small': no branch matches 'Muon_ptt'; near: Muon_pt"
