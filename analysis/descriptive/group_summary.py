@@ -290,15 +290,10 @@ def describe_interpreted_loops(rows: Iterable[Row]) -> Iterator[str]:
         if row["loop_fallback"]:
             reasons.setdefault(str(row["site"] or ""), set()).add(str(row["loop_fallback"]))
     for site, texts in sorted(reasons.items()):
-        yield describe_interpreted_site(site, texts)
-
-
-def describe_interpreted_site(site: str, reasons: Iterable[str]) -> str:
-    """Describe why ROOT's interpreter compiles the loops at a site."""
-    return (
-        f"Nodes of {site} measure by {CLING} because {' and because '.join(sorted(reasons))}. Comparisons "
-        "keep these measurements apart from those with compiled loops."
-    )
+        yield (
+            f"Nodes of {site} measure by {CLING} because {' and because '.join(sorted(texts))}. "
+            "Comparisons keep these measurements apart from those with compiled loops."
+        )
 
 
 def _flatten_mean(key: str, mean: MeanWithInterval | None) -> dict[str, float | None]:

@@ -146,10 +146,16 @@ def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
         return connection.scalar(query) is not None
 
 
-def fetch_newest_solo(
-    store: ResultsReader, site: str, days: tuple[int, int], limit: int, columns: Sequence[str]
+def fetch_newest(
+    store: ResultsReader,
+    site: str,
+    days: tuple[int, int],
+    limit: int,
+    columns: Sequence[str],
+    *,
+    solo: bool = False,
 ) -> list[dict[str, Value]]:
-    """Fetch the newest good timed measurements of a site outside of paired mode.
+    """Fetch the newest good timed measurements of a site.
 
     Args:
         store: the database.
@@ -157,11 +163,14 @@ def fetch_newest_solo(
         days: the first and the last day (YYYYMMDD).
         limit: how many at most.
         columns: names of the catalogue.
+        solo: leave out those of paired mode.
     """
-    table = measurement.c
-    solo = sa.or_(_SUBJECT.run_mode.is_(None), _SUBJECT.run_mode != PAIRED)
+    table, subjects = measurement.c, _select_site(site)
+    if solo:
+        mode = _SUBJECT.run_mode
+        subjects = subjects.where(sa.or_(mode.is_(None), mode != PAIRED))
     good = (
-        table.subject_id.in_(_select_site(site).where(solo)),
+        table.subject_id.in_(subjects),
         table.day.between(*days),
         table.kind == TIMED,
         has_outcome(Outcome.GOOD),

@@ -10,13 +10,12 @@ from starlette.responses import RedirectResponse, Response
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.efficiency_query import MAX_EXPLAINED, load_explained_rows
-from treehammer.analysis.descriptive.group_summary import describe_interpreted_site
+from treehammer.analysis.descriptive.group_summary import describe_interpreted_loops
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
 from treehammer.analysis.status.rule_judgements import DAY_GRADES, DayOutcomes
 from treehammer.analysis.status.subject_state import SiteState
-from treehammer.collectors.job_spec import CLING
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.definition.model import drop_release_axis
@@ -105,14 +104,13 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     )
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
-    history = site_history.fetch_history(store, query.site, *query.day_numbers)
     door_days = site_charts.fetch_door_days(store, query)
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        **_build_history_tables(store, query, history),
+        **_build_history_tables(store, query),
         "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
@@ -123,7 +121,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         _list_states(tables["states"].rows),
         ui.headline(_explain_last_day(store, site, tables)),
         ui.headline(standing.sentence),
-        ui.headline(_describe_compiler(site, history)),
+        ui.headline(_describe_compiler(store, query)),
         ui.Links([ui.Link(*pair) for pair in _link_to_explore(store, query)]),
         _build_form(query, works),
         _compare_with_similar(
@@ -168,20 +166,17 @@ def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
     return ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
 
 
-def _describe_compiler(site: str, history: site_history.ContextHistory) -> str:
-    """Describe why the site's nodes compiled no loops on their last day; '' if they did."""
-    aspect = site_history.ContextAspect(site_history.NODES, site_history.LOOP_COMPILER)
-    days = history.get(aspect, {})
-    prefix = f"{CLING}: "
-    compilers = days[max(days)] if days else ()
-    reasons = [text.removeprefix(prefix) for text in compilers if text.startswith(prefix)]
-    return describe_interpreted_site(site, reasons) if reasons else ""
+def _describe_compiler(store: Store, query: SiteQuery) -> str:
+    """Describe why some nodes of the site compile no loops; '' if all do."""
+    rows = site_history.fetch_newest(
+        store, query.site, query.recent_day_numbers, MAX_EXPLAINED, ("site", "loop_fallback")
+    )
+    return " ".join(describe_interpreted_loops(rows))
 
 
-def _build_history_tables(
-    store: Store, query: SiteQuery, history: site_history.ContextHistory
-) -> dict[str, DataTable]:
+def _build_history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
     """Build the tables of the site's doors and middleware, and of their changes."""
+    history = site_history.fetch_history(store, query.site, *query.day_numbers)
     earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
     return {
         "state": site_charts.build_state_table(history, earlier=earlier),

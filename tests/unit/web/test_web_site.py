@@ -172,10 +172,14 @@ def test_nodes_without_compiled_loops_are_named_with_the_reason(pages: ServiceTh
         on("A", 2, 0.5, loop_compiler="cling", test_name="rdf"),
         on("A", 1, 0.5, loop_compiler="cling", loop_fallback=reason),
     )
+    add(pages, on("B", 1, 0.5, loop_compiler="cling", loop_fallback=reason))
+    add(pages, on("B", 1, 0.5, number=2, loop_compiler="g++ 12 -O2"))
     tables = pages.load_tables("/sites/A")
     (change,) = [row for row in tables["changes"] if row["what"] == "loop compiler"]
     assert (change["before"], change["after"]) == (["g++ 12 -O2"], [f"cling: {reason}"])
-    assert f"Nodes of A measure by cling because {reason}." in pages.load_page("/sites/A")
+    for site in "AB":
+        text = f"Nodes of {site} measure by cling because {reason}."
+        assert text in pages.load_page(f"/sites/{site}")
 
 
 def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
