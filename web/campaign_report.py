@@ -1,62 +1,49 @@
-"""Campaign report: comparisons, efficiencies, provenance and failures, as one HTML document."""
+"""Campaign report: comparisons or load, efficiencies, provenance and failures, as one HTML document."""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from treehammer.analysis.comparison.comparison import (
-    Comparison,
-    compare_together,
-    compare_with_first,
-)
+from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
+from treehammer.analysis.comparison.comparison_result import (
+    CampaignVerdict,
+    ComparisonResult,
+    find_compared_axes,
+    judge_campaign,
+)
 from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.limit_outcomes import LimitReport, judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
-from treehammer.analysis.comparison.series_changes import (
-    PHASE_COLUMNS,
-    DetailedSample,
-    compare_phases,
-    describe_phases,
-)
+from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
+from treehammer.analysis.comparison.verdict_text import comparison_title
 from treehammer.analysis.descriptive.cache_reads import (
     CacheRead,
 )
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
-from treehammer.analysis.statistics.sample import (
-    BUILD_FACTS,
-    SAMPLE_COLUMNS,
-    Sample,
-    count_hosts,
-    find_bundled_axes,
-    find_varying_axes,
-    natural_sort_key,
-)
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.collectors.job_spec import TIMED, Scalar
-from treehammer.collectors.record.operation_steps import CLIENT
+from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natural_sort_key
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
+from treehammer.hctests.definition.model import RELEASE_AXIS
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_share, pluralize
 from treehammer.version import __version__
 from treehammer.web import report_figures
 from treehammer.web.display_formats import (
@@ -65,6 +52,7 @@ from treehammer.web.display_formats import (
     explain_efficiency,
 )
 from treehammer.web.figures.cache_figures import load_cache_reads
+from treehammer.web.pages.load_page import LoadSummary, summarize_load
 
 NODE_COLUMNS = (
     "host",
@@ -111,8 +99,7 @@ LISTED_COLUMNS = (
 REPORT_COLUMNS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
-            *SAMPLE_COLUMNS,
-            *PHASE_COLUMNS,
+            *DETAIL_COLUMNS,
             *(column.key for column in report_figures.MEAN_COLUMNS),
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
@@ -134,8 +121,10 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
     "effect_tables": report_figures.make_effect_tables,
     "limit_table": make_limit_table,
+    "share": format_share,
     # Safe: the figure's texts are escaped where its SVG is drawn.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
+    "drawn": report_figures.draw_section,
 }
 
 
@@ -150,9 +139,12 @@ class CampaignReport:
     hosts: int
     sites: tuple[str, ...]
     datasets: tuple[str, ...]
+    releases: tuple[str, ...]
     test_hashes: tuple[str, ...]
-    comparisons: tuple[Comparison, ...]
+    verdict: CampaignVerdict
+    axis: str
     cells: tuple[report_figures.ExecutionCell, ...]
+    undisturbed: tuple[report_figures.ExecutionCell, ...]
     explanations: tuple[EfficiencyExplanation, ...]
     forest_figures: tuple[report_figures.InlineFigure, ...]
     efficiency_figure: report_figures.InlineFigure | None
@@ -162,7 +154,7 @@ class CampaignReport:
     failures: tuple[Row, ...]
     implausible: tuple[Row, ...]
     listed: tuple[Row, ...]
-    limited_loads: tuple[str, ...] = ()
+    load: LoadSummary | None = None
     limits: LimitReport | None = None
     cache_sections: tuple[report_figures.CacheSection, ...] = ()
 
@@ -172,27 +164,41 @@ class CampaignReport:
         return max(self.campaign.planned_measurements - self.executions, 0)
 
     @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """What the campaign compared, without counters and instructions."""
+        return tuple(result.comparison for result in self.verdict.results)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Sides of each comparison."""
+        titles = (comparison_title(comparison.verdicts[0]) for comparison in self.comparisons)
+        return tuple(title.partition(", ")[0] for title in titles)
+
+    @property
     def conclusions(self) -> tuple[str, ...]:
         """Conclusion of each comparison in plain sentences, without that of the title."""
-        _, *following = self._first_sentences
-        if self.cache_sections:
+        first, *following = self._first_sentences
+        if first.removesuffix(".") != self.title:
             following = self._first_sentences
         others = (describe_conclusion(other.verdicts) for other in self.comparisons[1:])
         return tuple(filter(None, (" ".join(following), *others)))
 
     @property
     def title(self) -> str:
-        """The verdict: first sentence of the first conclusion, else the efficiency or the outcome."""
+        """What the campaign found: caches, load, verdict, else the efficiency or the outcome."""
         if self.cache_sections:
             return self.cache_sections[0].sentences[0].partition(". ")[0].removesuffix(".")
-        if verdict := self._first_sentences[0]:
-            return verdict.removesuffix(".")
+        if self.load and self.load.conclusion:
+            return self.load.conclusion.removesuffix(".")
+        first = self._first_sentences[0].removesuffix(".")
+        rows = self.comparisons[0].verdicts if self.comparisons else ()
+        if any(Verdict(row.verdict).is_statistical for row in rows):
+            return first
         places = pluralize(len(self.sites), "site")
         if self.efficiency is not None:
-            return (
-                f"CPU efficiency {self.efficiency:.0%} at {places}, test {self.campaign.test_name}"
-            )
-        return f"{self.usable:,} of {self.executions:,} executions usable at {places}"
+            share = format_share(self.efficiency)
+            return f"CPU efficiency {share} at {places}, test {self.campaign.test_name}"
+        return first or f"{self.usable:,} of {self.executions:,} executions usable at {places}"
 
     @property
     def _first_sentences(self) -> list[str]:
@@ -202,41 +208,24 @@ class CampaignReport:
 
     @property
     def efficiency(self) -> float | None:
-        """Mean CPU efficiency of jobs over usable executions; None if none recorded it."""
-        spreads = [cell.spreads["eff_job"] for cell in self.cells if "eff_job" in cell.spreads]
+        """Mean CPU efficiency of undisturbed jobs; None if none recorded it, and for loads."""
+        if self.load:
+            return None
+        spreads = [
+            cell.spreads["eff_job"] for cell in self.undisturbed if "eff_job" in cell.spreads
+        ]
         count = sum(spread.n for spread in spreads)
         return sum(spread.n * spread.mean for spread in spreads) / count if count else None
-
-    @property
-    def releases(self) -> tuple[str, ...]:
-        """Measured releases of ROOT."""
-        return tuple(dict.fromkeys(cell.release for cell in self.cells if cell.release))
-
-
-def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
-    """Describe each load of which only lower bounds are known, because its generator was the limit."""
-    groups = fetch_operations(
-        snapshot,
-        selection,
-        columns=("site", "variant_label"),
-        key=lambda row: (row["site"] or "", row["variant_label"] or ""),
-    )
-    groups.sort(key=lambda group: (str(group.key), group.operation, group.side))
-    texts = []
-    for group in groups:
-        key: Any = group.key
-        names = (*key, group.operation, group.side if group.side != CLIENT else "")
-        if limit := group.describe_limit():
-            texts.append(f"{', '.join(filter(None, names))}: {limit}.")
-    return texts
 
 
 def build_report(
     campaign: CampaignRow,
     rows: Iterable[Row],
+    verdict: CampaignVerdict,
     *,
     made_us: int,
-    limited_loads: Iterable[str] = (),
+    undisturbed: Iterable[Row] = (),
+    load: LoadSummary | None = None,
     limits: LimitReport | None = None,
     cache_reads: Sequence[CacheRead] = (),
 ) -> CampaignReport:
@@ -244,24 +233,25 @@ def build_report(
 
     Args:
         rows: its measurements with :data:`REPORT_COLUMNS`.
+        verdict: what it compared.
         made_us: time of the report, microseconds since 1970 UTC.
-        limited_loads: from :func:`list_limited_loads`.
+        undisturbed: measurements of further campaigns, for CPU efficiencies.
+        load: operations of a load test.
         limits: outcomes of the limits that the test states; None for a test without any.
         cache_reads: its reads through caches, and the direct ones.
     """
-    rows = list(rows)
-    detailed = [DetailedSample.from_row(row) for row in rows]
-    samples = [item.sample for item in detailed]
-    rows = select_counted(rows)
-    cells = report_figures.summarize_executions(rows)
-    selection = Selection((campaign.id,))
+    rows = select_counted([*rows])
+    solo_rows = [*rows, *select_counted([*undisturbed])]
+    queries = [result.comparison.query for result in verdict.results]
+    axis = queries[0].axis if queries else RELEASE_AXIS
+    cells = report_figures.summarize_executions(rows, axis)
+    undisturbed_cells = report_figures.summarize_executions(solo_rows, axis)
     failed = [row for row in rows if row["failure_class"]]
     implausible = [row for row in rows if not row["plausible"]]
-    sites = _distinct_texts(rows, "site")
-    rows_by_site = {site: [row for row in rows if row["site"] == site] for site in sites}
+    sites = _distinct_texts(solo_rows, "site")
+    rows_by_site = {site: [row for row in solo_rows if row["site"] == site] for site in sites}
     explanations = [explain_efficiency(site, of_site) for site, of_site in rows_by_site.items()]
-    axes = _list_doors(cache_reads) or _list_bundled_values(samples)
-    comparisons = tuple(_compare_axes(detailed, selection, made_us, axes))
+    datasets = {f"{row['dataset']} ({(row['dataset_hash'] or '')[:12]})" for row in rows if row["dataset"]}
     return CampaignReport(
         campaign=campaign,
         created_us=made_us,
@@ -269,63 +259,38 @@ def build_report(
         usable=sum(cell.executions for cell in cells),
         hosts=sum(map(count_hosts, rows_by_site.values())),
         sites=sites,
-        datasets=tuple(
-            sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
-        ),
+        datasets=tuple(sorted(datasets)),
+        releases=_distinct_texts(rows, "root_version"),
         test_hashes=_distinct_texts(rows, "test_hash"),
-        comparisons=comparisons,
+        verdict=verdict,
+        axis=axis,
         cells=tuple(cells),
-        explanations=tuple(filter(lambda explanation: explanation.sentences, explanations)),
-        forest_figures=tuple(_draw_forests(comparisons)),
-        efficiency_figure=report_figures.draw_efficiency_figure(cells),
-        time_figure=report_figures.draw_time_figure(cells),
+        undisturbed=tuple(undisturbed_cells),
+        explanations=()
+        if load
+        else tuple(explanation for explanation in explanations if explanation.sentences),
+        forest_figures=tuple(_draw_forests(verdict.results)),
+        efficiency_figure=None
+        if load
+        else report_figures.draw_efficiency_figure(undisturbed_cells, axis),
+        time_figure=report_figures.draw_time_figure(cells, axis),
         builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
         nodes=_count_nodes(rows),
         failures=_count_rows(failed, FAILURE_COLUMNS),
         implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
         listed=tuple(rows[:MAX_LISTED]),
-        limited_loads=tuple(limited_loads),
+        load=load,
         limits=limits if limits and limits.outcomes else None,
         cache_sections=tuple(report_figures.draw_cache_reads(cache_reads)),
     )
 
 
-def _list_doors(cache_reads: Iterable[CacheRead]) -> Mapping[str, Sequence[Scalar]]:
-    """List the doors of reads through caches, the direct ones first: other axes change the work."""
-    doors = {read.door: bool(read.state) for read in cache_reads}
-    ordered = sorted(doors, key=lambda door: (doors[door], door))
-    return {"door": ordered} if doors else {}
-
-
-def _list_bundled_values(samples: Iterable[Sample]) -> Mapping[str, Sequence[Scalar]]:
-    """List the values of each bundled axis, else of ``root``, in natural order."""
-    timed = [sample for sample in samples if sample.kind == TIMED]
-    varying = find_varying_axes(sample.variant for sample in timed)
-    return {axis: varying.get(axis, []) for axis in find_bundled_axes(timed) or ("root",)}
-
-
-def _compare_axes(
-    detailed: Sequence[DetailedSample],
-    selection: Selection,
-    made_us: int,
-    axes: Mapping[str, Sequence[Scalar]],
-) -> Iterator[Comparison]:
-    """Compare every value of each axis with its first one."""
-    samples = [item.sample for item in detailed]
-    for axis, values in axes.items():
-        questions = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
-        if questions:
-            with suppress(NothingToDoError):
-                for comparison in compare_together(samples, questions, now_us=made_us):
-                    query = comparison.query
-                    phases = describe_phases(compare_phases(detailed, query.axis, query.a, query.b))
-                    yield replace(comparison, notes=(*phases, *comparison.notes))
-
-
-def _draw_forests(comparisons: Iterable[Comparison]) -> Iterator[report_figures.InlineFigure]:
+def _draw_forests(
+    results: Iterable[ComparisonResult],
+) -> Iterator[report_figures.InlineFigure]:
     by_axis: dict[str, list[Comparison]] = defaultdict(list)
-    for comparison in comparisons:
-        by_axis[comparison.query.axis].append(comparison)
+    for result in results:
+        by_axis[result.comparison.query.axis].append(result.comparison)
     for number, of_axis in enumerate(by_axis.values(), 1):
         verdicts = [comparison.verdicts for comparison in of_axis]
         figure = report_figures.draw_forest(verdicts, of_axis[0].query.delta, f"changes{number}")
@@ -372,7 +337,7 @@ def render_report(report: CampaignReport) -> str:
     nodes["calibration_s"] = "calibration loop (s)"
     implausible = "Implausible executions: stored, never averaged"
     tables = (
-        report_figures.make_means_table(report.cells),
+        report_figures.make_means_table(report.cells, report.axis),
         report_figures.make_counted_table("builds", "ROOT builds", report.builds, builds),
         report_figures.make_counted_table("nodes", "Nodes", report.nodes, nodes),
         report_figures.make_counted_table(
@@ -408,31 +373,41 @@ def _print_pdf(page: str) -> bytes:
     return bytes(weasyprint.HTML(string=page).write_pdf())
 
 
-def write_report(database: str, campaign: str, output: Path) -> None:
-    """Write the report of a campaign (identity, name or ``last``) to ``output``, as PDF by its suffix."""
+def write_report(database: str, references: Sequence[str], output: Path) -> None:
+    """Write the report of a campaign to ``output``, as PDF by its suffix.
+
+    Args:
+        references: identity or name of the campaign, or ``last``, then of campaigns whose CPU
+            efficiencies are added.
+    """
     with Store.open(database, create=False) as store:
-        row = store.campaign(campaign)
-        selection = Selection(campaigns=(row.id,))
-        measurements = load_headline_rows(store, selection, REPORT_COLUMNS)
+        campaign, *others = (store.campaign(reference) for reference in references)
+        selection = Selection(campaigns=(campaign.id,))
+        rows = load_headline_rows(store, selection, REPORT_COLUMNS)
+        if not rows:
+            raise NothingToDoError(
+                "this campaign has no measurements yet",
+                where=campaign.name,
+                hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
+            )
         made_us = time.time_ns() // 1000
-        limits = judge_limits(store, row, made_us)
+        added = Selection(campaigns=tuple(other.id for other in others))
         with store.snapshot() as snapshot:
-            limited = list_limited_loads(snapshot, selection)
             cache_reads = load_cache_reads(snapshot, selection.campaigns)
-    if not measurements:
-        raise NothingToDoError(
-            "this campaign has no measurements yet",
-            where=row.name,
-            hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
+            load = None if cache_reads else summarize_load(snapshot, campaign)
+        axes = find_compared_axes(json.loads(campaign.plan).get("definition", {}))
+        if cache_reads:  # other axes change the work
+            axes = {axis: values for axis, values in axes.items() if axis == "door"}
+        report = build_report(
+            campaign,
+            rows,
+            judge_campaign(store, campaign, rows, axes=axes),
+            made_us=made_us,
+            undisturbed=load_headline_rows(store, added, REPORT_COLUMNS) if others else (),
+            load=load,
+            limits=judge_limits(store, campaign, made_us),
+            cache_reads=cache_reads,
         )
-    report = build_report(
-        row,
-        measurements,
-        made_us=made_us,
-        limited_loads=limited,
-        limits=limits,
-        cache_reads=cache_reads,
-    )
     page = render_report(report)
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page
     try:

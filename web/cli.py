@@ -149,10 +149,12 @@ def serve_command(settings: Settings, /, quiet: bool, proxy: str | None, **flags
 @click.command("report")
 @click.option(
     "--campaign",
-    default="last",
+    "campaigns",
+    multiple=True,
+    default=("last",),
     show_default=True,
     metavar="ID|last",
-    help="Campaign to report.",
+    help="Campaign to report; of each further one, the CPU efficiencies are added.",
     type=CAMPAIGN,
 )
 @click.option(
@@ -165,19 +167,21 @@ def serve_command(settings: Settings, /, quiet: bool, proxy: str | None, **flags
 )
 @click.pass_obj
 @on_interrupt("no report was written")
-def report_command(settings: Settings, campaign: str, output: Path) -> None:
+def report_command(settings: Settings, campaigns: tuple[str, ...], output: Path) -> None:
     """Write one campaign as one self-contained HTML page, or as PDF.
 
-    Its title is the verdict. PDF needs pip install 'treehammer[pdf]'.
+    Its title is the verdict on what the campaign compared, or what its load found. PDF needs
+    pip install 'treehammer[pdf]'.
 
     \b
     Example: treehammer report --campaign last -o report.html
              treehammer report -o report.pdf
+             treehammer report --campaign COMPARISON --campaign UNDISTURBED
     """
     # Imported here because scipy takes a third of a second to load.
     from treehammer.web.campaign_report import write_report
 
-    write_report(settings.database, campaign, output)
+    write_report(settings.database, campaigns, output)
     click.echo(f"{output}: report written ({output.stat().st_size / 1000:.0f} kB)")
 
 

@@ -39,6 +39,12 @@ from treehammer.analysis.statistics.metric_units import (
     head_unit,
 )
 from treehammer.analysis.statistics.sample import parse_variant
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    RELEASE_AXIS,
+    format_commit,
+    identify_commit,
+)
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display_formats import format_mean_and_rms
@@ -57,6 +63,7 @@ from treehammer.web.figures.figure_layout import (
     style_series,
 )
 from treehammer.web.figures.forest_plot import ForestPlot
+from treehammer.web.sections import Figure
 
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 _SIZE = re.compile(r' width="(\d+)" height="\d+"')
@@ -96,43 +103,48 @@ MEAN_COLUMNS = (
 
 @dataclass(frozen=True)
 class ExecutionCell:
-    """Usable executions of one variant with one release at one place.
+    """Usable executions of one variant with one value of the compared axis at one place.
 
     Attributes:
         place: site, with that of the storage if it is another, and the door if there are several.
-        variant: label of the varying axes without ``root``.
+        variant: label of the varying axes without the compared one.
+        value: on the compared axis.
         spreads: metric -> mean and RMS.
     """
 
     place: str
     variant: str
-    release: str
+    value: str
     executions: int
     jobs: int
     hosts: int
     spreads: Mapping[str, MeanAndRms]
 
 
-def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
-    """Aggregate usable rows, in natural order of place, variant and release."""
+def summarize_executions(rows: Iterable[Row], axis: str = RELEASE_AXIS) -> list[ExecutionCell]:
+    """Aggregate usable rows, in natural order of place, variant and value of the compared axis."""
     rows = [row for row in rows if is_usable(row)]
-    axes = tuple(axis for axis in find_distinguishing_names(rows, ()) if axis != "root")
+    axes = tuple(name for name in find_distinguishing_names(rows, ()) if name != axis)
     doors = defaultdict(set)
     for row in rows:
         doors[_name_sites(row)].add(row["door"])
 
     def key(row: Row) -> Key:
         sites = _name_sites(row)
-        place = f"{sites} · {row['door']}" if len(doors[sites]) > 1 else sites
-        return place, *(lookup_value(row, axis) for axis in axes), _find_release(row)
+        is_one_of_doors = axis != "door" and len(doors[sites]) > 1
+        place = f"{sites} · {row['door']}" if is_one_of_doors else sites
+        return place, *(lookup_value(row, name) for name in axes), _find_value(row, axis)
 
     return [_build_cell(group, axes) for group in group_executions(rows, key)]
 
 
-def _find_release(row: Row) -> str:
-    """Find the release of an execution: that of its variant, or else the reported one."""
-    release = dict(parse_variant(row["variant"]).values).get("root")
-    return str(release or row["root_version"] or "")
+def _find_value(row: Row, axis: str) -> str:
+    """Find the value of an execution on the compared axis, as readers know it."""
+    if axis == COMMIT_AXIS:
+        commit = identify_commit(row["commit_id"] or "", bool(row["dirty"]), row["test_hash"] or "")
+        return format_commit(commit)
+    value = lookup_value(row, axis)
+    return str(value or row["root_version"] or "") if axis == RELEASE_AXIS else str(value)
 
 
 def _name_sites(row: Row) -> str:
@@ -148,7 +160,7 @@ def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
     return ExecutionCell(
         place=str(group.key[0]),
         variant=variant.label(named) if named else group.rows[0]["test_name"],
-        release=str(group.key[-1]),
+        value=str(group.key[-1]),
         executions=len(group.rows),
         jobs=group.jobs,
         hosts=group.hosts,
@@ -197,18 +209,20 @@ def draw_forest(
     return InlineFigure(draw_inline(plot.specification, name, plot.title), plot.caption)
 
 
-def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
+def draw_efficiency_figure(
+    cells: Sequence[ExecutionCell], axis: str = RELEASE_AXIS
+) -> InlineFigure | None:
     """Draw ``eff_job`` by variant, one group per site (study S0); None without values."""
     cells = [cell for cell in cells if "eff_job" in cell.spreads]
     if not cells:
         return None
     alt = "CPU efficiency. " + _alt_text(cells, lambda spreads: f"{spreads['eff_job'].mean:.2f}")
     places = list(dict.fromkeys(cell.place for cell in cells))
-    names = _name_series(cells)
+    names = _name_series(cells, axis)
     numbers = {name: number for number, name in enumerate(names)}
     marks = [
         _make_mark(
-            cell.spreads["eff_job"], numbers[cell.variant, cell.release], places.index(cell.place)
+            cell.spreads["eff_job"], numbers[cell.variant, cell.value], places.index(cell.place)
         )
         for cell in cells
     ]
@@ -232,19 +246,21 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
     return InlineFigure(draw_inline(chart_figure(layout), "efficiency", alt), caption)
 
 
-def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str]:
-    """Name each variant and release, sorted by variant; a single variant is not named."""
+def _name_series(cells: Sequence[ExecutionCell], axis: str) -> Mapping[tuple[str, str], str]:
+    """Name each variant and compared value, sorted by variant; a single variant is not named."""
     variants = list(dict.fromkeys(cell.variant for cell in cells))
-    pairs = dict.fromkeys((cell.variant, cell.release) for cell in cells)
+    pairs = dict.fromkeys((cell.variant, cell.value) for cell in cells)
     before = "{} · " if len(variants) > 1 else ""
     return {
-        (variant, release): f"{before.format(variant)}root={release}"
-        for variant, release in sorted(pairs, key=lambda pair: variants.index(pair[0]))
+        (variant, value): f"{before.format(variant)}{axis}={value}"
+        for variant, value in sorted(pairs, key=lambda pair: variants.index(pair[0]))
     }
 
 
-def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
-    """Draw CPU and wall time per event by variant and release, two panels per site."""
+def draw_time_figure(
+    cells: Sequence[ExecutionCell], axis: str = RELEASE_AXIS
+) -> InlineFigure | None:
+    """Draw CPU and wall time per event by variant and compared value, two panels per site."""
     cells = [cell for cell in cells if METRIC_TITLES.keys() <= cell.spreads.keys()]
     if not cells:
         return None
@@ -255,17 +271,17 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         ),
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
-    releases = list(dict.fromkeys(cell.release for cell in cells))
+    values = list(dict.fromkeys(cell.value for cell in cells))
     marks: dict[str, list[FigureMark]] = defaultdict(list)
     for cell in cells:
-        position = releases.index(cell.release), variants.index(cell.variant)
+        position = values.index(cell.value), variants.index(cell.variant)
         for name, title in METRIC_TITLES.items():
             mark = _make_mark(cell.spreads[name], *position, scale=1 / _TIME_UNIT.size)
             marks[f"{cell.place}: {title}"].append(mark)
     means = [mark.y for panel_marks in marks.values() for mark in panel_marks]
-    series = [(f"root={release}", release, release) for release in releases]
+    series = [(f"{axis}={value}", value, value) for value in values]
     caption = (
-        "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
+        f"CPU and wall time of the read loop per event by variant and {axis}: means, with the RMS "
         f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
         "point). Verdicts use pairs within jobs, which this figure does not show."
     )
@@ -273,10 +289,10 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         Kind.DOTS,
         x_title="",
         y_title=f"time of the loop per event ({_TIME_UNIT.name})",
-        groups=("site", "variant", "root"),
+        groups=("site", "variant", axis),
         scale=Scale.LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else Scale.ZERO,
         places=tuple(map(shorten_label, variants)),
-        series=tuple(style_series(series, by_release=True)),
+        series=tuple(style_series(series, by_release=axis == RELEASE_AXIS)),
         panels=tuple(
             FigurePanel(shorten_label(name), tuple(panel_marks))
             for name, panel_marks in marks.items()
@@ -297,7 +313,7 @@ def _alt_text(
 ) -> str:
     """Return the points of a figure as text for screen readers."""
     return "; ".join(
-        f"{shorten_label(cell.place)}, {shorten_label(cell.variant)}, {shorten_label(cell.release)}: "
+        f"{shorten_label(cell.place)}, {shorten_label(cell.variant)}, {shorten_label(cell.value)}: "
         f"{value(cell.spreads)}"
         for cell in cells
     )
@@ -307,6 +323,13 @@ def _count_range(cells: Sequence[ExecutionCell], metric: str) -> str:
     counts = [cell.spreads[metric].n for cell in cells]
     low, high = min(counts), max(counts)
     return f"n = {low}" if low == high else f"n = {low} to {high}"
+
+
+def draw_section(figure: Figure) -> InlineFigure:
+    """Draw a figure of a page, whose heading replaces the title of the chart."""
+    chart = {key: part for key, part in figure.chart.specification.items() if key != "title"}
+    svg = draw_inline(chart, figure.name, figure.title or figure.heading)
+    return InlineFigure(svg, str(figure.caption))
 
 
 @dataclass(frozen=True)
@@ -347,12 +370,12 @@ def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[CacheSection]:
         )
 
 
-def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:
-    """Make the table of means and RMS by place, variant and release."""
+def make_means_table(cells: Iterable[ExecutionCell], axis: str) -> DataTable:
+    """Make the table of means and RMS by place, variant and compared value."""
     metrics = [column.key for column in MEAN_COLUMNS]
     rows = [{**vars(cell), **{name: cell.spreads.get(name) for name in metrics}} for cell in cells]
     columns = (
-        *_text_columns(rows, {"place": "site", "variant": "variant", "release": "root"}),
+        *_text_columns(rows, {"place": "site", "variant": "variant", "value": axis}),
         _EXECUTIONS,
         TableColumn("jobs", "jobs", is_number=True),
         TableColumn("hosts", "hosts", is_number=True),
@@ -378,7 +401,7 @@ def _text_columns(rows: Sequence[Row], titles: Mapping[str, str]) -> list[TableC
 def make_effect_tables(comparison: Comparison) -> list[DataTable]:
     """Make the tables of a comparison: over all sites if there are effects, and by site."""
     query = comparison.query
-    title = f"{query.axis} {query.b} against {query.a}"
+    title = verdict_text.comparison_title(comparison.verdicts[0]).partition(", ")[0]
     name = f"{query.axis}={query.b}"
     over_sites, by_site = comparison.over_sites, comparison.of_series
     tables = [
@@ -412,7 +435,7 @@ def _make_effect_table(
         TableColumn("effect", "change", verdict_text.format_effect, is_number=True),
         TableColumn("interval", "interval", is_number=True),
         TableColumn("shown_verdict", "verdict", css_class=_verdict_class),
-        TableColumn("why", "why", is_long=True),
+        *[TableColumn("why", "why", is_long=True)][: any(row.evidence.why for row in rows)],
     )
     flat_rows = [
         {
@@ -434,15 +457,16 @@ def _make_side_columns(rows: Sequence[VerdictRow]) -> list[TableColumn]:
             else verdict_text.format_metric_value(row["metric"], row[key], row["unit"])
         )
 
+    if not rows:
+        return []
     return [
         TableColumn(
             f"{side}_value",
-            verdict_text.title_side(rows, getattr(rows[0], side), ", "),
+            verdict_text.title_side(rows, name, ", "),
             format_row=format_side(f"{side}_value"),
             is_number=True,
         )
-        for side in "ab"
-        if rows
+        for side, name in zip("ab", verdict_text.side_names(rows[0], {}), strict=True)
     ]
 
 

@@ -31,7 +31,9 @@ def describe_comparisons(
         results: the comparisons.
         names: of the campaigns or commits that are compared, by identity.
     """
-    notes, common = _separate_common([_list_notes(result, names) for result in results])
+    notes, common = _separate_common(
+        [[*attribute_rows(result.comparison.verdicts, names), *result.notes] for result in results]
+    )
     blocks: list[Block] = []
     for result, result_notes in zip(results, notes, strict=True):
         blocks += [*([""] if blocks else []), *_list_tables(result, names)]
@@ -54,14 +56,6 @@ def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[
         [line for line in first if all(line in other for other in following)] if following else []
     )
     return [[line for line in lines if line not in common] for lines in notes], common
-
-
-def _list_notes(result: ComparisonResult, names: Mapping[str, str]) -> list[str]:
-    """List the sentences below the tables of a comparison."""
-    notes = [*attribute_rows(result.comparison.verdicts, names), *result.comparison.notes]
-    if result.counters:
-        notes.append(series_changes.summarize_counters(result.counters))
-    return notes + series_changes.describe_phases(result.phases)
 
 
 def flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:

@@ -20,22 +20,33 @@ from treehammer.analysis.comparison.series_changes import (
     attach_phases,
     compare_counters,
     compare_phases,
+    describe_phases,
     stored_phases,
+    summarize_counters,
 )
 from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
 from treehammer.analysis.statistics.sample import find_axis_value
-from treehammer.analysis.statistics.verdict import INCOMPARABLE_VERDICTS, Verdict
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    INCOMPARABLE_VERDICTS,
+    PLAN_KEY,
+    Verdict,
+)
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     COMMIT_DIGITS,
     DIRTY_SUFFIX,
+    FORMAT_AXIS,
+    RELEASE_AXIS,
     SETUP_KEYS,
+    Scalar,
     compute_setup,
     format_commit,
     identify_commit,
 )
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import fetch_campaign, fetch_plans
 from treehammer.sql.read.query_model import Selection
@@ -60,6 +71,12 @@ class ComparisonResult:
     counters: Sequence[CounterChange] = ()
     phases: Sequence[PhaseChange] = ()
     instructions: Sequence[CountPair] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on data, builds, controls, exact counters and phases."""
+        counters = [summarize_counters(self.counters)] if self.counters else []
+        return [*self.comparison.notes, *counters, *describe_phases(self.phases)]
 
     @property
     def is_comparable(self) -> bool:
@@ -107,45 +124,132 @@ def compare_named(
     delta: float,
     settings: Settings,
 ) -> tuple[list[ComparisonResult], Mapping[str, str]]:
-    """Compare values as typed, see :func:`compare_selected`, and name compared campaigns and commits.
+    """Compare each further value as typed with the first, and store the verdicts.
 
     Returns:
-        the comparisons, and display names by value of the axis.
+        the comparisons, and display names of campaigns and commits by value of the axis.
     """
     names: Mapping[str, str] = {}
     if axis == COMMIT_AXIS:
         names = resolve_commits(store, selection, texts, settings)
         texts = [*names]
-    results = compare_selected(store, selection, axis, texts, delta)
-    return results, _load_campaign_names(store, results) if axis == "campaign" else names
-
-
-def compare_selected(
-    store: Store, selection: Selection, axis: str, texts: Sequence[str], delta: float
-) -> list[ComparisonResult]:
-    """Compare each further value with the first and store the verdicts."""
-    # scipy takes a third of a second to load, so load it only here.
-    from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-
-    rows = load_headline_rows(store, selection, DETAIL_COLUMNS)
-    rows += load_earlier_checksums(store, rows, DETAIL_COLUMNS)
-    detailed = [DetailedSample.from_row(row) for row in rows]
+    detailed = _load_details(store, load_headline_rows(store, selection, DETAIL_COLUMNS), axis)
     if not detailed:
         raise NothingToDoError("no measurement is selected", where=str(selection))
     if axis == "campaign":
         texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
-    if axis == COMMIT_AXIS:
-        detailed = add_setups(store, detailed)
     samples = [item.sample for item in detailed]
     values = [find_axis_value(samples, axis, text) for text in texts]
+    results = _compare_details(store, detailed, axis, values, delta, selection)
+    store_results(store, results)
+    return results, _load_campaign_names(store, results) if axis == "campaign" else names
+
+
+def _load_details(
+    store: ResultsReader, rows: Sequence[dict[str, Any]], axis: str
+) -> list[DetailedSample]:
+    """Make the samples of rows, with the earlier executions and the setups that a comparison needs."""
+    rows = [*rows, *load_earlier_checksums(store, rows, DETAIL_COLUMNS)]
+    detailed = [DetailedSample.from_row(row) for row in rows]
+    return add_setups(store, detailed) if axis == COMMIT_AXIS else detailed
+
+
+def _compare_details(
+    store: ResultsReader,
+    detailed: Sequence[DetailedSample],
+    axis: str,
+    values: Sequence[Scalar],
+    delta: float,
+    selection: Selection,
+) -> list[ComparisonResult]:
+    """Compare each further value with the first."""
+    # scipy takes a third of a second to load, so load it only here.
+    from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
+
     queries = compare_with_first(axis, values, delta=delta, selection=selection)
-    results = []
-    for comparison in compare_together(samples, queries, now_us=time.time_ns() // 1000):
-        result = add_changes(comparison, detailed)
-        verdicts = result.comparison.verdicts
-        store.replace_comparison(comparison.query.id, comparison.pairs, verdicts)
-        results.append(replace(result, instructions=load_counted_work(store, verdicts)))
-    return results
+    samples = [item.sample for item in detailed]
+    results = [
+        add_changes(comparison, detailed)
+        for comparison in compare_together(samples, queries, now_us=time.time_ns() // 1000)
+    ]
+    return [
+        replace(result, instructions=load_counted_work(store, result.comparison.verdicts))
+        for result in results
+    ]
+
+
+def store_results(store: Store, results: Iterable[ComparisonResult]) -> None:
+    """Store the pairs and verdicts of comparisons; repeated ones replace the stored ones."""
+    for result in results:
+        comparison = result.comparison
+        store.replace_comparison(comparison.query.id, comparison.pairs, comparison.verdicts)
+
+
+@dataclass(frozen=True)
+class CampaignVerdict:
+    """What a campaign compared: each further value of an axis with the first.
+
+    Attributes:
+        problems: axes that cannot be compared, with the reason.
+    """
+
+    results: Sequence[ComparisonResult] = ()
+    problems: Sequence[str] = ()
+
+
+def find_compared_axes(definition: Mapping[str, Any]) -> dict[str, Sequence[Scalar]]:
+    """Find the axes that a campaign compares, with their values as requested, the base first.
+
+    These are the bundled axes, whose values share jobs; without them the commit, release or format.
+
+    Args:
+        definition: of its test, as campaigns store it.
+    """
+    axes: Mapping[str, Sequence[Scalar]] = definition.get("axes", {})
+    varying = {axis for axis, values in axes.items() if len(values) > 1}
+    bundled = [axis for axis in definition.get("bundle", ()) if axis in varying]
+    apart = [axis for axis in (COMMIT_AXIS, RELEASE_AXIS, FORMAT_AXIS) if axis in varying]
+    return {axis: axes[axis] for axis in bundled or apart[:1]}
+
+
+def judge_campaign(
+    store: ResultsReader,
+    campaign: CampaignRow,
+    rows: Sequence[dict[str, Any]],
+    *,
+    axes: Mapping[str, Sequence[Scalar]] | None = None,
+    delta: float | None = None,
+) -> CampaignVerdict:
+    """Compare what a campaign was submitted to compare, in the direction that was requested.
+
+    Args:
+        store: the database, to which nothing is written.
+        campaign: the campaign.
+        rows: its measurements from :func:`load_headline_rows`, with :data:`DETAIL_COLUMNS`.
+        axes: compared axes; by default those of :func:`find_compared_axes`.
+        delta: effects (in ln) within ±delta count as none; by default that of the campaign's plan.
+    """
+    plan = json.loads(campaign.plan)
+    if axes is None:
+        axes = find_compared_axes(plan.get("definition", {}))
+    if delta is None:
+        delta = plan.get(PLAN_KEY, {}).get("delta", DEFAULT_DELTA)
+    selection = Selection((campaign.id,))
+    results: list[ComparisonResult] = []
+    problems: list[str] = []
+    for axis, values in axes.items():
+        detailed = _load_details(store, rows, axis)
+        measured = {item.sample.axis_value(axis) for item in detailed}
+        present = [value for value in values if value in measured]
+        if values[0] not in measured or len(present) < 2:
+            absent = ", ".join(str(value) for value in values if value not in measured)
+            problems.append(f"Nothing was measured with {axis}={absent}, so nothing is compared.")
+            continue
+        try:
+            results += _compare_details(store, detailed, axis, present, delta, selection)
+        except NothingToDoError as error:
+            problems.append(str(error))
+    return CampaignVerdict(results, problems)
 
 
 def add_changes(comparison: Comparison, samples: Sequence[DetailedSample]) -> ComparisonResult:

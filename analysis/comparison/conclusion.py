@@ -37,8 +37,6 @@ from treehammer.text_formatting import format_counts
 
 #: Scopes, the widest first, with words for several verdicts.
 SCOPE_WORDS = {SITES_SCOPE: "over sites", SITE_SCOPE: "by site", HOST_SCOPE: "by host"}
-#: Verdicts that leave the question open for want of data: a narrower scope may say more.
-_WITHOUT_DATA = (Verdict.NOT_ENOUGH, *ONE_SIDED_VERDICTS)
 
 
 class ScopedVerdict(Protocol):
@@ -83,8 +81,9 @@ def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
 def _select_widest(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:
     over_sites = [row for row in rows if row.scope == SITES_SCOPE]
     series = [row for row in rows if row.scope != SITES_SCOPE]
-    if decided := [row for row in over_sites if row.verdict not in _WITHOUT_DATA]:
-        return decided
+    # Where no estimate over sites exists, those of the sites, or their reasons, say more.
+    if judged := [row for row in over_sites if Verdict(row.verdict).is_statistical]:
+        return judged
     one_sided = all(row.verdict in ONE_SIDED_VERDICTS for row in series)
     return (over_sites or series) if one_sided else series
 

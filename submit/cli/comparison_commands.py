@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from treehammer.analysis.cli.result_commands import delta_option
 from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.instruction_changes import CountPair, InstructionChange
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
+from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
@@ -42,6 +44,7 @@ from treehammer.terminal import (
 )
 
 if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison import ComparisonQuery
     from treehammer.analysis.comparison.comparison_result import ComparisonResult
     from treehammer.analysis.statistics.verdict import SequentialPlan
     from treehammer.sql.core.rows import CampaignRow
@@ -150,7 +153,7 @@ def _measure_times(
                 )
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
-    print_local_verdict(replace(verdict, names=compared.names), sequential)
+    print_local_verdict(verdict, sequential, compared.names)
     return failed or rate_results(verdict.results, sequential.delta)
 
 
@@ -279,8 +282,12 @@ def _describe_repeats(result: CountResult) -> str:
     return f"{instruction_changes.NOT_TIME} {runs} runs of a variant differ by at most {max(spreads):.0e}."
 
 
-def print_local_verdict(verdict: LocalVerdict, sequential: SequentialPlan) -> None:
-    """Print the verdicts, the conclusion and the reason for the end."""
+def print_local_verdict(
+    verdict: LocalVerdict,
+    sequential: SequentialPlan,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print the verdicts, the conclusion and the reason for the end; ``names`` are those of commits."""
     launches = f"after {verdict.launches} launches of each variant"
     if not verdict.results:
         text = f"Nothing can be compared {launches}."
@@ -288,21 +295,17 @@ def print_local_verdict(verdict: LocalVerdict, sequential: SequentialPlan) -> No
         text = f"Decided {launches}, of at most {sequential.looks[-1]}."
     else:
         text = f"Undecided {launches}; --max-launches sets a higher limit."
-    _print_verdict(verdict.results, verdict.names, verdict.campaign, text)
+    _print_verdict(verdict.results, names, verdict.campaign, text)
 
 
-def print_planned_verdict(
-    store: Store, campaign: CampaignRow, plan: Plan, delta: float, settings: Settings
-) -> None:
-    """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
+def print_planned_verdict(store: Store, campaign: CampaignRow, plan: Plan, delta: float) -> None:
+    """Print the verdict of a campaign that compares in turns, and ran as planned."""
     from treehammer.submit.cli.campaign_output import make_display
-    from treehammer.submit.tools.local_comparison import compare_sides, find_compared_axis
+    from treehammer.submit.tools.local_comparison import judge_and_store
 
-    compared = find_compared_axis(plan)
-    if compared is not None:
-        notify = make_display().notify
-        results, names = compare_sides(store, campaign, compared, delta, settings, notify)
-        _print_verdict(results, names, campaign)
+    definition = plan.pinned_test.definition
+    if definition.test.mode == PAIRED and not definition.load:
+        _print_verdict(judge_and_store(store, campaign, make_display().notify, delta), {}, campaign)
 
 
 def _print_verdict(
@@ -319,14 +322,17 @@ def _print_verdict(
 
 
 def _describe_details(results: Sequence[ComparisonResult], campaign: CampaignRow) -> Iterator[str]:
-    """Yield the command that shows the notes, counters and instructions as well."""
-    if not results:
-        return
-    query = results[0].comparison.query
-    values = [str(value) for value in (query.a, *(result.comparison.query.b for result in results))]
-    if query.axis == COMMIT_AXIS:  # a campaign has one state of a working tree at most
-        values = [*map(format_commit, values)]
-    words = ["treehammer", "compare", *values, "--axis", query.axis, "--campaign", campaign.id]
-    if query.delta != DEFAULT_DELTA:
-        words += ["--delta", f"{query.delta:g}"]
-    yield f"Details: {shlex.join(words)}"
+    """Yield the commands that show the notes, counters and instructions as well, one for each axis."""
+    by_axis: dict[str, list[ComparisonQuery]] = {}
+    for result in results:
+        query = result.comparison.query
+        by_axis.setdefault(query.axis, []).append(query)
+    for axis, queries in by_axis.items():
+        first = queries[0]
+        values = [str(value) for value in (first.a, *(query.b for query in queries))]
+        if axis == COMMIT_AXIS:  # a campaign has one state of a working tree at most
+            values = [*map(format_commit, values)]
+        words = ["treehammer", "compare", *values, "--axis", axis, "--campaign", campaign.id]
+        if first.delta != DEFAULT_DELTA:
+            words += ["--delta", f"{first.delta:g}"]
+        yield f"Details: {shlex.join(words)}"

@@ -133,9 +133,8 @@ request_options = option_group(
 @click.option(
     "--until",
     type=click.Choice(["decided", "planned"]),
-    help="End a comparison on this machine as soon as it is decided, or run every planned job and "
-    "leave the verdict to compare [default: decided with --wait in paired mode, unless -S sets "
-    "repeats or rounds].",
+    help="End a comparison on this machine as soon as it is decided, or run every planned job "
+    "[default: decided with --wait in paired mode, unless -S sets repeats or rounds].",
 )
 @sequential_options
 @prints_rows(*_PLAN_COLUMNS)
@@ -151,7 +150,7 @@ def submit(
 ) -> int:
     """Run a test: plan its jobs, prepare their inputs, and submit them.
 
-    With --wait a comparison on this machine in turns ends with its verdict, as soon as it is decided.
+    With --wait a comparison in turns ends with its verdict, on this machine as soon as it is decided.
     The exit code is 1 if a measurement failed, is implausible or was lost, or if a limit in [[expect]]
     of test.toml is missed, and 3 if a limit could not be judged.
 
@@ -186,7 +185,7 @@ def submit(
         campaign = submission.submit_plan(plan, settings)
         print_early(f"Submitted as {campaign.id} ({campaign.name})")
         if wait:
-            return _wait_for_results(plan, campaign, delta if until is None else None, settings)
+            return _wait_for_results(plan, campaign, delta, settings)
         with open_store(settings, create=True) as store:
             print_remarks(make_tracker(store, settings).upload_campaign(campaign))
     print_early(
@@ -195,15 +194,13 @@ def submit(
     return ExitCode.DONE
 
 
-def _wait_for_results(
-    plan: Plan, campaign: CampaignRow, verdict_delta: float | None, settings: Settings
-) -> int:
+def _wait_for_results(plan: Plan, campaign: CampaignRow, delta: float, settings: Settings) -> int:
     """Wait until all jobs have ended and print the results; return the exit code.
 
     Args:
         plan: plan of the campaign.
         campaign: the submitted campaign.
-        verdict_delta: smallest relevant effect of a verdict; None to print no verdict.
+        delta: smallest relevant effect of a verdict.
         settings: all settings.
     """
     from treehammer.submit.campaigns.campaign_polling import make_tracker
@@ -215,8 +212,7 @@ def _wait_for_results(
         output = campaign_output.describe_progress(tracker, campaign, progress)
         if output_form() == TABLE:
             print_output(output)
-        if verdict_delta is not None:
-            print_planned_verdict(store, campaign, plan, verdict_delta, settings)
+        print_planned_verdict(store, campaign, plan, delta)
         limits_code = _check_limits(store, campaign)
     return output.exit_code or limits_code
 

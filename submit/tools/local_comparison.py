@@ -10,7 +10,14 @@ from pathlib import Path
 
 import psutil
 
-from treehammer.analysis.comparison.comparison_result import ComparisonResult, compare_named
+from treehammer.analysis.comparison.comparison_result import (
+    ComparisonResult,
+    find_compared_axes,
+    judge_campaign,
+    store_results,
+)
+from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.verdict import (
     SequentialPlan,
     is_open,
@@ -24,7 +31,6 @@ from treehammer.hctests.definition.model import (
     RELEASE_AXIS,
     WORKING_TREE,
     PinnedTest,
-    Scalar,
     compute_test_hash,
     format_commit,
 )
@@ -68,14 +74,6 @@ _ChecksumSlot = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True)
-class ComparedAxis:
-    """The bundled axis of a local comparison in paired mode, and its values; the first is the base."""
-
-    axis: str
-    values: tuple[Scalar, ...]
-
-
-@dataclass(frozen=True)
 class LocalVerdict:
     """A campaign that ended at a look.
 
@@ -83,7 +81,6 @@ class LocalVerdict:
         campaign: the campaign.
         progress: its jobs and measurements.
         results: comparisons of each further value with the first; empty where nothing was measured.
-        names: display names of the compared values that have one.
         launches: planned launches of each series.
         decided: whether more launches could not have changed the verdicts on the first metric.
     """
@@ -91,36 +88,31 @@ class LocalVerdict:
     campaign: CampaignRow
     progress: CampaignCount
     results: Sequence[ComparisonResult]
-    names: Mapping[str, str]
     launches: int
     decided: bool
 
 
-def find_compared_axis(plan: Plan) -> ComparedAxis | None:
-    """Find the axis that a plan compares on this machine in turns; None for any other plan."""
+def can_end_early(plan: Plan) -> bool:
+    """Return whether a plan compares one axis on this machine in turns."""
     definition = plan.pinned_test.definition
-    bundled = [axis for axis in definition.matrix.bundle if len(definition.axis_values(axis)) > 1]
     is_local = all(site.batch == LOCAL_BATCH for site in plan.sites)
-    if not is_local or definition.test.mode != PAIRED or definition.load or len(bundled) != 1:
-        return None
-    return ComparedAxis(bundled[0], tuple(definition.axis_values(bundled[0])))
+    is_paired = definition.test.mode == PAIRED and not definition.load
+    return is_local and is_paired and len(find_compared_axes(definition.describe())) == 1
 
 
-def require_compared_axis(plan: Plan) -> ComparedAxis:
-    """Find the axis that a plan compares on this machine in turns.
+def require_early_end(plan: Plan) -> None:
+    """Require a plan that compares one axis on this machine in turns.
 
     Raises:
-        ConfigError: it compares none.
+        ConfigError: it does not.
     """
-    compared = find_compared_axis(plan)
-    if compared is None:
+    if not can_end_early(plan):
         raise ConfigError(
             "only a comparison on this machine in turns ends when it is decided",
             where="--until decided",
             hint="It needs -S mode=paired, --sites local, and one bundled axis with several values, "
             "such as -P root=6.38.00,6.40.00. Use --until planned for anything else.",
         )
-    return compared
 
 
 def ends_when_decided(plan: Plan, request: CampaignRequest, until: str | None) -> bool:
@@ -133,13 +125,13 @@ def ends_when_decided(plan: Plan, request: CampaignRequest, until: str | None) -
         ConfigError: the user wants it, but the plan compares nothing in this way.
     """
     if until == "decided":
-        require_compared_axis(plan)
+        require_early_end(plan)
         return True
     is_sized = bool({"repeats", "rounds"} & request.overrides.keys())
     has_limits = bool(plan.pinned_test.definition.expect)
     if until is not None or is_sized or has_limits:
         return False
-    return find_compared_axis(plan) is not None
+    return can_end_early(plan)
 
 
 def parse_sequential_plan(max_launches: int, delta: float) -> SequentialPlan:
@@ -175,7 +167,7 @@ def run_until_decided(
     """Submit a comparison look by look until it is decided or its limit is reached.
 
     Args:
-        plan: a plan with a compared axis, see :func:`require_compared_axis`.
+        plan: a plan as :func:`require_early_end` demands.
         sequential: the looks, and the limit of no effect.
         settings: all settings.
         display: shows progress and notices.
@@ -183,7 +175,7 @@ def run_until_decided(
     Raises:
         TreehammerError: a step failed; submitted jobs continue.
     """
-    compared = require_compared_axis(plan)
+    require_early_end(plan)
     with Store.open(settings.database) as store:
         whole = plan.until_decided(sequential, find_proving_campaign(store, plan))
     settings = choose_slots(settings)
@@ -194,16 +186,14 @@ def run_until_decided(
         _load_statistics()
         for launches, following in pairwise((*sequential.looks, 0)):
             progress = campaign_polling.follow_campaign(tracker, campaign, show, display.notify)
-            results, names = compare_sides(
-                store, campaign, compared, sequential.delta, settings, display.notify
-            )
+            results = judge_and_store(store, campaign, display.notify, sequential.delta)
             decided = bool(results) and _are_decided(results, sequential.delta)
             if decided or not following or not results:
                 break
             campaign = submission.extend_submission(
                 whole.between_looks(launches, following), settings
             )
-    return LocalVerdict(campaign, progress, results, names, launches, decided)
+    return LocalVerdict(campaign, progress, results, launches, decided)
 
 
 def _load_statistics() -> None:
@@ -214,22 +204,16 @@ def _load_statistics() -> None:
     estimates.load_special()
 
 
-def compare_sides(
-    store: Store,
-    campaign: CampaignRow,
-    compared: ComparedAxis,
-    delta: float,
-    settings: Settings,
-    notify: Notify,
-) -> tuple[Sequence[ComparisonResult], Mapping[str, str]]:
-    """Compare the values of the axis; empty where no measurement of a side can be compared."""
-    selection = Selection.parse([campaign.id], [])
-    try:
-        texts = [str(value) for value in compared.values]
-        return compare_named(store, selection, compared.axis, texts, delta, settings)
-    except NothingToDoError as error:
-        notify(str(error))
-        return [], {}
+def judge_and_store(
+    store: Store, campaign: CampaignRow, notify: Notify, delta: float | None = None
+) -> Sequence[ComparisonResult]:
+    """Compare what a campaign compares, and store the verdicts; empty where nothing can be compared."""
+    rows = load_headline_rows(store, Selection((campaign.id,)), DETAIL_COLUMNS)
+    verdict = judge_campaign(store, campaign, rows, delta=delta)
+    for problem in verdict.problems:
+        notify(problem)
+    store_results(store, verdict.results)
+    return verdict.results
 
 
 def _are_decided(results: Sequence[ComparisonResult], delta: float) -> bool:

@@ -223,17 +223,21 @@ def level_of(group: OperationGroup) -> LoadLevel:
     return group.key
 
 
-def load_details(
-    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadTable | None, query: LoadQuery
-) -> LoadDetails:
-    """Read the operations of a campaign, and choose a level by the query."""
-    selection = Selection((campaign.id,))
-    rows = snapshot.count_operation_rows(selection)
+def check_size(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> None:
+    """Refuse a campaign with more rows of operations than a page reads."""
+    rows = snapshot.count_operation_rows(Selection((campaign.id,)))
     if rows > MAX_ROWS:
         raise ConfigError(
             f"the campaign has {rows} rows of operations, this page reads at most {MAX_ROWS}",
             hint=f"Use treehammer summary --campaign {campaign.id} --by step, which has no limit.",
         )
+
+
+def load_details(
+    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadTable | None, query: LoadQuery
+) -> LoadDetails:
+    """Read the operations of a campaign, and choose a level by the query."""
+    selection = Selection((campaign.id,))
     finder = LevelFinder(load)
     levels = fetch_operations(
         snapshot, selection, columns=(*LEVEL_COLUMNS, TRIP_COLUMN), key=finder.find

@@ -26,6 +26,7 @@ from treehammer.collectors.record.operation_steps import (
 from treehammer.errors import TreehammerError
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import (
@@ -78,6 +79,7 @@ from treehammer.web.pages.load_charts import (
 from treehammer.web.pages.load_levels import (
     LoadDetails,
     LoadQuery,
+    check_size,
     compute_evenness,
     find_slowest,
     level_of,
@@ -123,6 +125,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         return PageContent("", [_show_running(request, campaign) or ended], is_part=True)
     load = read_load(campaign)
     with store.snapshot() as snapshot:
+        check_size(snapshot, campaign)
         details = load_details(snapshot, campaign, load, request.query)
     spreads, lonely = summarize_campaign_starts(store, campaign)
     tables = {
@@ -165,6 +168,50 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         sheet = f"{title}: {operation}; over time: {details.label(chosen)}"
         drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
     return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
+
+
+@dataclass(frozen=True)
+class LoadSummary:
+    """What the page of a load says first, for the report of its campaign.
+
+    Attributes:
+        limits: loads of which only lower bounds are known.
+    """
+
+    conclusion: str
+    limits: Sequence[str]
+    table: DataTable
+    figures: Sequence[ui.Figure]
+
+
+def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSummary | None:
+    """Summarize the operations of a campaign; None without any."""
+    query = LoadQuery(campaign_id=campaign.id)
+    details = load_details(snapshot, campaign, read_load(campaign), query)
+    if details.chosen is None:
+        return None
+    levels, steps = _draw_figures(details, campaign.test_name)
+    table = _level_table(details, campaign.id)
+    unlinked = tuple(
+        replace(column, link=lambda _: "")
+        for column in table.columns
+        if any(row[column.key] is not None for row in table.rows)
+    )
+    return LoadSummary(
+        _conclude(details),
+        _list_limits(details),
+        replace(table, columns=unlinked),
+        [*levels, *steps],
+    )
+
+
+def _list_limits(details: LoadDetails) -> list[str]:
+    """Describe each similar load of which only lower bounds are known."""
+    return [
+        f"{details.label(level)}: {text}."
+        for level in details.similar
+        if (text := level.describe_limit())
+    ]
 
 
 def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> ui.Live | None:
@@ -247,18 +294,22 @@ def _draw_figures(details: LoadDetails, test: str) -> tuple[list[ui.Figure], lis
 
 def _conclude(details: LoadDetails) -> str:
     """Say which rates the storage of the chosen load keeps, and what happens above; '' if unknown."""
-    if details.chosen is None:
+    chosen = details.chosen
+    if chosen is None:
         return ""
     rule = load_operations_rule()
     lines = details.group_by_line()
-    name = details.labels.label_series(level_of(details.chosen))
+    name = details.labels.label_series(level_of(chosen))
     levels = sort_levels(lines[name])
     carried = list(takewhile(lambda level: _is_carried(level, rule), levels))
-    parts = [f"keeps {format_significant(level.attempted_hz or 0.0)}/s" for level in carried[-1:]]
+    parts = [
+        f"keeps {format_significant(level.attempted_hz or 0.0)} {chosen.operation} operations/s"
+        for level in carried[-1:]
+    ]
     parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
-    sentence = f"{'; '.join(parts)}." if parts else ""
-    is_named = bool(parts) and len(lines) > 1
-    return f"{name}: {sentence}" if is_named else sentence[:1].upper() + sentence[1:]
+    place = name if len(lines) > 1 else f"The storage of {level_of(chosen).storage_site}"
+    subject = place if carried else f"{place}, {chosen.operation}:"
+    return f"{subject} {'; '.join(parts)}." if parts else ""
 
 
 def _describe_excess(level: OperationGroup, rule: OperationsRule) -> str:
@@ -297,16 +348,11 @@ def _describe_chosen(
     operations = dict.fromkeys((level.operation, level.side) for level in details.levels)
     if len(operations) > 1:
         yield ui.Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
-    limits = [
-        f"{details.label(level)}: {text}."
-        for level in details.similar
-        if (text := level.describe_limit())
-    ]
     limited = "The generator was the limit in all steps, so that no rate can be shown."
     yield ui.Titled(
         f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
         ui.Group("charts", *levels) if levels else ui.Paragraph(limited),
-        ui.Bullets(limits, ""),
+        ui.Bullets(_list_limits(details), ""),
         tables["levels"],
         ui.quiet(
             "Rates are over the time that the steps cover and add over jobs that ran at the same time. "

@@ -144,7 +144,7 @@ def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path
     rows = json.loads(summarize(tmp_path, "--by", "rate_hz", "--json").stdout)
     assert [(row["least_hz"], row["observed_hz"]) for row in rows] == [(None, 5.0), (5.0, None)]
     assert rows[1]["least_bytes_per_s"] == 2e6
-    write_report(f"sqlite:///{tmp_path}/results.db", "last", tmp_path / "report.html")
+    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
     assert "the storage carries at least 5 operations/s" in (tmp_path / "report.html").read_text()
 
 

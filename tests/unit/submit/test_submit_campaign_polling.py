@@ -26,6 +26,7 @@ from plan_factory import (
     make_settings,
 )
 from rich.console import Console
+from simulated_campaign import add_campaign
 
 from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability, update_states
@@ -50,15 +51,14 @@ from treehammer.submit.campaigns.campaign_request import CampaignRequest
 from treehammer.submit.campaigns.submission import resume_campaign
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.cli import campaign_output
+from treehammer.submit.cli.comparison_commands import print_planned_verdict
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan, _canonical_request
 from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.tools.local_comparison import (
-    ComparedAxis,
     choose_slots,
     ends_when_decided,
-    find_compared_axis,
     find_proving_campaign,
 )
 
@@ -503,7 +503,6 @@ def test_campaign_grows_with_each_look(plan: Plan, store: Store) -> None:
 
 
 def test_comparison_in_turns_on_this_machine_ends_when_decided(plan: Plan) -> None:
-    assert find_compared_axis(plan) == ComparedAxis("root", ("6.38.00", "6.40.00"))
     assert ends_when_decided(plan, CampaignRequest("reads"), None)
     assert ends_when_decided(plan, CampaignRequest("reads", overrides={"passes": "2"}), None)
 
@@ -525,10 +524,28 @@ def test_other_campaigns_run_as_planned(tmp_path: Path, case: str) -> None:
     }
     make = make_grid_plan if case == "grid" else make_local_plan
     plan = make(tmp_path, texts[case])
-    assert find_compared_axis(plan) is None
     assert not ends_when_decided(plan, CampaignRequest("reads"), None)
     with pytest.raises(ConfigError, match="only a comparison on this machine in turns"):
         ends_when_decided(plan, CampaignRequest("reads"), "decided")
+
+
+def test_planned_campaign_in_turns_ends_with_the_verdict_on_each_axis(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At any site, as ``report`` judges it: each further value against the first, as requested."""
+    plan = make_grid_plan(tmp_path, PAIRED_TEST)
+    definition = {
+        "axes": {"root": ["6.40.00", "6.38.00"], "cache_mb": [0, 30], "branches": [1.0]},
+        "bundle": ["root", "cache_mb"],
+    }
+    name = add_campaign(store, "nightly", 0.08)
+    campaign = replace(store.campaign(name), plan=json.dumps({"definition": definition}))
+    print_planned_verdict(store, campaign, plan, 0.05)
+    output = "".join(capsys.readouterr())
+    assert "At T2_A, ROOT 6.38.00 needs 7." in output
+    assert "less CPU time per event than 6.40.00" in output
+    assert "Nothing was measured with cache_mb=0, so nothing is compared." in output
+    assert f"compare 6.40.00 6.38.00 --axis root --campaign {campaign.id} --delta 0.05" in output
 
 
 def test_number_of_jobs_at_once_that_the_user_set_is_kept(tmp_path: Path) -> None:

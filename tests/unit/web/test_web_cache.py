@@ -191,7 +191,7 @@ def test_report_begins_with_the_cost_of_the_cache(tmp_path: Path) -> None:
     with Store.open(url) as store:
         store.add_campaign(make_campaign_row(test_name="cache-read"), [])
         store.add(make_study())
-    write_report(url, "last", file)
+    write_report(url, ["last"], file)
     page = PageContents.parse(file.read_text("utf-8"))
     (title,) = page.list_texts("h1")
     assert title.startswith("Through the cache (XRootD v6.2.0), warm reads of 10 % cost 12 %")

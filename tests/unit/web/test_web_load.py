@@ -7,16 +7,19 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
-from page_contents import load_charts
+from page_contents import load_charts, read_tables
 from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
 from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+from treehammer.web.campaign_report import write_report
 from treehammer.web.figures.line_chart import NumberAxis
 from treehammer.web.pages import load_levels, load_page
 
@@ -71,6 +74,29 @@ def test_highest_load_is_shown_over_time(loaded: ServiceThread) -> None:
     assert starts[0]["spread_s"] == pytest.approx(0.1)
 
 
+def test_report_opens_with_the_sentence_and_figures_of_the_page(
+    loaded: ServiceThread, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.pdf"
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    with Store.open(url) as store:
+        add_load_campaign(store)
+    write_report(url, [CAMPAIGN], file)
+    assert file.read_bytes().startswith(b"%PDF-")
+    write_report(url, [CAMPAIGN], file := tmp_path / "report.html")
+    report = file.read_text("utf-8")
+    page = loaded.read(PAGE)
+    assert unescape(re.findall("<h1>(.*)</h1>", report)[0]) == "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail"
+    assert "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail." in page.text
+    assert re.findall("<h2.*?>(.*?)<", report)[:2] == ["Load", "What was measured"]
+    assert report.count("<figure>") == len(page.charts)
+    for reported, shown in zip(
+        read_tables(report)["levels"].rows, page.tables["levels"].rows, strict=True
+    ):
+        assert reported.items() <= shown.items()
+    assert "CPU efficiency" not in report
+
+
 def test_levels_link_to_their_time_steps(loaded: ServiceThread) -> None:
     addresses = loaded.read(PAGE).list_links(".*/load.*#time")
     assert len(addresses) == len(RATES)
@@ -84,7 +110,7 @@ def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
     page = unescape(loaded.load_page(PAGE))
     page += json.dumps(load_charts(page), ensure_ascii=False)
     for text in (
-        "Keeps 100/s; at 200/s 25 % fail.",
+        "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail.",
         "clients=200: 150 1/s at 200/s attempted; 6 rows left out",
         "ideal: all succeed at once",
         "S1's target, 100 1/s",

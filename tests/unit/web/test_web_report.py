@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import statistics
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,11 +21,12 @@ from measurement_factory import build_verdict
 from page_contents import agrees_with, find_heading_unit, read_tables
 from simulated_campaign import START_US, SimulatedCampaign
 
+from treehammer.analysis.comparison.comparison_result import judge_campaign
 from treehammer.analysis.comparison.verdict_text import title_metric
-from treehammer.analysis.descriptive import cache_reads
-from treehammer.analysis.statistics.job_pairs import MeanAndRms
+from treehammer.analysis.statistics.job_pairs import MeanAndRms, Row
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.write.store import Store
 from treehammer.web import report_figures
 from treehammer.web.campaign_report import (
     REPORT_COLUMNS,
@@ -60,15 +64,31 @@ def campaign_row(**changes: Any) -> CampaignRow:
         "dirty": False,
         "test_name": "ttree-read",
         "test_path": "hctests/ttree-read",
-        "plan": "{}",
+        "plan": json.dumps({"definition": RELEASES}),
         "planned_jobs": 8,
         "planned_measurements": 32,
     }
     return CampaignRow(**(row | changes))
 
 
-def report_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> CampaignReport:
-    return build_report(campaign_row(**changes), columns(rows), made_us=START_US)
+#: What a campaign of two releases was submitted to compare.
+RELEASES = {"axes": {"root": ["6.38.00", "6.40.00"]}, "bundle": ["root"], "mode": "solo"}
+
+
+@functools.cache
+def open_empty_store() -> Store:
+    folder = TemporaryDirectory()
+    store = Store.open(f"sqlite:///{folder.name}/results.db")
+    weakref.finalize(store, folder.cleanup)
+    return store
+
+
+def report_of(
+    rows: Iterable[Mapping[str, Any]], *, undisturbed: Sequence[Row] = (), **changes: Any
+) -> CampaignReport:
+    campaign, measured = campaign_row(**changes), columns(rows)
+    verdict = judge_campaign(open_empty_store(), campaign, measured)
+    return build_report(campaign, measured, verdict, made_us=START_US, undisturbed=undisturbed)
 
 
 def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
@@ -123,9 +143,7 @@ def test_report_names_changed_phase() -> None:
         added_s = 0.5 if row["axis_root"] == "6.40.00" else 0.0
         unzip_s = 4.0 + added_s + 0.01 * (number % 3)
         row |= {"perfstats_unzip_s": unzip_s, "loop_cpu_s": 8.0 + added_s, "perfstats_read_s": 1.0}
-    (comparison,) = report_of(rows).comparisons
-    assert re.search(r"by phase, in % of the loop's CPU: decompress \+6\.", comparison.notes[0])
-    assert "decompress +6." in Page(page_of(rows)).text
+    assert "by phase, in % of the loop's CPU: decompress +6." in Page(page_of(rows)).text
 
 
 def assert_spread(text: str, rows: Sequence[Mapping[str, Any]], metric: str, unit: str) -> None:
@@ -147,7 +165,7 @@ def test_report_shows_the_numbers_of_its_measurements() -> None:
         cell = [
             row
             for row in rows
-            if (row["site"], row["axis_root"]) == (cells["place"], cells["release"])
+            if (row["site"], row["axis_root"]) == (cells["place"], cells["value"])
             and row["kind"] == "timed"
             and json.loads(row["variant"])["branches"] == share
         ]
@@ -230,9 +248,14 @@ def test_single_host_is_judged_for_itself() -> None:
 
 @pytest.mark.usefixtures("without_figures")
 def test_single_release_has_no_comparison() -> None:
-    report = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
+    definition = {"axes": {"root": ["6.40.00"]}, "bundle": ["root"]}
+    rows = list(SimulatedCampaign(roots=("6.40.00",)).rows())
+    report = report_of(rows, plan=json.dumps({"definition": definition}))
     assert report.comparisons == ()
-    assert "No compared axis has more than one value" in Page(render_report(report)).text
+    assert "comparison" not in Page(render_report(report)).ids
+    # Of the two requested releases one is missing.
+    (problem,) = report_of(rows).verdict.problems
+    assert problem == "Nothing was measured with root=6.38.00, so nothing is compared."
 
 
 def test_report_of_failures_only() -> None:
@@ -249,10 +272,75 @@ def test_title_is_the_verdict_and_text_goes_on() -> None:
     assert re.match(r"At T2_A, ROOT 6\.40\.00 needs .* more CPU time per event", report.title)
     # The title of the document, and its heading.
     assert text.count(report.title) == 2
-    assert text.index("What was measured") < text.index("CPU efficiency by variant")
+    assert text.index("ROOT 6.40.00 against 6.38.00") < text.index("CPU efficiency by variant")
+    assert text.index("CPU efficiency by variant") < text.index("What was measured")
     solo = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
     mean = statistics.mean(row["eff_job"] for row in SimulatedCampaign(roots=("6.40.00",)).rows())
-    assert solo.title == f"CPU efficiency {mean:.0%} at 1 site, test ttree-read"
+    assert solo.title == f"CPU efficiency {100 * mean:.0f} % at 1 site, test ttree-read"
+
+
+COMMITS = ("a" * 40, "b" * 40)
+
+
+@pytest.mark.parametrize(
+    ("axis", "sides", "names"),
+    [
+        ("commit", COMMITS, ["aaaaaaaaaa", "bbbbbbbbbb"]),
+        ("format", ("ttree", "rntuple"), ["ttree", "rntuple"]),
+        ("cache_mb", (0, 30), ["0", "30"]),
+        ("door", ("root", "https"), ["root", "https"]),
+    ],
+)
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.usefixtures("without_figures")
+def test_report_judges_what_its_campaign_compared(
+    axis: str, sides: tuple[Any, Any], names: list[str], is_turned: bool
+) -> None:
+    """Whatever the axis, the second requested value is judged against the first, and never averaged with it."""
+    rows = []
+    for row in SimulatedCampaign(effect=0.06).rows():
+        place = int(row["axis_root"] == "6.40.00")
+        values = {"root": "6.40.00", "branches": 1.0}
+        if axis == "commit":
+            row |= {"commit_id": sides[place], "test_hash": f"{place}" * 64}
+        else:
+            values[axis] = sides[place]
+        variant = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        release = dict.fromkeys(("axis_root", "root_version", "root_commit"), "6.40.00")
+        rows.append(row | {"variant": variant} | release)
+    requested = [*reversed(sides)] if is_turned else [*sides]
+    definition = {"axes": {"root": ["6.40.00"], axis: requested}, "bundle": [axis]}
+    report = report_of(rows, plan=json.dumps({"definition": definition}))
+    (result,) = report.verdict.results
+    assert (result.comparison.query.a, result.comparison.query.b) == tuple(requested)
+    first, second = (names[sides.index(value)] for value in requested)
+    change = "less" if is_turned else "more"
+    claim = f"{axis}.{second} needs .* {change} CPU time per event than {axis}.{first} "
+    assert re.match(f"At T2_A, {claim}", report.title)
+    assert sorted(cell.value for cell in report.cells) == sorted(names)
+    text = Page(render_report(report)).text
+    assert f"{second} against {first}" in text
+
+
+def test_efficiencies_of_further_campaigns_are_the_second_section() -> None:
+    paired = [
+        {**row, "run_mode": "paired", "eff_job": None}
+        for row in SimulatedCampaign(effect=0.06).rows()
+    ]
+    solo = columns(SimulatedCampaign(name="solo", jobs=1).rows())
+    report = report_of(paired, undisturbed=solo)
+    assert report.title.startswith("At T2_A, ROOT 6.40.00 needs 6.")
+    assert report.efficiency == pytest.approx(statistics.mean(row["eff_job"] for row in solo))
+    page = Page(render_report(report))
+    assert [id_ for id_ in page.ids if "-" not in id_][:2] == ["comparison", "efficiency"]
+    assert report.executions == len(paired)
+
+
+def test_campaign_without_a_verdict_is_titled_by_its_efficiency() -> None:
+    rows = [{**row, "loop_cpu_s": 0.1} for row in SimulatedCampaign(jobs=1).rows()]
+    report = report_of(rows)
+    assert report.title.startswith("CPU efficiency ")
+    assert report.conclusions[0].startswith("On this host, too little was read to compare ROOT")
 
 
 def test_forest_plot_has_the_verdicts_of_the_widest_scope() -> None:
@@ -312,18 +400,6 @@ def test_nothing_of_a_pdf_lies_outside_its_sheet() -> None:
             and not 0 <= box.position_x <= box.position_x + box.width <= right
         ]
     assert outside == []
-
-
-def test_reads_through_caches_are_compared_by_door_alone(without_figures: None) -> None:
-    """Other axes, such as the share of a file, change the work."""
-    rows = columns(SimulatedCampaign().rows())
-    variant = json.dumps({"block_kib": 64, "fraction": 0.1})
-    read_columns = {**dict.fromkeys(cache_reads.COLUMNS, "x"), "round": 1, "variant": variant}
-    read = cache_reads.parse_read(read_columns, {cache_reads.SECONDS: 1.0})
-    assert read is not None
-    assert build_report(campaign_row(), rows, made_us=START_US).comparisons
-    report = build_report(campaign_row(), rows, made_us=START_US, cache_reads=[read])
-    assert report.comparisons == ()
 
 
 def test_report_without_loop_metrics() -> None:
