@@ -102,7 +102,7 @@ def _list_changed_counters(result: ComparisonResult, names: Mapping[str, str]) -
     rows = [
         {**asdict(change), "shown_verdict": series_changes.format_counter_verdict(change)}
         for change in result.counters
-        if change.verdict != series_changes.SAME
+        if change.has_changed
     ]
     a, b = verdict_text.side_names(result.comparison.verdicts[0], names)
     columns = (

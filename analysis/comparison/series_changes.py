@@ -144,6 +144,11 @@ class CounterChange:
     comparison_key: str = ""
     better: str = ""
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the values differ: counts that vary within a side may still be as small on the other."""
+        return self.a_value != self.b_value
+
     def is_regression(self, delta: float) -> bool:
         """Return whether B exceeds A by more than ``delta`` in ln, where less is better."""
         if (self.verdict, self.better) not in ((MORE, "lower"), (FEWER, "higher")):
@@ -306,15 +311,18 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     if not changes:
         return ""
     counts = Counter(change.verdict for change in changes)
-    series = len({(change.site, change.label) for change in changes})
-    verdicts = ", ".join(
-        f"{counts[name]:,} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
-    )
+    places = {name: {getattr(change, name) for change in changes} for name in ("label", "site")}
+    variants = pluralize(len(places["label"]), "variant")
+    if len(places["site"]) > 1:
+        variants += f" at {len(places['site'])} sites"
+    verdicts = [f"{counts[name]:,} {name}" for name in (SAME, MORE, FEWER) if counts[name]]
+    if counts[VARIES]:
+        verdicts.append(f"{counts[VARIES]:,} that vary between executions")
     changed = dict.fromkeys(
-        format_counter_verdict(change) for change in changes if change.verdict != SAME
+        format_counter_verdict(change) for change in changes if change.verdict in (MORE, FEWER)
     )
     named = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
-    return f"Exact counters of {pluralize(series, 'variant')}: {verdicts}{named}."
+    return f"Exact counters of {variants}: {', '.join(verdicts)}{named}."
 
 
 @dataclass(frozen=True)

@@ -350,7 +350,7 @@ def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> D
     any_metric = not comparison.shows_counter
     chosen = comparison.filter.select(comparison.counters, any_metric=any_metric)
     if is_page:
-        chosen = [change for change in chosen if change.verdict != series_changes.SAME]
+        chosen = [change for change in chosen if change.has_changed]
     return effect_tables.counter_table(chosen, comparison.titled)
 
 

@@ -100,9 +100,13 @@ def test_one_job_decides_a_change(calls: int, verdict: str, text: str, regressed
 def test_counters_that_vary_on_one_side_decide_nothing() -> None:
     rows = [*build_rows(jobs=2)]
     rows[-1]["read_calls"] = 1001
-    change = compare(iter(rows))["read_calls"]
+    changes = compare(iter(rows))
+    change = changes["read_calls"]
     assert change.verdict == VARIES
     assert not change.is_regression(0.02)
+    assert not change.has_changed
+    summary = "Exact counters of 1 variant: 2 same, 1 that vary between executions."
+    assert summarize_counters([*changes.values()]) == summary
 
 
 def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
