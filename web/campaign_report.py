@@ -251,7 +251,9 @@ def build_report(
     sites = _distinct_texts(solo_rows, "site")
     rows_by_site = {site: [row for row in solo_rows if row["site"] == site] for site in sites}
     explanations = [explain_efficiency(site, of_site) for site, of_site in rows_by_site.items()]
-    datasets = {f"{row['dataset']} ({(row['dataset_hash'] or '')[:12]})" for row in rows if row["dataset"]}
+    datasets = {
+        f"{row['dataset']} ({(row['dataset_hash'] or '')[:12]})" for row in rows if row["dataset"]
+    }
     return CampaignReport(
         campaign=campaign,
         created_us=made_us,

@@ -172,7 +172,7 @@ def test_site_page_is_reachable_and_drawn(
     tab.page.get_by_role("link", name="SITE_B").click()
     tab.page.get_by_role("heading", name="SITE_B", level=1).wait_for()
     tab.page.get_by_text("Table of values").first.click()
-    tab.page.locator(".plot.ready").wait_for()
+    tab.page.locator(".plot.ready").first.wait_for()
     assert tab.page.locator(".canvas .mark-symbol.role-mark path").count() > 10
     assert tab.page.locator(".canvas .mark-text.role-mark text").count() == 1
     tab.check_page()

@@ -29,6 +29,8 @@ LEGEND_PARAMETERS: tuple[Specification, ...] = (
 )
 #: Data of a chart; the values are added to its specification.
 MARKS: Specification = {"name": "marks"}
+#: Leaves out labels that would overlap or touch.
+LABEL_DISTANCE: Specification = {"labelOverlap": True, "labelSeparation": 8}
 #: Selection that zooms and moves the axes.
 ZOOM = "zoom"
 #: Name of the layer whose axes are zoomed, which the others share.
@@ -165,7 +167,9 @@ def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
         "nice": False,
         **without_zero(layout.scale == Scale.LOG),
     }
-    axis = {"gridColor": _ZERO_STANDS_OUT}
+    axis: Specification = {"gridColor": _ZERO_STANDS_OUT}
+    if layout.is_tall:
+        axis["orient"] = "top"
     if layout.scale == Scale.LOG:
         axis |= log_ticks(*ends)
     elif layout.whole:
@@ -228,7 +232,7 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
         years = {place[:4] for place in layout.places}
         axis: Specification = {
             "grid": False,
-            "labelOverlap": True,
+            **LABEL_DISTANCE,
             "tickCount": 8,
             "format": "%-d %b" if len(years) == 1 else "%-d %b %Y",
         }

@@ -30,7 +30,7 @@ MAX_PAPER_HEIGHT = 890
 _LEAST_PANEL_WIDTH, _AXIS_WIDTH, _PANEL_GAP = 200, 64, 20
 #: Height of a row of a heat map or of sorted dots; less in heat maps that would exceed a screen, but
 #: no less than a label needs.
-_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _HEAT_MAP_HEIGHT = 18, 14, 760
+_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _LEAST_LINE_HEIGHT, _TALL_HEIGHT = 18, 14, 11, 760
 #: Least width of a cell with a number.
 _NUMBER_WIDTH = 34
 #: Colors of cells that are worse and better than their row, and of those beside a metric without either.
@@ -99,6 +99,7 @@ def chart_figure(
         **({"places": len(layout.places)} if layout.kind == Kind.HEAT_MAP else {}),
         **({"column_width": _NUMBER_WIDTH} if layout.limit else {}),
         "legend": layout.groups[2],
+        "tall": layout.is_tall,
         "panels": len(layout.panels),
         "links": links,
     }
@@ -126,8 +127,9 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     rows = float(series) if layout.kind == Kind.HEAT_MAP else 0.0
     rows = places * dodged if layout.kind in UPRIGHT else rows
     row_height = float(_ROW_HEIGHT)
-    if layout.kind == Kind.HEAT_MAP:
-        row_height = min(max(_HEAT_MAP_HEIGHT / series, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
+    if rows and not layout.has_panels:
+        least = _LEAST_ROW_HEIGHT if layout.kind == Kind.HEAT_MAP else _LEAST_LINE_HEIGHT
+        row_height = min(max(_TALL_HEIGHT / rows, least), _ROW_HEIGHT)
     panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
     height = row_height * rows if rows else float(panel_height if layout.has_panels else _HEIGHT)
     if layout.has_panels:

@@ -102,6 +102,8 @@ class Scale(StrEnum):
 
 #: Kinds whose places lie below each other.
 UPRIGHT = (Kind.DOTS, Kind.QUANTILES)
+#: Places of such a figure up to which its end is in view.
+MAX_LOW_PLACES = 15
 _MAX_LABEL_CHARS = 60
 #: Values of columns by panel, place and series.
 GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
@@ -231,6 +233,11 @@ class FigureLayout:
     def has_panels(self) -> bool:
         """Whether there are several panels."""
         return len(self.panels) > 1
+
+    @property
+    def is_tall(self) -> bool:
+        """Whether the rows of places fill more than a screen, so that axis and legend stand above."""
+        return self.kind in UPRIGHT and not self.has_panels and len(self.places) > MAX_LOW_PLACES
 
     @property
     def marks(self) -> list[FigureMark]:

@@ -12,6 +12,7 @@ from treehammer.analysis.comparison.verdict_text import (
     format_effect,
     format_interval,
     list_metrics,
+    side_names,
     title_metric,
 )
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
@@ -25,8 +26,15 @@ _PANEL_WIDTH, _LINE_HEIGHT = 260, 18
 #: Per cent beyond which intervals are cut off, unless a change itself is larger.
 _MOST_PERCENT = 1000.0
 _GRAY = PALETTE[7]
-_COLORS = {Verdict.SLOWER: PALETTE[5], Verdict.FASTER: PALETTE[2], Verdict.SAME: PALETTE[0]}
-_LABEL_LETTERS = 60
+#: Claims with their colors; all others leave the question open.
+_OPEN = "not certain"
+_COLORS = {
+    Verdict.SLOWER.value: PALETTE[5],
+    Verdict.FASTER.value: PALETTE[2],
+    Verdict.SAME.value: PALETTE[0],
+    _OPEN: _GRAY,
+}
+_LABEL_LETTERS, _LETTER_WIDTH = 60, 7
 #: Draws a mark once in each panel, not for each line.
 _ONCE: tuple[vega.Specification, ...] = (
     {"aggregate": [{"op": "count", "as": "lines"}], "groupby": ["metric"]},
@@ -64,7 +72,8 @@ class ForestPlot:
         labels = []
         for row in self.rows:
             place = row.site if several_sites and row.scope != SITES_SCOPE else ""
-            parts = (row.b if several_values else "", describe_variant(row.label), place)
+            value = side_names(row, {})[1] if several_values else ""
+            parts = (value, describe_variant(row.label), place)
             labels.append(
                 shorten_label(" · ".join(filter(None, parts)) or row.axis, _LABEL_LETTERS)
             )
@@ -120,19 +129,21 @@ class ForestPlot:
         metrics = list_metrics(self.rows)
         band = 100 * math.expm1(self.delta)
         line = vega.encode_field(
-            "line", vega.NOMINAL, sort=lines, title=None, axis={"labelLimit": 420, "ticks": False}
+            "line", vega.NOMINAL, sort=lines, title=None, axis={"ticks": False}
         )
         change = vega.encode_field(
             "effect", vega.QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
         )
+        claims = [
+            claim for claim in _COLORS if claim in {_name_claim(row) for _, row in self.drawn}
+        ]
         color = vega.encode_field(
-            "verdict",
+            "claim",
             vega.NOMINAL,
-            scale={"domain": [verdict.value for verdict in _COLORS], "range": [*_COLORS.values()]},
-            legend=None,
+            title=None,
+            scale={"domain": claims, "range": [_COLORS[claim] for claim in claims]},
+            legend={"orient": "top", "symbolType": "circle"},
         )
-        is_colored = " || ".join(f"datum.verdict == '{verdict.value}'" for verdict in _COLORS)
-        color = {"condition": {"test": is_colored, **color}, "value": _GRAY}
         layers = [
             vega.make_layer(
                 "rect",
@@ -159,18 +170,17 @@ class ForestPlot:
         chart: vega.Specification = {
             "data": vega.MARKS,
             "params": [*vega.LEGEND_PARAMETERS],
-            "facet": {
-                "column": vega.encode_field(
-                    "metric", vega.NOMINAL, sort=[*map(title_metric, metrics)], title=None
-                )
-            },
+            "facet": vega.encode_field(
+                "metric", vega.NOMINAL, sort=[*map(title_metric, metrics)], title=None
+            ),
+            "columns": len(metrics),
             "spec": {"width": _PANEL_WIDTH, "height": {"step": _LINE_HEIGHT}, "layer": layers},
         }
         rows = [
             {
                 "line": label,
                 "metric": title_metric(row.metric),
-                "verdict": row.verdict,
+                "claim": _name_claim(row),
                 **{
                     name: min(_to_percent(value), self._reach)
                     for name in ("effect", "low", "high")
@@ -179,7 +189,14 @@ class ForestPlot:
             }
             for label, row in self.drawn
         ]
-        return vega.complete_specification(chart, rows, {})
+        labels = max(map(len, lines)) * _LETTER_WIDTH
+        return vega.complete_specification(
+            chart, rows, {"panels": len(metrics), "label_width": labels}
+        )
+
+
+def _name_claim(row: VerdictRow) -> str:
+    return row.verdict if row.verdict in _COLORS else _OPEN
 
 
 def _to_percent(effect: float) -> float:

@@ -50,7 +50,7 @@ class DayAxis:
         """Encode a field as days."""
         # Vega-Lite cannot merge equal domains of days of several layers.
         scale = {"type": "utc", "nice": False, "padding": 12}
-        axis = {"grid": grid, "format": "%-d %b", "tickCount": 8, "labelOverlap": True}
+        axis = {"grid": grid, "format": "%-d %b", "tickCount": 8, **vega.LABEL_DISTANCE}
         return vega.encode_field(field, vega.TEMPORAL, title=None, scale=scale, axis=axis)
 
 
@@ -60,10 +60,12 @@ class NumberAxis:
 
     Attributes:
         values: of the axis, at least one; on a logarithmic axis at least one positive.
+        title: quantity or unit.
         logarithmic: leave out numbers that are not positive.
     """
 
     values: Sequence[float]
+    title: str
     seconds: bool = False
     whole: bool = False
     logarithmic: bool = False
@@ -91,7 +93,7 @@ class NumberAxis:
             "nice": not self.whole and not self.logarithmic,
             **vega.without_zero(self.logarithmic),
         }
-        axis: vega.Specification = {"grid": grid, "labelOverlap": True}
+        axis: vega.Specification = {"grid": grid, **vega.LABEL_DISTANCE}
         if self.logarithmic:
             axis |= vega.log_ticks(*self.ends)
         elif all(float(value).is_integer() for value in self.values):
@@ -100,7 +102,8 @@ class NumberAxis:
             axis["labelExpr"] = "format(datum.value, '~s') + 's'"
         elif self.whole:
             axis |= {"tickMinStep": 1, "format": "d"}
-        return vega.encode_field(field, vega.QUANTITATIVE, title=None, scale=scale, axis=axis)
+        title = self.title or None
+        return vega.encode_field(field, vega.QUANTITATIVE, title=title, scale=scale, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class LineChart:
         lines: at least one of them has a dot.
         marks: vertical lines in the order of their positions.
         marked: what the numbers of marks count, in the plural.
-        values: vertical axis, by default a linear one that fits the lines.
+        values: vertical axis, or the title of a linear one that fits the lines.
     """
 
     def __init__(
@@ -171,12 +174,13 @@ class LineChart:
         marks: Sequence[ChartMark] = (),
         *,
         marked: str = "changes",
-        values: NumberAxis | None = None,
+        values: NumberAxis | str,
     ) -> None:
         self.title, self.lines = title, lines
         self._dots = [dot for line in lines for dot in line.dots]
         ends = [dot.value + sign * (dot.error or 0.0) for dot in self._dots for sign in (-1, 1)]
-        self._across, self._up = axis, values or NumberAxis(ends)
+        self._across = axis
+        self._up = NumberAxis(ends, values) if isinstance(values, str) else values
         low, high = axis.ends
         placed = [(float(axis.place(mark.at) or low), mark) for mark in marks]
         self.marks = list(_merge_marks(placed, marked, _MIN_MARK_DISTANCE * (high - low)))

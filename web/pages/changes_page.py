@@ -210,7 +210,8 @@ def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     title = f"{change_points.describe_quantity(change)} by day"
     mark = ChartMark(day, 1, change_points.format_day(change.day))
     line = ChartLine("series that changed", "own", dots)
-    chart = LineChart(title, [line], DayAxis(dots[0].at, dots[-1].at), [mark])
+    axis = DayAxis(dots[0].at, dots[-1].at)
+    chart = LineChart(title, [line], axis, [mark], values="change (%)")
     caption = f"{title}, against the mean before the change, in per cent"
     return ui.Figure("course", chart, caption, is_caption_first=True)
 

@@ -406,7 +406,8 @@ def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
             dots.append(ChartDot(float(number), value, text=text, link=link))
         lines.append(ChartLine(name, css_class, dots, round=is_round, color=colors.get(name, "")))
     title = f"{verdict_text.title_metric(row.metric)} by job{f', {unit}' if unit else ''}"
-    return LineChart(title, lines, NumberAxis([1.0, float(len(pairs))], whole=True))
+    axis = NumberAxis([1.0, float(len(pairs))], "job", whole=True)
+    return LineChart(title, lines, axis, values=unit or row.metric)
 
 
 def _chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
@@ -431,7 +432,7 @@ def _chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
         ChartLine("ratio of daily means", "own", dots),
         ChartLine("no change", "ideal", equal, plain=True),
     ]
-    return LineChart(title, lines, DayAxis(first, last))
+    return LineChart(title, lines, DayAxis(first, last), values="change (%)")
 
 
 def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[date, float]:

@@ -22,6 +22,8 @@ from treehammer.web.sections import Figure
 
 #: Lines of a chart with a color of their own.
 MAX_SERIES = len(PALETTE)
+#: Titles of axes.
+_ATTEMPTED, _SINCE_START = "attempted rate (1/s)", "seconds since the start"
 #: Color of each quantile.
 _QUANTILE_COLORS = {"p50_s": 2, "p95_s": 1, "p99_s": 5, "max_s": 3}
 
@@ -65,7 +67,7 @@ def draw_levels(
         groups = [(_attempted(level), label(level), level) for level in of_line]
         named = f"of {latency_line}, " * (len(lines) > 1)
         across = f"{named}against attempted rate (1/s)"
-        axis = NumberAxis([0.0, max(map(_attempted, levels))])
+        axis = NumberAxis([0.0, max(map(_attempted, levels))], _ATTEMPTED)
         figures += _draw_tails(groups, "Latency by load", across, axis)
     return figures
 
@@ -114,8 +116,8 @@ def _draw_levels(
         f"{heading} ({unit}) against attempted rate (1/s); one point for each level. Outlined: "
         f"steps were left out.{beyond}{omitted}"
     )
-    axis = NumberAxis([0.0, most])
-    return _draw(f"{heading} by attempted rate", heading, caption, [*lines, *ideal], axis)
+    axis = NumberAxis([0.0, most], _ATTEMPTED)
+    return _draw(f"{heading} by attempted rate", heading, caption, [*lines, *ideal], axis, unit)
 
 
 def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figure]:
@@ -123,7 +125,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
     drawn = [step for step in steps if step.seconds]
     if not drawn:
         return []
-    axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)])
+    axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)], _SINCE_START)
     marks = [
         ChartMark(step_start_s(step), step_number(step), _describe_limited(step))
         for step in steps
@@ -149,7 +151,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
 
     def draw(heading: str, unit: str, lines: Sequence[ChartLine]) -> Figure:
         caption = f"{heading} ({unit}) over seconds since the start.{merged}{left_out}"
-        return _draw(f"{heading} over time", heading, caption, lines, axis, marks)
+        return _draw(f"{heading} over time", heading, caption, lines, axis, unit, marks)
 
     rates = [
         make_line("attempted", "ideal", _attempted),
@@ -189,7 +191,7 @@ def _draw_tails(
         f"Latencies of successful operations from the scheduled instant, {across.rstrip('.')}. "
         "Logarithmic axis."
     )
-    return [_draw(f"{heading} quantiles", heading, caption, lines, axis, marks, is_latency=True)]
+    return [_draw(f"{heading} quantiles", heading, caption, lines, axis, marks=marks)]
 
 
 def _quantile_dot(place: float, text: str, group: OperationGroup, name: str) -> ChartDot:
@@ -205,17 +207,16 @@ def _draw(
     caption: str,
     lines: Sequence[ChartLine],
     axis: NumberAxis,
+    unit: str = "",
     marks: Sequence[ChartMark] = (),
-    *,
-    is_latency: bool = False,
 ) -> Figure:
-    """Draw lines over an axis from zero, or of latencies over a logarithmic one."""
+    """Draw lines over an axis from zero, or without a unit of latencies over a logarithmic one."""
     drawn = [dot.value for line in lines for dot in line.dots]
-    values = NumberAxis([0.0, *drawn])
-    if is_latency:
+    values = NumberAxis([0.0, *drawn], unit)
+    if not unit:
         # A latency of 0 is below the histogram's unit of 1 µs.
         drawn = [max(value, 1e-6) for value in drawn]
-        values = NumberAxis(drawn, seconds=True, logarithmic=True)
+        values = NumberAxis(drawn, "latency", seconds=True, logarithmic=True)
     chart = LineChart(name, lines, axis, marks, marked="steps", values=values)
     return Figure(name, chart, caption, heading)
 
@@ -281,8 +282,8 @@ def draw_sides(sides: dict[str, list[OperationGroup]], merged_steps: int) -> lis
         "The distance is the time outside the server: network, listen queue, and the client itself. "
         f"Clients count from the scheduled instant. Logarithmic axis.{merged}"
     )
-    name, axis = "Client and server over time", NumberAxis([0.0, 1.0, *starts])
-    return [_draw(name, "Client and server", caption, lines, axis, is_latency=True)]
+    axis = NumberAxis([0.0, 1.0, *starts], _SINCE_START)
+    return [_draw("Client and server over time", "Client and server", caption, lines, axis)]
 
 
 def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:

@@ -185,6 +185,7 @@ def build_ratio_charts(
             _build_lines(series, query, family_changes),
             DayAxis(first, last),
             marks,
+            values="change (%)",
         )
         charts.append(RatioChart(family.test_name, family.control, drawing, marks))
     return charts

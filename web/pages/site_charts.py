@@ -60,6 +60,7 @@ def build_site_chart(
         lines,
         DayAxis(query.first, query.to),
         build_change_marks(changes),
+        values="difference (%)",
     )
 
 
@@ -140,7 +141,8 @@ def build_door_charts(
                 for index, (door, dots) in enumerate([*by_door.items()][: len(PALETTE)])
             ]
             text = f"{title} by door, difference from the mean of the same work in %"
-            charts.append(LineChart(text, lines, DayAxis(query.first, query.to), marks))
+            axis = DayAxis(query.first, query.to)
+            charts.append(LineChart(text, lines, axis, marks, values="difference (%)"))
     return charts
 
 

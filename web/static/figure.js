@@ -70,8 +70,9 @@ class Chart {
     spec.config.font = own ? spec.config.font : getComputedStyle(document.body).fontFamily;
     spec.config.axis.labelLimit = Math.max(this.meta.places ? ROW_LABEL_WIDTH : 90, Math.min(320, 0.33 * width));
     if (spec.spec) {
-      spec.columns = Math.max(1, Math.min(this.meta.panels, Math.floor((width - AXIS_WIDTH) / PANEL_WIDTH)));
-      spec.spec.width = Math.floor((width - AXIS_WIDTH) / spec.columns - GAP);
+      const labels = Math.min(this.meta.label_width ?? AXIS_WIDTH, Math.max(AXIS_WIDTH, spec.config.axis.labelLimit));
+      spec.columns = Math.max(1, Math.min(this.meta.panels, Math.floor((width - labels) / PANEL_WIDTH)));
+      spec.spec.width = Math.floor((width - labels) / spec.columns - GAP);
       spec.config.header.labelLimit = spec.spec.width;
     } else {
       // Narrower columns of a heat map would have no room for labels: it scrolls instead.
@@ -221,7 +222,8 @@ class Chart {
     if (names.length < 2 && !names[0]?.name) return;
     const longest = Math.max(...names.filter((one) => !one.is_quiet).map((one) => one.name.length));
     const list = element("ul", this.figure, { class: longest > 24 ? "series long" : "series", "aria-label": this.meta.legend ?? "Series" });
-    this.canvas.after(list);
+    if (this.meta.tall) this.canvas.before(list);
+    else this.canvas.after(list);
     // Quiet series are those without a color of their own.
     const named = names.flatMap((one, number) => (one.is_quiet ? [] : [number]));
     this.entries = new Map(named.map((number) => {

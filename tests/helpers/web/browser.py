@@ -47,6 +47,23 @@ def run_chromium() -> Iterator[Browser]:
             browser.close()
 
 
+#: Lists charts that are cut, though they do not scroll as heat maps do, and labels that touch.
+_FIND_CHART_FAULTS = """() => [...document.querySelectorAll(".plot.ready")].flatMap((plot) => {
+  const canvas = plot.querySelector(".canvas"), svg = canvas.querySelector("svg");
+  const meta = JSON.parse(plot.querySelector("script").textContent).usermeta;
+  const faults = svg.clientWidth > canvas.clientWidth + 1 && !meta.places ? ["cut"] : [];
+  for (const axis of svg.querySelectorAll(".role-axis-label")) {
+    const boxes = [...axis.querySelectorAll("text")].filter((text) => text.getAttribute("opacity") !== "0" && !text.getAttribute("transform").includes("rotate"))
+      .map((text) => [text.getBoundingClientRect(), text.textContent]).sort(([a], [b]) => a.left - b.left);
+    for (const [index, [box, text]] of boxes.slice(1).entries()) {
+      const before = boxes[index][0], level = Math.abs(box.top - before.top) < 2;
+      if (level && box.left < before.right + 3) faults.push(`${text} touches ${boxes[index][1]}`);
+    }
+  }
+  return faults;
+})"""
+
+
 class WatchedTab:
     """A browser tab that records foreign requests and errors.
 
@@ -102,12 +119,13 @@ class WatchedTab:
         return answer.status
 
     def check_page(self) -> None:
-        """Check that a page has no errors, fits the window and passes axe-core."""
+        """Check that a page has no errors, fits the window with its charts, and passes axe-core."""
         self.page.wait_for_load_state()
         assert not self.bad, self.bad
         wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, f"{self.page.url} is {wide} pixels too wide"
         assert self.page.title() != "got", "text was executed as a script"
+        assert not (faults := self.page.evaluate(_FIND_CHART_FAULTS)), faults
         # Evaluated by the debugger, since the page's content policy forbids foreign scripts.
         self.page.evaluate(
             (fetch_npm_package("axe-core", AXE_VERSION) / "axe.min.js").read_text("utf-8")

@@ -112,7 +112,9 @@ def test_exact_counters_are_stored_and_shown(pages: ServiceThread, tmp_path: Pat
     ] * len(SITES)
     for address in (f"/compare/{question.id}", "/compare?a=6.38.00&b=6.40.00&recompute=1"):
         page = pages.read(address)
-        summary = "1 variant at 2 sites: 2 more, 2 that vary between executions (+1.0 % read calls)."
+        summary = (
+            "1 variant at 2 sites: 2 more, 2 that vary between executions (+1.0 % read calls)."
+        )
         assert f"Exact counters of {summary}" in page.text
         assert page.tables["counters"].column("b_value") == ["1,010"] * 2
         rows = pages.load_tables(address)["counters"]

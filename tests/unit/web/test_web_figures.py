@@ -78,9 +78,21 @@ def mark(y: float, low: float | None = None, high: float | None = None) -> Figur
 def test_points_of_line_charts_are_opaque() -> None:
     """Translucent blue has too little contrast on the dark theme's background."""
     line = ChartLine("SITE_A", "own", (ChartDot(0.0, 1.0), ChartDot(1.0, 2.0)))
-    chart = LineChart("speed", [line], NumberAxis((0.0, 1.0)))
+    chart = LineChart("speed", [line], NumberAxis((0.0, 1.0), "time"), values="MB/s")
     drawn = draw_chart(json.loads(json.dumps(chart.draw_still())), "svg").decode()
     assert set(re.findall(r'opacity="([\d.]+)"', drawn)) <= {"1"}
+    assert {">time<", ">MB/s<"} <= set(re.findall(">[^<]+<", drawn))
+
+
+@pytest.mark.parametrize("count, is_tall", [(10, False), (40, True)])
+def test_axis_of_many_rows_stands_above_them(count: int, is_tall: bool) -> None:
+    """Its legend does, too, and the rows lie closer."""
+    marks = [[FigureMark(series, n, 1.0, None, None) for series in range(4) for n in range(count)]]
+    places = tuple(f"SITE-{number:02}" for number in range(count))
+    chart = chart_figure(lay_out(marks, "abcd", kind=Kind.DOTS, places=places))
+    (axis,) = {layer["encoding"]["x"]["axis"].get("orient") for layer in chart["layer"]}
+    assert (axis, chart["usermeta"]["tall"]) == ("top" if is_tall else None, is_tall)
+    assert chart["height"] == count * (22 if is_tall else 36)
 
 
 def test_shared_axis_includes_all_points() -> None:

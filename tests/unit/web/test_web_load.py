@@ -86,7 +86,10 @@ def test_report_opens_with_the_sentence_and_figures_of_the_page(
     write_report(url, [CAMPAIGN], file := tmp_path / "report.html")
     report = file.read_text("utf-8")
     page = loaded.read(PAGE)
-    assert unescape(re.findall("<h1>(.*)</h1>", report)[0]) == "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail"
+    assert (
+        unescape(re.findall("<h1>(.*)</h1>", report)[0])
+        == "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail"
+    )
     assert "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail." in page.text
     assert re.findall("<h2.*?>(.*?)<", report)[:2] == ["Load", "What was measured"]
     assert report.count("<figure>") == len(page.charts)
@@ -281,9 +284,9 @@ def test_too_many_rows_are_refused(loaded: ServiceThread, monkeypatch: pytest.Mo
 
 
 def test_number_axes_hold_their_values() -> None:
-    assert NumberAxis([0.0, 0.3, 200.0]).ends == (0.0, 200.0)
-    assert NumberAxis([4.0]).ends == (3.5, 4.5)
-    decades = NumberAxis([0.0, 0.002, 5.0], logarithmic=True)
+    assert NumberAxis([0.0, 0.3, 200.0], "").ends == (0.0, 200.0)
+    assert NumberAxis([4.0], "").ends == (3.5, 4.5)
+    decades = NumberAxis([0.0, 0.002, 5.0], "", logarithmic=True)
     assert decades.ends == pytest.approx((0.002 / 1.1, 5.5))
     assert decades.place(0.0) is None
 

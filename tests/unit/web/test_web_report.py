@@ -354,7 +354,7 @@ def test_forest_plot_has_the_verdicts_of_the_widest_scope() -> None:
     for point, row in zip(points, pooled, strict=True):
         assert point["effect"] == pytest.approx(100 * math.expm1(row.effect or 0))
         assert point["low"] < point["effect"] < point["high"]
-        assert (point["metric"], point["verdict"]) == (title_metric(row.metric), row.verdict)
+        assert (point["metric"], point["claim"]) == (title_metric(row.metric), row.verdict)
     band = plot.specification["spec"]["layer"][0]["encoding"]["x2"]["datum"]
     assert band == pytest.approx(100 * math.expm1(comparison.query.delta))
     assert ForestPlot.of_comparisons([[]], 0.02) is None

@@ -198,7 +198,9 @@ def test_close_marks_are_merged() -> None:
     first = date(2026, 1, 1)
     lines = [ChartLine("a", "own", [ChartDot(first, 1.0)])]
     marks = [ChartMark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
-    found = LineChart("x", lines, DayAxis(first, first + timedelta(days=99)), marks).marks
+    found = LineChart(
+        "x", lines, DayAxis(first, first + timedelta(days=99)), marks, values=""
+    ).marks
     assert [mark["label"] for mark in found] == ["1", "51–53", "91"]
     assert [mark["end"] > mark["x"] for mark in found] == [False, True, False]
     assert [mark["text"] for mark in found] == ["t0", "changes 51 to 53 in the table", "t90"]
