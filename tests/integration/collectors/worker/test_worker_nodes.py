@@ -101,7 +101,10 @@ def list_kinds() -> dict[str, NodeKind]:
             hide(*COMPILERS),
             with_root=True,
             lacks="compiler",
-            values={"loop_compiler": "cling"},
+            values={
+                "loop_compiler": "cling",
+                "loop_fallback": "there is no compiler (g++, c++, clang++)",
+            },
         ),
         "no headers": NodeKind(
             hide(*COMPILERS, "/usr/include"),
@@ -112,7 +115,13 @@ def list_kinds() -> dict[str, NodeKind]:
         ),
         "no HOME": NodeKind(environment={}, with_root=True, lacks="home"),
         "noexec scratch": NodeKind(
-            prefix=NOEXEC, with_root=True, lacks="exec", values={"loop_compiler": "cling"}
+            prefix=NOEXEC,
+            with_root=True,
+            lacks="exec",
+            values={
+                "loop_compiler": "cling",
+                "loop_fallback": "the scratch folder is mounted noexec",
+            },
         ),
         "noexec scratch, program": NodeKind(
             prefix=NOEXEC,
