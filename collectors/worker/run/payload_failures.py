@@ -134,10 +134,21 @@ def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
 def attribute_to_headers(failure: Failure, log: str, node: NodeCheck) -> Failure:
     """Name the headers that a node lacks as the cause of a payload's failure, if one was not found."""
     is_headers = node_needs.HEADERS in node.lacks and _MISSING_HEADER.search(log)
-    if failure.failure_class != "payload" or not is_headers:
+    if failure.failure_class not in ("payload", "software-setup") or not is_headers:
         return failure
-    message = f"{node.describe(node_needs.HEADERS)} ({failure.message})"
-    return Failure("software-setup", node_needs.HEADERS, failure.phase, message)
+    return _attribute_to_node(failure, node_needs.HEADERS, node)
+
+
+def attribute_to_compiler(failure: Failure, node: NodeCheck) -> Failure:
+    """Name the compiler that a node lacks as the cause of a failed build."""
+    if failure.failure_class != "build" or node_needs.COMPILER not in node.lacks:
+        return failure
+    return _attribute_to_node(failure, node_needs.COMPILER, node)
+
+
+def _attribute_to_node(failure: Failure, name: str, node: NodeCheck) -> Failure:
+    message = f"{node.describe(name)} ({failure.message})"
+    return Failure("software-setup", name, failure.phase, message)
 
 
 def _signal_name(number: int) -> str:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, PRIME, ExecutionSpec, InputFile
 from ...record import node_needs
+from ...record.outcome import ExecutionError
 from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..load_start import LoadStart
@@ -34,6 +35,7 @@ from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
 from .payload_addresses import PayloadAddresses, find_addresses, locate_url
+from .payload_failures import attribute_to_compiler
 
 if TYPE_CHECKING:
     from ...kit.treehammer_load.server.cache_counts import CacheCounter
@@ -127,7 +129,7 @@ class PayloadPreparation:
         setup = self._setup_root()
         node = context.node.look_with(None if setup.wrapper else setup.env)
         self._record.values["node_lacks"] = node.lack_names
-        self._build_libraries(setup)
+        self._build_libraries(setup, node)
         self._build_loop(setup)
         self._record.phase = "setup"
         door_url = context.job.door_url_of(self._spec)
@@ -264,14 +266,17 @@ class PayloadPreparation:
             "input": input_files.find_common_folder(self._spec.files) or self._folder,
         }
 
-    def _build_libraries(self, setup: providers.SoftwareSetup) -> None:
+    def _build_libraries(self, setup: providers.SoftwareSetup, node: NodeCheck) -> None:
         """Build the test's own libraries, unless an earlier execution did."""
         if not self._build_folder:
             return
         self._record.phase = node_commands.BUILD
         is_first = not node_commands.is_built(self._context, self._build_folder)
         with self._timing_build() if is_first else nullcontext():
-            node_commands.build_libraries(self._context, self._spec, setup, self._build_folder)
+            try:
+                node_commands.build_libraries(self._context, self._spec, setup, self._build_folder)
+            except ExecutionError as error:
+                raise ExecutionError(attribute_to_compiler(error.failure, node)) from error
 
     def _build_loop(self, setup: providers.SoftwareSetup) -> None:
         """Build the payload's loop, unless an earlier execution did."""

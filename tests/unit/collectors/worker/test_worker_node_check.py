@@ -18,7 +18,10 @@ from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.worker.probes import node_check
 from treehammer.collectors.worker.probes.node_check import NodeCheck, check_node
 from treehammer.collectors.worker.probes.process_stats import Cgroup
-from treehammer.collectors.worker.run.payload_failures import attribute_to_headers
+from treehammer.collectors.worker.run.payload_failures import (
+    attribute_to_compiler,
+    attribute_to_headers,
+)
 
 GCC = """#!/bin/sh
 cat > sources
@@ -163,8 +166,20 @@ def test_only_missing_headers_turn_a_payloads_failure_into_the_nodes(tmp_path: P
     assert failure.message.startswith(node.describe("headers"))
     assert attribute_to_headers(own, "a.cpp:1:1: error: expected ';'", node) is own
     assert attribute_to_headers(own, log, node.look_with(None)) is own
+    broken = Failure("software-setup", "broken", "setup", "ROOT does not compile C++ here")
+    assert attribute_to_headers(broken, log, node).kind == "headers"
     read = Failure("read", "entry", "loop", "m")
     assert attribute_to_headers(read, log, node) is read
+
+
+def test_missing_compiler_turns_a_failed_build_into_the_nodes(tmp_path: Path) -> None:
+    node, build = check(tmp_path), Failure("build", "exit", "build", "build.sh ended with 127")
+    failure = attribute_to_compiler(build, node)
+    assert (failure.failure_class, failure.kind) == ("software-setup", "compiler")
+    assert failure.message == f"{node.describe('compiler')} (build.sh ended with 127)"
+    assert attribute_to_compiler(build, node.look_with(None)) is build
+    stopped = Failure("evicted", "stopped", "build", "m")
+    assert attribute_to_compiler(stopped, node) is stopped
 
 
 def test_each_need_has_one_sentence() -> None:
