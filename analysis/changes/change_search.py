@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from treehammer.analysis.changes.daily_series import (
+    CONFIRM_DAYS,
     DAY_TOLERANCE,
     MIN_DAYS,
     Attribution,
@@ -109,20 +110,23 @@ def group_series(series: Collection[DailySeries], kind: SeriesKind) -> list[Seri
 
 
 def explain_step(
-    series: Sequence[DailySeries], groups: Sequence[SeriesGroup], day: int, affected: frozenset[str]
+    series: Sequence[DailySeries],
+    groups: Sequence[SeriesGroup],
+    step: Step,
+    affected: frozenset[str],
 ) -> Explanation | None:
     """Find the group whose members changed on a day while the others did not.
 
     Args:
         series: all series of one metric, test and kind.
         groups: of :func:`group_series`.
-        day: day ordinal of the step.
+        step: the step, with the days to the steps before and after it.
         affected: series in which it was detected, in case no group explains it.
 
     Returns:
         None where no series has enough days around the step.
     """
-    steps = list(filter(None, (_measure_step(member, day) for member in series)))
+    steps = list(filter(None, (_measure_step(member, step) for member in series)))
     by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
     if not by_members:
         return None
@@ -131,7 +135,7 @@ def explain_step(
     second_misfit = min(
         (misfit for members, misfit in misfits.items() if members != best), default=math.inf
     )
-    unknown = SeriesGroup(Attribution.UNKNOWN, "", affected)
+    unknown = SeriesGroup(Attribution.UNKNOWN, "", _select_changed(steps, affected))
     if second_misfit - misfits[best] < MIN_LEAD or not _take_part(steps, best):
         return Explanation(unknown, {}, steps)
     best_groups = by_members[best]
@@ -164,10 +168,12 @@ def _choose_group(
     return SeriesGroup(Attribution.UNKNOWN, "", members)
 
 
-def _measure_step(series: DailySeries, day: int) -> MemberStep | None:
+def _measure_step(series: DailySeries, step: Step) -> MemberStep | None:
+    """Measure a step between the steps before and after it, over a month at most."""
+    day = step.day
     index = int(np.searchsorted(series.days, day))
-    first = int(np.searchsorted(series.days, day - WINDOW_DAYS))
-    last = int(np.searchsorted(series.days, day + WINDOW_DAYS))
+    first = int(np.searchsorted(series.days, max(day - WINDOW_DAYS, step.first_day)))
+    last = int(np.searchsorted(series.days, min(day + WINDOW_DAYS, step.end_day)))
     estimate = estimate_step(series.values, first, index, last)
     return MemberStep(series.identity, estimate.mean, estimate.se) if estimate else None
 
@@ -182,6 +188,14 @@ def _misfit(steps: Sequence[MemberStep], members: frozenset[str]) -> float:
     fitted = np.where(inside, _average(sizes[inside], widened[inside]), 0.0)
     # The larger variance of members costs its logarithm, as in a likelihood.
     return float(np.sum((sizes - fitted) ** 2 / widened + np.log(widened / variances)))
+
+
+def _select_changed(steps: Sequence[MemberStep], affected: frozenset[str]) -> frozenset[str]:
+    """Select the series of a pool that made its step themselves; all where none is sure."""
+    decided = [s for s in steps if s.identity in affected and 2 * s.error < abs(s.size)]
+    largest = max((step.size for step in decided), key=abs, default=0.0)
+    changed = {step.identity for step in decided if step.size / largest > 1 / 3}
+    return frozenset(changed) or affected
 
 
 def _average(sizes: np.ndarray, variances: np.ndarray) -> float:
@@ -293,8 +307,6 @@ def _find_switches(series: DailySeries, day: int) -> Iterator[tuple[str, str, st
 
 #: Changes smaller than this (ln) are not reported.
 MIN_SIZE = 0.005
-#: Measured days on each side of a change that confirm it; until then it is provisional.
-CONFIRM_DAYS = 5
 #: Looks at a step that count as independent while it is searched every evening: an evening adds one
 #: day to those of the evening before, and its evidence doubles six times in a window of 90 days.
 LOOKS = 20
@@ -353,8 +365,21 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
         if not any(_is_same_step(change, earlier) for earlier in changes):
             changes.append(change)
     return sorted(
-        changes, key=lambda change: (change.day, change.group.attribution, change.group.subject)
+        search.bound_incidents(changes),
+        key=lambda change: (change.day, change.group.attribution, change.group.subject),
     )
+
+
+#: Size of a return relative to that of the change before it.
+_RETURN_SIZES = (0.5, 2.0)
+#: Share of a change's series that another change must have to be the other end of one incident.
+_MIN_SHARED = 0.5
+
+
+def _are_opposite(change: Change, other: Change) -> bool:
+    """Return whether one change takes back the other."""
+    smallest, largest = _RETURN_SIZES
+    return smallest <= -change.size / other.size <= largest
 
 
 def _is_same_step(change: Change, other: Change) -> bool:
@@ -378,6 +403,33 @@ class _ChangeSearch:
         for pool in sorted(pools, key=sorted):
             self._steps[pool] = self._find_steps(pool)
 
+    def bound_incidents(self, changes: Sequence[Change]) -> list[Change]:
+        """Let both ends of each short incident depend on the days between them alone.
+
+        The first one found was measured over these days, but the second one in series from which the
+        first is taken out: these have many days at its level, which do not confirm that it ended.
+        """
+        return [self._bound_incident(change, changes) for change in changes]
+
+    def _bound_incident(self, change: Change, changes: Sequence[Change]) -> Change:
+        members, shared, bounds = change.group.members, set[str](), [CONFIRM_DAYS]
+        for other in changes:
+            common = members & other.group.members
+            days = self._count_days(common, change.day, other.day)
+            if common and 0 < days < CONFIRM_DAYS and _are_opposite(change, other):
+                shared |= common
+                bounds.append(days)
+        if len(shared) < _MIN_SHARED * len(members):
+            return change
+        before, after = (min(days, *bounds) for days in (change.days_before, change.days_after))
+        return replace(change, days_before=before, days_after=after)
+
+    def _count_days(self, members: frozenset[str], day: int, other_day: int) -> int:
+        """Count the measured days between two days."""
+        first, end = sorted((day, other_day))
+        days = {int(day) for identity in members for day in self._original[identity].days}
+        return sum(first <= day < end for day in days)
+
     def take_clearest(self) -> Change | None:
         """Explain the clearest step, and take it out of its series; None if there is none."""
         while candidates := [(pool, step) for pool, steps in self._steps.items() for step in steps]:
@@ -385,7 +437,7 @@ class _ChangeSearch:
                 candidates,
                 key=lambda candidate: abs(candidate[1].estimate.mean) / candidate[1].estimate.se,
             )
-            explanation = explain_step(list(self._series.values()), self._groups, step.day, pool)
+            explanation = explain_step(list(self._series.values()), self._groups, step, pool)
             if explanation and (change := self._build_change(explanation, step)):
                 self._take_out(change)
                 return change

@@ -6,6 +6,7 @@ then tested by Student's t on the days of both sides, the weakest first, as in O
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -206,6 +207,8 @@ def adjust_for_items(
 
 #: Days that a side of a step needs.
 MIN_DAYS = 3
+#: Days between two steps, or beside one, that confirm it; fewer must agree with each other.
+CONFIRM_DAYS = 5
 #: Penalty of a step in variances of a day: one in 400 quiet series of 80 days gets a candidate.
 PENALTY = 16.0
 #: Penalty and width of the Gaussian kernel of the second opinion, in standard deviations.
@@ -227,6 +230,8 @@ class Step:
         index: its place in the series.
         first: place of the first day used before it.
         last: place after the last day used after it.
+        first_day: ordinal of that first day.
+        end_day: first day ordinal after the last day.
         estimate: size in ln.
     """
 
@@ -234,6 +239,8 @@ class Step:
     index: int
     first: int
     last: int
+    first_day: int
+    end_day: int
     estimate: Estimate
 
     @property
@@ -251,12 +258,32 @@ def find_steps(days: npt.NDArray[np.int64], values: Values, level: float) -> lis
     """Find the steps whose test is significant at ``level``."""
     breaks = find_breaks(values)
     while breaks:
+        if mixed := _find_mixed_run(values, breaks):
+            breaks = [index for index in breaks if index not in mixed]
+            continue
         steps = list(_estimate_steps(days, values, breaks))
         weakest = max(steps, key=lambda step: _adjust_p(step, len(values)))
         if _adjust_p(weakest, len(values)) <= level:
             return steps
         breaks.remove(weakest.index)
     return []
+
+
+def _find_mixed_run(values: Values, breaks: Sequence[int]) -> frozenset[int]:
+    """Find the ends of a short run of days that do not agree; empty if there is none.
+
+    Runs have :data:`MIN_DAYS` days at least: an incident of two days would be one of three with a
+    wrong size.
+    """
+    edges = [0, *breaks, len(values)]
+    segments = [values[first:last] for first, last in itertools.pairwise(edges)]
+    for place, run in enumerate(segments):
+        neighbors = (*segments[max(place - 1, 0) : place], *segments[place + 1 : place + 2])
+        for neighbor in neighbors if len(run) < CONFIRM_DAYS else ():
+            middle = (run.mean() + neighbor.mean()) / 2
+            if len(neighbor) >= len(run) and np.any((run > middle) != (run.mean() > middle)):
+                return frozenset(edges[place : place + 2])
+    return frozenset()
 
 
 def is_seconded(days: npt.NDArray[np.int64], values: Values, day: int) -> bool:
@@ -335,7 +362,9 @@ def _estimate_steps(
     for first, index, last in zip(edges, edges[1:], edges[2:], strict=False):
         estimate = estimate_step(values, first, index, last)
         # Without spread there is no evidence: such a candidate is removed first.
-        yield Step(int(days[index]), index, first, last, estimate or Estimate(0.0, 1.0, 1.0))
+        size = estimate or Estimate(0.0, 1.0, 1.0)
+        end_day = int(days[last - 1]) + 1
+        yield Step(int(days[index]), index, first, last, int(days[first]), end_day, size)
 
 
 def _correlation_factor(residuals: Values) -> float:
