@@ -134,7 +134,7 @@ def list_slowdowns(changes: Iterable[ChangePointRow], now_us: int) -> list[Chang
         if change.state == ChangeState.CONFIRMED
         and change_points.is_regression(change)
         and change.found_us >= now_us - NEWS_US
-        and change.day >= recent_day
+        and (change.until_day or change.day) >= recent_day
     ]
 
 
@@ -178,7 +178,9 @@ def _build_change_event(change: ChangePointRow, now_us: int) -> AlarmMessage:
         happened_us=change.found_us,
         recorded_us=now_us,
         title=f"Change: {change_points.describe_change(change)}",
-        text=f"{change.days_before} days before and {change.days_after} since were measured.",
+        text=f"{change.days_before + change.days_after} days were measured."
+        if change.until_day
+        else f"{change.days_before} days before and {change.days_after} since were measured.",
         evidence=f"/changes/{quote(change.id, safe='')}",
     )
 

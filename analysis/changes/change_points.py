@@ -147,7 +147,12 @@ def _find_rows(
 
 
 def _is_same(change: ChangePointRow, other: ChangePointRow) -> bool:
-    """Return whether two findings are one change, whose day and attribution may become clearer."""
+    """Return whether two findings are one change, whose day and attribution may become clearer.
+
+    The days of a drift are those of the search.
+    """
+    if change.until_day or other.until_day:
+        return bool(change.until_day and other.until_day) and _SAME(change) == _SAME(other)
     day, other_day = number_to_day(change.day), number_to_day(other.day)
     is_near = day and other_day and abs((day - other_day).days) <= DAY_TOLERANCE
     return bool(is_near) and _SAME(change) == _SAME(other)
@@ -180,6 +185,7 @@ def _build_row(
         seconded=change.seconded,
         cause="; ".join(map(str, change.causes)),
         evidence=ChangeEvidence(tuple(_list_changed_series(change, series))),
+        until_day=day_to_number(date.fromordinal(change.until)) if change.until else None,
     )
 
 
@@ -241,8 +247,15 @@ def describe_change(change: ChangePointRow) -> str:
     cause = f"; changed on that day: {change.cause}" if change.cause else ""
     return (
         f"{title_subject(change)}{where}: {describe_quantity(change)} of {change.test_name} "
-        f"{format_change(change)} since {format_day(change.day)}{state}{cause}"
+        f"{format_change(change)} {describe_time(change)}{state}{cause}"
     )
+
+
+def describe_time(change: ChangePointRow) -> str:
+    """Describe since when a step holds, or in which time a drift did: ``steadily from … to …``."""
+    if change.until_day:
+        return f"steadily from {format_day(change.day)} to {format_day(change.until_day)}"
+    return f"since {format_day(change.day)}"
 
 
 def title_subject(change: ChangePointRow) -> str:
@@ -306,6 +319,7 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
     return {
         "id": change.id,
         "since": format_day(change.day),
+        "until": format_day(change.until_day) if change.until_day else None,
         "state": change.state,
         "points_at": name_subject(change),
         "attribution": change.attribution,
@@ -332,7 +346,7 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
 def average_steps(
     store: ResultsReader, change: ChangePointRow, first: int, last: int
 ) -> dict[int, float]:
-    """Average the changed series by day, each relative to its own mean before the change."""
+    """Average the changed series by day, each relative to its own mean before a step, or start of a drift."""
     selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
     places = {_locate(series, series.variant) for series in change.evidence.series}
     changed_ids = {
@@ -348,8 +362,14 @@ def average_steps(
     steps: dict[int, list[float]] = defaultdict(list)
     for series_days in values.values():
         before = [value for day, value in series_days.items() if day < change.day]
-        for day, value in series_days.items() if before else ():
-            steps[day].append(value - fmean(before))
+        if change.until_day:
+            base = fmean(series_days.values()) - change.effect / 2
+        elif before:
+            base = fmean(before)
+        else:
+            continue
+        for day, value in series_days.items():
+            steps[day].append(value - base)
     return {day: fmean(steps[day]) for day in sorted(steps)}
 
 

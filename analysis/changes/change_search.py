@@ -23,11 +23,13 @@ from treehammer.analysis.changes.daily_series import (
     Attribution,
     ChangeState,
     DailySeries,
+    Drift,
     SeriesKind,
     Step,
-    estimate_step,
+    find_drift,
     find_steps,
     is_seconded,
+    is_steady,
     pool_series,
 )
 from treehammer.analysis.statistics.verdict import ALPHA
@@ -38,8 +40,6 @@ SIZE_SPREAD, RELATIVE_SPREAD = 0.002, 0.2
 MIN_LEAD = 6.0
 #: Share of the members with enough data that must take part in the step.
 MIN_TAKING_PART = 0.7
-#: Days before and after a step that are compared.
-WINDOW_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SeriesGroup:
 
 @dataclass(frozen=True)
 class MemberStep:
-    """Step of one series at the day of a change, with its standard error, in ln."""
+    """Step or drift of one series with a change, with its standard error, in ln."""
 
     identity: str
     size: float
@@ -109,24 +109,28 @@ def group_series(series: Collection[DailySeries], kind: SeriesKind) -> list[Seri
     ]
 
 
-def explain_step(
-    series: Sequence[DailySeries],
+def explain_change(
+    series: Iterable[DailySeries],
     groups: Sequence[SeriesGroup],
-    step: Step,
+    found: Step | Drift,
     affected: frozenset[str],
 ) -> Explanation | None:
-    """Find the group whose members changed on a day while the others did not.
+    """Find the group whose members changed while the others did not.
 
     Args:
         series: all series of one metric, test and kind.
         groups: of :func:`group_series`.
-        step: the step, with the days to the steps before and after it.
+        found: the step or drift.
         affected: series in which it was detected, in case no group explains it.
 
     Returns:
-        None where no series has enough days around the step.
+        None where no series has enough days.
     """
-    steps = list(filter(None, (_measure_step(member, step) for member in series)))
+    steps = [
+        MemberStep(member.identity, estimate.mean, estimate.se)
+        for member in series
+        if (estimate := found.measure(member))
+    ]
     by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
     if not by_members:
         return None
@@ -166,16 +170,6 @@ def _choose_group(
         return chosen
     members = frozenset[str]().union(*(group.members for group in groups))
     return SeriesGroup(Attribution.UNKNOWN, "", members)
-
-
-def _measure_step(series: DailySeries, step: Step) -> MemberStep | None:
-    """Measure a step between the steps before and after it, over a month at most."""
-    day = step.day
-    index = int(np.searchsorted(series.days, day))
-    first = int(np.searchsorted(series.days, max(day - WINDOW_DAYS, step.first_day)))
-    last = int(np.searchsorted(series.days, min(day + WINDOW_DAYS, step.end_day)))
-    estimate = estimate_step(series.values, first, index, last)
-    return MemberStep(series.identity, estimate.mean, estimate.se) if estimate else None
 
 
 def _misfit(steps: Sequence[MemberStep], members: frozenset[str]) -> float:
@@ -307,6 +301,8 @@ def _find_switches(series: DailySeries, day: int) -> Iterator[tuple[str, str, st
 
 #: Changes smaller than this (ln) are not reported.
 MIN_SIZE = 0.005
+#: Drifts smaller than this (ln, over all days) are not reported.
+MIN_DRIFT = 0.01
 #: Looks at a step that count as independent while it is searched every evening: an evening adds one
 #: day to those of the evening before, and its evidence doubles six times in a window of 90 days.
 LOOKS = 20
@@ -316,23 +312,25 @@ MAX_CHANGES = 50
 
 @dataclass(frozen=True)
 class Change:
-    """A step that some series share.
+    """A step, or a drift, that some series share.
 
     Attributes:
         group: its origin, with the series that changed.
-        day: first day ordinal after the change.
+        day: first day ordinal after a step, or of a drift.
+        until: last day ordinal of a drift; None for a step.
         size: change in ln; positive is slower.
         interval: 95 % interval of the size, over the days of both sides.
         p: two-sided p-value of no change.
-        days_before: days before it that were used.
+        days_before: days before it that were used, of a drift those of its first half.
         days_after: days from it on that were used.
-        seconded: a second detector finds it as well.
+        seconded: a second detector finds a step as well; the thirds of a drift rise or fall.
         causes: context that changed with it.
         steps: sizes of the single series.
     """
 
     group: SeriesGroup
     day: int
+    until: int | None
     size: float
     interval: tuple[float, float]
     p: float
@@ -352,8 +350,8 @@ class Change:
 def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change]:
     """Find the changes in series of one test and metric, by day.
 
-    Single series and every pool that may explain a change are searched. The clearest step is
-    explained and taken out of its series, then the rest is searched again. The probability of any
+    Single series and every pool that may explain a change are searched, for steps and for drifts
+    over all days. The clearest one is explained and taken out of its series, then the rest is searched again. The probability of any
     false change in all series together is 5 % (Bonferroni over pools and days), also where they are
     searched every evening (and over :data:`LOOKS`).
     """
@@ -362,7 +360,7 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
     for _ in range(MAX_CHANGES):
         if (change := search.take_clearest()) is None:
             break
-        if not any(_is_same_step(change, earlier) for earlier in changes):
+        if not any(_is_same_change(change, earlier) for earlier in changes):
             changes.append(change)
     return sorted(
         search.bound_incidents(changes),
@@ -377,14 +375,18 @@ _MIN_SHARED = 0.5
 
 
 def _are_opposite(change: Change, other: Change) -> bool:
-    """Return whether one change takes back the other."""
+    """Return whether one step takes back the other."""
+    if change.until or other.until:
+        return False
     smallest, largest = _RETURN_SIZES
     return smallest <= -change.size / other.size <= largest
 
 
-def _is_same_step(change: Change, other: Change) -> bool:
-    """Return whether two findings are one step, whose sides have :data:`MIN_DAYS` days at least."""
-    return change.group.members == other.group.members and abs(change.day - other.day) < MIN_DAYS
+def _is_same_change(change: Change, other: Change) -> bool:
+    """Return whether two findings are one drift, or one step, whose sides have :data:`MIN_DAYS` days."""
+    if change.group.members != other.group.members or bool(change.until) != bool(other.until):
+        return False
+    return bool(change.until) or abs(change.day - other.day) < MIN_DAYS
 
 
 class _ChangeSearch:
@@ -396,12 +398,13 @@ class _ChangeSearch:
         self._groups = group_series(series, kind)
         pools = {group.members for group in self._groups}
         pools |= {frozenset({identity}) for identity in self._series}
-        days = max((len(member.days) for member in series), default=1)
-        self._level = ALPHA / max(len(pools) * days * LOOKS, 1)
+        # A drift counts as one more place of a step.
+        places = 1 + max((len(member.days) for member in series), default=0)
+        self._level = ALPHA / max(len(pools) * places * LOOKS, 1)
         self._taken: list[Change] = []
-        self._steps: dict[frozenset[str], list[Step]] = {}
+        self._found: dict[frozenset[str], list[Step | Drift]] = {}
         for pool in sorted(pools, key=sorted):
-            self._steps[pool] = self._find_steps(pool)
+            self._found[pool] = self._search_pool(pool)
 
     def bound_incidents(self, changes: Sequence[Change]) -> list[Change]:
         """Let both ends of each short incident depend on the days between them alone.
@@ -431,26 +434,31 @@ class _ChangeSearch:
         return sum(first <= day < end for day in days)
 
     def take_clearest(self) -> Change | None:
-        """Explain the clearest step, and take it out of its series; None if there is none."""
-        while candidates := [(pool, step) for pool, steps in self._steps.items() for step in steps]:
-            pool, step = max(
+        """Explain the clearest step or drift, and take it out of its series; None without any."""
+        while candidates := [
+            (pool, candidate) for pool, of_pool in self._found.items() for candidate in of_pool
+        ]:
+            pool, clearest = max(
                 candidates,
                 key=lambda candidate: abs(candidate[1].estimate.mean) / candidate[1].estimate.se,
             )
-            explanation = explain_step(list(self._series.values()), self._groups, step, pool)
-            if explanation and (change := self._build_change(explanation, step)):
+            explanation = explain_change(self._series.values(), self._groups, clearest, pool)
+            if explanation and (change := self._build_change(explanation, clearest)):
                 self._take_out(change)
                 return change
-            self._steps[pool].remove(step)
+            self._found[pool].remove(clearest)
         return None
 
-    def _build_change(self, explanation: Explanation, step: Step) -> Change | None:
-        """Measure the change over the members of the explanation, near the day of the step."""
+    def _build_change(self, explanation: Explanation, found: Step | Drift) -> Change | None:
+        """Measure the change over the members of the explanation, near the day of the finding."""
         group = explanation.group
         candidates = [
             candidate
-            for candidate in self._find_steps(group.members)
-            if abs(candidate.day - step.day) <= DAY_TOLERANCE
+            for candidate in self._search_pool(group.members)
+            if type(candidate) is type(found)
+            # The ends of a short incident are near each other.
+            and candidate.estimate.mean * found.estimate.mean > 0
+            and (candidate.until or abs(candidate.day - found.day) <= DAY_TOLERANCE)
         ]
         if not candidates:
             return None
@@ -459,37 +467,42 @@ class _ChangeSearch:
         outsiders = [
             outsider for key, outsider in self._original.items() if key not in group.members
         ]
-        causes = find_causes(members, outsiders, clearest.day)
+        causes = [] if clearest.until else find_causes(members, outsiders, clearest.day)
         group = choose_attribution(group, explanation.equivalent, causes)
         days, values = pool_series([self._series[member.identity] for member in members])
         return Change(
             group,
             clearest.day,
+            clearest.until,
             clearest.estimate.mean,
             clearest.estimate.interval(),
             clearest.estimate.p,
             clearest.days_before,
             clearest.days_after,
-            is_seconded(days, values, clearest.day),
+            is_steady(values) if clearest.until else is_seconded(days, values, clearest.day),
             causes,
             explanation.steps,
         )
 
     def _take_out(self, change: Change) -> None:
         sizes = {step.identity: step.size for step in change.steps}
-        if any(_is_same_step(change, earlier) for earlier in self._taken):
+        if any(_is_same_change(change, earlier) for earlier in self._taken):
             # The members' own steps, over a month, differ from the one between few days.
             sizes = {}
         self._taken.append(change)
         for identity in change.group.members:
             size = sizes.get(identity, change.size)
-            self._series[identity] = self._series[identity].shift(change.day, size)
-        for pool in self._steps:
+            self._series[identity] = self._series[identity].shift(change.day, size, change.until)
+        for pool in self._found:
             if pool & change.group.members:
-                self._steps[pool] = self._find_steps(pool)
+                self._found[pool] = self._search_pool(pool)
 
-    def _find_steps(self, pool: frozenset[str]) -> list[Step]:
-        """Find the significant steps of a pool that are large enough to report."""
+    def _search_pool(self, pool: frozenset[str]) -> list[Step | Drift]:
+        """Find the significant steps and drifts of a pool that are large enough to report."""
         days, values = pool_series([self._series[identity] for identity in sorted(pool)])
         steps = find_steps(days, values, self._level)
-        return [step for step in steps if abs(step.estimate.mean) >= MIN_SIZE]
+        drifts = find_drift(days, values, self._level)
+        return [
+            *(step for step in steps if abs(step.estimate.mean) >= MIN_SIZE),
+            *(drift for drift in drifts if abs(drift.estimate.mean) >= MIN_DRIFT),
+        ]

@@ -15,7 +15,7 @@ from datetime import date
 from enum import StrEnum
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -119,10 +119,13 @@ class DailySeries:
             [contexts.get(day, {}) for day in days],
         )
 
-    def shift(self, day: int, size: float) -> DailySeries:
-        """Return the series without a step of ``size`` from ``day`` on."""
-        changed = self.values - np.where(self.days >= day, size, 0.0)
-        return replace(self, values=changed)
+    def shift(self, day: int, size: float, until: int | None = None) -> DailySeries:
+        """Return the series without a step of ``size`` on ``day``, or a drift to the day ``until``."""
+        if until is None:
+            share = np.where(self.days >= day, 1.0, 0.0)
+        else:
+            share = (self.days - day) / (until - day)
+        return replace(self, values=self.values - size * share)
 
 
 def pool_series(members: Sequence[DailySeries]) -> tuple[npt.NDArray[np.int64], Values]:
@@ -209,6 +212,10 @@ def adjust_for_items(
 MIN_DAYS = 3
 #: Days between two steps, or beside one, that confirm it; fewer must agree with each other.
 CONFIRM_DAYS = 5
+#: Measured days that a drift needs.
+DRIFT_DAYS = 30
+#: Days before and after a step that are compared.
+WINDOW_DAYS = 30
 #: Penalty of a step in variances of a day: one in 400 quiet series of 80 days gets a candidate.
 PENALTY = 16.0
 #: Penalty and width of the Gaussian kernel of the second opinion, in standard deviations.
@@ -243,6 +250,9 @@ class Step:
     end_day: int
     estimate: Estimate
 
+    #: Last day of a drift; a step has none.
+    until: ClassVar[None] = None
+
     @property
     def days_before(self) -> int:
         """Days before the step, since the previous one."""
@@ -252,6 +262,57 @@ class Step:
     def days_after(self) -> int:
         """Days from the step on, until the next one."""
         return self.last - self.index
+
+    def measure(self, series: DailySeries) -> Estimate | None:
+        """Measure the step in one series, between the steps before and after it, over a month at most."""
+        places = (
+            max(self.day - WINDOW_DAYS, self.first_day),
+            self.day,
+            min(self.day + WINDOW_DAYS, self.end_day),
+        )
+        return estimate_step(series.values, *map(int, np.searchsorted(series.days, places)))
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A steady change of the mean over all days.
+
+    Attributes:
+        day: first day ordinal.
+        until: last day ordinal.
+        count: measured days.
+        estimate: change from the first to the last day, in ln.
+    """
+
+    day: int
+    until: int
+    count: int
+    estimate: Estimate
+
+    @property
+    def days_before(self) -> int:
+        """Days of the first half."""
+        return self.count // 2
+
+    @property
+    def days_after(self) -> int:
+        """Days of the second half."""
+        return self.count - self.days_before
+
+    def measure(self, series: DailySeries) -> Estimate | None:
+        """Measure the drift in one series."""
+        return estimate_drift(series.days, series.values, (self.day, self.until))
+
+
+def find_drift(days: npt.NDArray[np.int64], values: Values, level: float) -> list[Drift]:
+    """Find the drift whose test is significant at ``level``, if there is one."""
+    if len(days) < DRIFT_DAYS:
+        return []
+    span = int(days[0]), int(days[-1])
+    estimate = estimate_drift(days, values, span)
+    if estimate is None or estimate.p > level:
+        return []
+    return [Drift(*span, len(days), estimate)]
 
 
 def find_steps(days: npt.NDArray[np.int64], values: Values, level: float) -> list[Step]:
@@ -299,6 +360,12 @@ def is_seconded(days: npt.NDArray[np.int64], values: Values, day: int) -> bool:
     return any(abs(int(days[index]) - day) <= DAY_TOLERANCE for index in breaks)
 
 
+def is_steady(values: Values) -> bool:
+    """Return whether the means of the thirds of a series rise, or fall: a drift is no single step."""
+    rises = np.diff([third.mean() for third in np.array_split(values, 3)])
+    return bool(np.all(rises > 0) or np.all(rises < 0))
+
+
 def estimate_step(values: Values, first: int, index: int, last: int) -> Estimate | None:
     """Estimate the difference of the means of ``values[index:last]`` and ``values[first:index]``.
 
@@ -317,6 +384,28 @@ def estimate_step(values: Values, first: int, index: int, last: int) -> Estimate
     variance *= _correlation_factor(residuals)
     error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
     return Estimate(float(after.mean() - before.mean()), error, df)
+
+
+def estimate_drift(
+    days: npt.NDArray[np.int64], values: Values, span: tuple[int, int]
+) -> Estimate | None:
+    """Estimate the change from the first to the last day of a span, along a straight line.
+
+    Positive correlation of neighboring days widens the error. None without three days, or without
+    any spread.
+    """
+    df = len(days) - 2
+    if df < 1:
+        return None
+    share = (days - span[0]) / (span[1] - span[0])
+    centered = share - share.mean()
+    squares = float(centered @ centered)
+    size = float(centered @ values) / squares
+    residuals = values - values.mean() - size * centered
+    variance = float(residuals @ residuals) / df
+    if variance <= MIN_SPREAD**2:
+        return None
+    return Estimate(size, math.sqrt(variance * _correlation_factor(residuals) / squares), df)
 
 
 def estimate_spread(values: Values) -> float:

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 
 from treehammer.analysis.changes.change_points import (
     describe_quantity,
+    describe_time,
     format_change,
-    format_day,
     is_regression,
     title_subject,
 )
@@ -391,7 +391,8 @@ def _build_section(title: str, changes: Sequence[ChangePointRow]) -> DigestSecti
     groups: dict[tuple[object, ...], list[ChangePointRow]] = {}
     for change in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
         origin = (change.attribution, change.subject)
-        key = (change.kind, change.test_name, change.control, *origin, change.day)
+        day = None if change.until_day else change.day
+        key = (change.kind, change.test_name, change.control, *origin, day)
         is_known = change.subject or change.attribution == Attribution.CENTRAL
         groups.setdefault(key if is_known else (change.id,), []).append(change)
     lines = [
@@ -406,5 +407,5 @@ def _describe_group(group: Sequence[ChangePointRow]) -> str:
     sizes = ", ".join(f"{describe_quantity(change)} {format_change(change)}" for change in group)
     causes = dict.fromkeys(change.cause for change in group if change.cause)
     cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
-    since = f"{title_subject(first)} since {format_day(first.day)}"
+    since = f"{title_subject(first)} {describe_time(first)}"
     return f"{since}, test {first.test_name}: {sizes}{cause}"

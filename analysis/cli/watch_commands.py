@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     from treehammer.sql.write.store import Store
 
 _CHANGE_COLUMNS = (
-    TableColumn("since", "since"),
+    TableColumn(
+        "since",
+        "since",
+        format_row=lambda row: " to ".join(filter(None, (row["since"], row["until"]))),
+    ),
     TableColumn("state", "state"),
     TableColumn("points_at", "points at"),
     TableColumn("quantity", "quantity"),
@@ -59,7 +63,7 @@ _CHANGE_COLUMNS = (
     TableColumn("cause", "changed on that day"),
     TableColumn("id", "change id"),
     *hidden_columns("attribution", "subject", "kind", "metric", "control", "effect", "low", "high"),
-    *hidden_columns("p", "days_before", "days_after", "seconded", "sites"),
+    *hidden_columns("p", "days_before", "days_after", "seconded", "sites", "until"),
 )
 _MESSAGE_COLUMNS = (
     TableColumn("happened", "time, UTC"),

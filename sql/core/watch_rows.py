@@ -238,7 +238,7 @@ class ChangePointRow(StoredRow):
         id: identity, kept while the change is found again.
         found_us: time of the first finding in its state.
         updated_us: time of the last one.
-        day: first day (UTC, YYYYMMDD) after the change.
+        day: first day (UTC, YYYYMMDD) after a step, or of a drift.
         state: ``provisional`` or ``confirmed``.
         kind: kind of the series.
         metric: the metric.
@@ -255,6 +255,7 @@ class ChangePointRow(StoredRow):
         seconded: a second detector finds it as well.
         cause: context that changed with it, in words.
         evidence: places of all changed series, and their own sizes.
+        until_day: last day of a drift; None for a step.
     """
 
     id: Identity
@@ -277,6 +278,7 @@ class ChangePointRow(StoredRow):
     seconded: bool
     cause: LongText
     evidence: ChangeEvidence
+    until_day: int | None = None
 
 
 @dataclass(frozen=True)

@@ -222,11 +222,16 @@ def _insert_messages(
 
 
 def fetch_change_points(store: ResultsReader, first: int = 0) -> list[ChangePointRow]:
-    """Fetch the changes since a day (YYYYMMDD), newest first."""
+    """Fetch the changes since a day (YYYYMMDD) with drifts that last into it, newest first."""
     table = change_point.c
-    query = sa.select(change_point).where(table.day >= first)
+    query = sa.select(change_point).where(_lasts_until(first))
     order = (table.day.desc(), table.test_name, table.metric, table.id)
     return store.fetch_rows(ChangePointRow, query.order_by(*order))
+
+
+def _lasts_until(day: int) -> sa.ColumnElement[bool]:
+    """Return the condition that a change is of a day or later, or a drift that lasts until then."""
+    return sa.or_(change_point.c.day >= day, change_point.c.until_day >= day)
 
 
 def find_change_point(store: ResultsReader, identity: str) -> ChangePointRow | None:
@@ -238,7 +243,7 @@ def find_change_point(store: ResultsReader, identity: str) -> ChangePointRow | N
 def replace_change_points(store: Store, rows: Iterable[ChangePointRow], first: int) -> None:
     """Write the changes since a day (YYYYMMDD) in place of the stored ones."""
     with store.writing_connection() as connection:
-        connection.execute(sa.delete(change_point).where(change_point.c.day >= first))
+        connection.execute(sa.delete(change_point).where(_lasts_until(first)))
         insert_missing_rows(connection, change_point, rows)
 
 

@@ -143,11 +143,11 @@ def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
     table = _build_place_table(change)
     releases = {row["release"] for row in table.rows if row["release"]}
     facts = [
-        ("first day after the change", change_points.format_day(change.day)),
+        ("time", change_points.describe_time(change)),
         ("state", change.state),
         ("p-value of no change", f"{change.p_value:.1g}"),
-        ("measured days before", change.days_before),
-        ("measured days from the change on", change.days_after),
+        ("measured days before, or in the first half", change.days_before),
+        ("measured days from the change on, or in the second half", change.days_after),
         ("a second detector finds it", "yes" if change.seconded else "no"),
         *(("nodes recognized by", name) for name in change_points.list_node_identities(change)),
     ]
@@ -199,6 +199,8 @@ def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     """Draw the mean of the changed series by day, each relative to its own mean before the change."""
     day = day_from_number(change.day)
     first, last = day - timedelta(days=DRAWN_DAYS), day + timedelta(days=DRAWN_DAYS)
+    if change.until_day:
+        first, last = day, day_from_number(change.until_day)
     steps = change_points.average_steps(store, change, day_number(first), day_number(last))
     if len(steps) < 2:
         return None
@@ -212,7 +214,8 @@ def _draw_change(store: Store, change: ChangePointRow) -> ui.Figure | None:
     line = ChartLine("series that changed", "own", dots)
     axis = DayAxis(dots[0].at, dots[-1].at)
     chart = LineChart(title, [line], axis, [mark], values="change (%)")
-    caption = f"{title}, against the mean before the change, in per cent"
+    base = "start of the drift" if change.until_day else "mean before the change"
+    caption = f"{title}, against the {base}, in per cent"
     return ui.Figure("course", chart, caption, is_caption_first=True)
 
 

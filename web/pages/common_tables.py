@@ -165,7 +165,12 @@ def comparison_columns() -> tuple[TableColumn, ...]:
 def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
     listed = (
-        column("since", link=link_rows("change", change="id")),
+        column(
+            "since",
+            link=link_rows("change", change="id"),
+            detail=lambda row: f"steadily until {row['until']}" if row["until"] else "",
+        ),
+        *hidden_columns("until"),
         *(column(name, is_long=True) for name in ("points_at", "quantity", "test")),
         column(
             "change",

@@ -20,6 +20,7 @@ _TYPES: dict[str, Any] = {"text": StoredText(4000), "int": sa.BigInteger(), "rea
 
 # Table -> its new columns, each NAME:TYPE, all of which may be NULL.
 _COLUMNS = {
+    "change_point": "until_day:int",
     "measurement": """
         energy_j:real energy_idle_w:real energy_idle_fraction:real energy_per_event_j:real
         origin_rtt_s:real server_cache_stored_bytes:int server_cache_asked_bytes:int

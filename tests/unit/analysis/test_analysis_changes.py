@@ -19,8 +19,10 @@ from treehammer.analysis.bisection import (
     StepSearch,
     expect_information,
 )
-from treehammer.analysis.changes.change_search import CONFIRM_DAYS, Change, find_changes
+from treehammer.analysis.changes.change_search import Change, find_changes
 from treehammer.analysis.changes.daily_series import (
+    CONFIRM_DAYS,
+    MIN_DAYS,
     Attribution,
     ChangeState,
     DailySeries,
@@ -63,6 +65,25 @@ def simulate(
             }
             series.append(DailySeries.from_days(f"{site} {release}", place, values, contexts))
     return series
+
+
+def simulate_days(
+    slowdown: Callable[..., float], missing: float = 0.0, days: int = 90
+) -> list[DailySeries]:
+    """Simulate one release at six sites, slower by ``slowdown(site, day)``."""
+    noise = np.random.default_rng(5)
+    return [
+        DailySeries.from_days(
+            f"{site} master",
+            SeriesPlace(site, site, "root", "master", "v"),
+            {
+                FIRST + day: noise.normal(0, 0.005) + slowdown(site, day)
+                for day in range(days)
+                if noise.random() >= missing or day in (0, days - 1)
+            },
+        )
+        for site in "ABCDEF"
+    ]
 
 
 def search(series: Sequence[DailySeries]) -> list[Change]:
@@ -139,6 +160,56 @@ def test_change_is_provisional_until_later_days_confirm_it(later: int) -> None:
     assert change.state is (
         ChangeState.CONFIRMED if later > CONFIRM_DAYS else ChangeState.PROVISIONAL
     )
+
+
+@pytest.mark.parametrize("size", [0.2, -0.1, 0.03])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("sites", ["ABCDEF", "C", "ABC"])
+@pytest.mark.parametrize("length", [2, 3, 4, 7])
+def test_ends_of_an_incident_share_a_state(
+    length: int, sites: str, missing: float, size: float
+) -> None:
+    """Both are provisional until the days between them confirm them; two days are no incident."""
+    series = simulate_days(
+        lambda site, day: size * (site in sites and 45 <= day < 45 + length), missing
+    )
+    changes = search(series)
+    # Half of the sites, or sites without some of the days, are found one by one.
+    ends: dict[frozenset[str], list[Change]] = {}
+    for change in changes:
+        ends.setdefault(change.group.members, []).append(change)
+        assert abs(change.size) == pytest.approx(abs(size), rel=0.1, abs=0.005)
+    for first, second in ends.values():
+        assert (first.day - FIRST, second.day - FIRST) == (45, pytest.approx(45 + length, abs=1))
+        assert first.state is second.state
+    if not missing and length >= MIN_DAYS:
+        assert frozenset().union(*ends) == {f"{site} master" for site in sites}
+        is_long = length >= CONFIRM_DAYS
+        assert (changes[0].state is ChangeState.CONFIRMED) is is_long
+    assert not changes or length >= MIN_DAYS
+
+
+@pytest.mark.parametrize("size", [0.06, -0.03])
+@pytest.mark.parametrize("sites", ["ABCDEF", "C"])
+@pytest.mark.parametrize(("days", "missing"), [(90, 0.0), (90, 0.3), (45, 0.0)])
+def test_slow_drift_is_found_as_one_change(
+    days: int, missing: float, sites: str, size: float
+) -> None:
+    series = simulate_days(
+        lambda site, day: size * (site in sites) * day / days, missing, days=days
+    )
+    (change,) = search(series)
+    assert change.until is not None
+    assert (change.day - FIRST, change.until - FIRST) == (0, days - 1)
+    assert change.size == pytest.approx(size, abs=0.004)
+    assert change.group.members == {f"{site} master" for site in sites}
+    assert (change.state, change.seconded) == (ChangeState.CONFIRMED, True)
+
+
+def test_step_is_no_drift() -> None:
+    for day in (10, 45, 80):
+        (change,) = search(simulate_days(lambda _, at, day=day: 0.06 * (at >= day)))
+        assert (change.day - FIRST, change.until) == (day, None)
 
 
 def test_context_of_the_day_is_named_as_cause() -> None:
