@@ -49,6 +49,8 @@ SITE_DAY_SPREAD, COMMON_DAY_SPREAD, DAY_CORRELATION = 0.015, 0.004, 0.3
 #: Share of days on which a site runs nothing.
 MISSING_SHARE = 0.1
 SIZES = (0.02, 0.05, 0.10)
+#: Sizes of drifts over all days, and trials without any change that are searched for drifts.
+DRIFT_SIZES, QUIET_TRIALS = (0.03, 0.06), 500
 #: Days at either end without a planted step, and days by which a finding may miss it.
 MARGIN_DAYS, DAY_TOLERANCE = 15, 5
 TRIALS = 10
@@ -59,13 +61,17 @@ METRIC, TEST = "wall_per_event_s", "ttree-read"
 
 @dataclass(frozen=True)
 class PlantedStep:
-    """A true change: kind and name of its origin, size in ln (0 for none) and day number."""
+    """A true change: kind and name of its origin, size in ln (0 for none) and day number.
+
+    A drift grows to its size from the first to the last day.
+    """
 
     attribution: Attribution
     subject: str
     size: float
     day: int
     only_releases: bool = False
+    is_drift: bool = False
 
     def slows(self, place: SeriesPlace) -> bool:
         """Return whether the times of a place and release change."""
@@ -114,7 +120,52 @@ PlantedTrial = tuple[str, float, int]
 
 def measure(_: argparse.Namespace) -> list[RatioFigure]:
     """Simulate, search and count."""
-    return [*measure_trials(simulate_jobs, "changes"), *measure_changing_hosts()]
+    return [
+        *measure_trials(simulate_jobs, "changes"),
+        *measure_drifts(),
+        *measure_changing_hosts(),
+    ]
+
+
+def measure_drifts() -> list[RatioFigure]:
+    """Search slow drifts, and count drifts that are none: in quiet trials and beside steps."""
+    planted = [
+        *product(KINDS, DRIFT_SIZES, range(TRIALS)),
+        *(("nothing", 0.0, trial) for trial in range(QUIET_TRIALS)),
+    ]
+    rows: dict[tuple[str, float], SearchTally] = {}
+    with ProcessPoolExecutor(2) as pool:
+        for tally in pool.map(_run_drift_trial, planted, chunksize=4):
+            key = tally.kind, tally.size
+            rows.setdefault(key, SearchTally(*key)).add(tally)
+    write_results("drifts", [asdict(tally) for tally in rows.values()])
+    print_table([asdict(tally) for tally in rows.values()])
+    quiet = rows["nothing", 0.0]
+    missed = sum(tally.missed for tally in rows.values())
+    trials = sum(tally.trials for tally in rows.values() if tally.size)
+    return [
+        RatioFigure("trials with a false drift", quiet.false / quiet.trials, pairs=quiet.trials),
+        RatioFigure("missed drifts", missed / trials, pairs=trials),
+    ]
+
+
+def _run_drift_trial(planted: PlantedTrial) -> SearchTally:
+    """Search the jobs of a trial with a drift; only drifts count as false in one without any."""
+    rng, step = draw_step(planted)
+    alerts = search_changes(list(simulate_jobs(rng, replace(step, is_drift=True))))
+    drifts = [alert for alert in alerts if alert.is_drift]
+    name, size, _ = planted
+    right = any(is_right(alert, step) for alert in drifts)
+    return SearchTally(
+        name,
+        size,
+        trials=1,
+        right=int(bool(size) and right),
+        wrong=int(bool(size and drifts) and not right),
+        missed=int(bool(size) and not drifts),
+        false=len(alerts) - len(drifts) if size else len(drifts),
+        groups=len(alerts),
+    )
 
 
 #: Names of hosts -> name and context of a job, from its number and its true host.
@@ -295,7 +346,8 @@ def simulate_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[Simul
 def slowdown(step: PlantedStep, place: SeriesPlace, release: str, day: int) -> float:
     """Return ln of the factor on the times of a release at a place and day."""
     of_release = SeriesPlace(place.site, place.storage_site, place.door, release)
-    return step.size if day >= step.day and step.slows(of_release) else 0.0
+    share = day / (DAYS - 1) if step.is_drift else float(day >= step.day)
+    return step.size * share if step.slows(of_release) else 0.0
 
 
 def _simulate_days(rng: np.random.Generator, spread: float) -> np.ndarray:
@@ -313,12 +365,13 @@ MakeJobs = Callable[[np.random.Generator, PlantedStep], Iterator[SimulatedJob]]
 
 @dataclass(frozen=True)
 class Alert:
-    """A confirmed change: day, origin, and size in ln."""
+    """A confirmed change: day, origin, size in ln, and whether it is a drift."""
 
     day: int
     attribution: str
     subject: str
     size: float = 0.0
+    is_drift: bool = False
 
 
 def make_points(jobs: Sequence[SimulatedJob]) -> Iterator[JobPoint]:
@@ -345,6 +398,7 @@ def search_changes(jobs: Sequence[SimulatedJob]) -> list[Alert]:
             change.group.attribution.value,
             change.group.subject,
             change.size,
+            change.until is not None,
         )
         for family, series in families.items()
         for change in find_changes(series, family.kind)

@@ -84,7 +84,7 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     sections = (
         ui.headline(f"{change_points.describe_change(changes[0])}." if changes else ""),
         ui.Paragraph(
-            f"Steps of the last 90 days, slower ones first{of_site}{of_release}. ",
+            f"Steps and drifts of the last 90 days, slower ones first{of_site}{of_release}. ",
             ui.Link("Digest of the week", link_to("digest")),
             " · ",
             ui.Link("Feed of regressions", link_to("changes-feed")),

@@ -82,7 +82,7 @@ _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
             "work": "tests and variants ever measured",
             "states": "current states of its jobs and its storage",
             "state_changes": "changes of these states, also superseded ones",
-            "changepoints": "steps of the last 90 days in daily series of the site",
+            "changepoints": "steps and drifts of the last 90 days in daily series of the site",
         },
         ("standing", "explanation"),
     ),
@@ -187,7 +187,7 @@ def _build_history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable
 def _list_steps(table: DataTable) -> ui.Titled | None:
     """Show the steps of daily series; None without any."""
     note = ui.quiet(
-        "Steps of the last 90 days, regardless of the filters above; see ",
+        "Steps and drifts of the last 90 days, regardless of the filters above; see ",
         ui.Link("all changes", link_to("changes")),
         ".",
     )

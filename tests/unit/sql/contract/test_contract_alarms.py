@@ -30,6 +30,7 @@ from treehammer.analysis.changes.change_points import (
     update_changes,
 )
 from treehammer.analysis.changes.daily_series import NodeIdentity
+from treehammer.analysis.changes.weekly_digest import load_digest, this_week
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import parse_status_rules
@@ -139,15 +140,20 @@ STEP_AGO = 10
 
 
 def build_measurements(
-    first_ago: int, last_ago: int, control_slowdown: float = 1.0
+    first_ago: int, last_ago: int, control_slowdown: float = 1.0, drift: float = 0.0
 ) -> Iterator[Measurement]:
-    """Yield one job per site and day; the release is 10 % slower at all sites for ten days."""
+    """Yield one job per site and day; the release is 10 % slower at all sites for ten days.
+
+    With a drift it is slower by so much each day instead.
+    """
     dice = Random(first_ago)
     for ago in range(first_ago, last_ago, -1):
         day = NOW - timedelta(days=ago)
         for site in ("A", "B", "C"):
             for position, release in enumerate((CONTROL, RELEASE), 1):
                 slow = 1.1 if release == RELEASE and ago < STEP_AGO else 1.0
+                if drift:
+                    slow = 1 + drift * (first_ago - ago) * (release == RELEASE)
                 slow *= control_slowdown if ago < STEP_AGO else 1.0
                 seconds = 0.02 * slow * dice.gauss(1, 0.005)
                 values = {
@@ -201,6 +207,28 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     assert len(fetch_watched_days(store, *window)) == 12 * 31
     assert len(fetch_watched_days(store, *window, kind="ratio", site="A")) == 2 * 31
     assert update_changes(store, NOW, rebuild=True).new == 0
+
+
+def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
+    store.add(build_measurements(100, -1, drift=0.001))
+    assert update_changes(store, NOW - timedelta(days=8)).new == 2
+    first = {row.metric: row for row in fetch_change_points(store)}
+    updated = update_changes(store, NOW)
+    assert (updated.new, updated.changes) == (0, 2)
+    rows = fetch_change_points(store)
+    assert {row.metric: row.id for row in rows} == {m: row.id for m, row in first.items()}
+    (cpu,) = (row for row in rows if row.metric == "cpu_per_event_s")
+    assert cpu.until_day == day_to_number(NOW.date())
+    assert cpu.day > first[cpu.metric].day
+    assert "% to +" in (text := describe_change(cpu))
+    assert " steadily from 2026-01-01 to 2026-03-31" in text
+    (line,) = (
+        line.text
+        for section in load_digest(store, this_week(NOW.date() - timedelta(days=8))).sections
+        for line in section.lines
+        if section.title == "Slower"
+    )
+    assert line.startswith("ROOT 6.40.00 steadily from 2026-01-01 to 2026-03-31, test read: ")
 
 
 def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
