@@ -172,7 +172,10 @@ def recover_command(settings: Settings, file: Path, replace: bool) -> None:
 @db_group.command("restore", hidden=True, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def restore_command(words: tuple[str, ...]) -> None:
-    """Name the commands that have replaced this one of release 0.2.0."""
+    """Name the commands that have replaced this one of release 0.2.0.
+
+    Example: treehammer db unquarantine --campaign last
+    """
     raise click.UsageError(
         "For measurements in quarantine: treehammer db unquarantine. For a backup: treehammer db recover FILE."
     )
