@@ -202,7 +202,7 @@ def read_means(doors: Doors) -> Numbers:
     """Read the means of one campaign at one site, as summary, figures, report and day have them."""
     campaign = doors.campaign("nightly 2")["campaign_id"]
     means = doors.report.tables["means"]
-    place = {"place": "SITE_A", "variant": "branches=100%", "release": SLOWER}
+    place = {"place": "SITE_A", "variant": "branches=100%", "value": SLOWER}
     cells = find_row([{**row} for row in means.rows], **place)
     for metric, name, unit in (
         ("cpu_per_event_s", "CPU time per event", "ms"),

@@ -271,7 +271,7 @@ READING = {"open", "preview_add", "find_owner", "count_scope", "list_changes", "
 #: Methods that change only what is stored, or belongs to this installation.
 CHANGING = {
     "writing_connection", "set_attempts", "add_replicas", "mark_bad_replicas", "apply_change",
-    "add_audit_entries", "rebuild_rollups", "prune", "replace_comparison",
+    "add_audit_entries", "rebuild_rollups", "prune", "replace_comparison", "include_sites",
     "replace_instruction_count", "add_instruction_counts",
 }  # fmt: skip
 
