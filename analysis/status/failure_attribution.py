@@ -114,7 +114,7 @@ _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
 }
 #: Ends of a payload that the worker or the kernel forced or explains.
 _CAUSES_BY_KIND: Mapping[str, FailureCause] = dict(
-    zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK), strict=True)
+    zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK, _NETWORK), strict=True)
 )
 #: Causes that a test, its files or its resources may have.
 _CAUSES_OF_TESTS = frozenset(
@@ -149,7 +149,7 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     if is_of_node and (lack := parse_lack(message)):
         name, remedy = lack
         return FailureCause(f"node: {name}", f"{remedy[:1].upper()}{remedy[1:]}.")
-    if label == "payload" and kind in _CAUSES_BY_KIND:
+    if label in ("payload", *_ACCESS) and kind in _CAUSES_BY_KIND:
         return _CAUSES_BY_KIND[kind]
     if label == "stage-in" or (label in _ACCESS and _CLIENT.search(message)):
         statement = _NAMES.sub("", message)

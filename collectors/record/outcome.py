@@ -30,9 +30,12 @@ FAILURE_CLASSES = (
 #: succeed.
 INTERRUPTED_CLASSES = ("submission", "held", "evicted", "upload", "lost")
 
+#: Kind of a door that does not answer.
+UNREACHABLE = "unreachable"
+
 #: Kinds of an end of a payload that the worker or the kernel forced or explains: over its memory
-#: limit, over its wall limit, on a full disk. No payload can report them.
-FORCED_KINDS = ("memory", "timeout", "disk-full")
+#: limit, over its wall limit, on a full disk, at a silent door. No payload can report them.
+FORCED_KINDS = ("memory", "timeout", "disk-full", UNREACHABLE)
 
 #: Class of missing, expired and refused credentials, and of untrusted servers.
 CREDENTIAL = "credential"

@@ -16,10 +16,11 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Callable, Iterable, Mapping, Optional, Tuple
+from typing import Callable, Iterable, Mapping, Optional, Set, Tuple
 from urllib.parse import SplitResult, urlsplit
 
 from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
+from ...record.outcome import UNREACHABLE, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder
 from ...storage_access import HTTP_CLIENT, S3_CLIENT, SCHEMES, XROOTD_CLIENT
 
@@ -171,6 +172,9 @@ def _read_exactly(connection: socket.socket, size: int, deadline: Deadline) -> b
 _HTTPS_PORT = 443
 _CONNECT_TRIES = 3
 _CONNECT_TIMEOUT_S = 3.0
+#: Seconds in which a silent door may come back, and between two tries.
+DOOR_WAIT_S = 20.0
+_DOOR_PAUSE_S = 2.0
 _FAMILIES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 
@@ -204,6 +208,62 @@ def measure_reachability(url: str) -> DoorReachability:
             reason = getattr(error, "strerror", None) or str(error)
             break
     return DoorReachability(family, min(times, default=None), reason)
+
+
+def find_silence(url: str) -> str:
+    """Find why the door of ``url`` does not answer; '' if it does.
+
+    An XRootD server answers a handshake at once, unlike a process that hangs or a port that leads
+    nowhere.
+    """
+    parts = urlsplit(url)
+    try:
+        host, port = _parse_address(parts)
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+            pass
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    scheme = SCHEMES.get(parts.scheme)
+    if scheme is None or scheme.client != XROOTD_CLIENT:
+        return ""
+    try:
+        _query_xrootd_server(parts.scheme, host, port, measures=False)
+    except (TimeoutError, socket.timeout):  # two classes in Python 3.9
+        return "it accepts connections, but answers none"
+    except (OSError, ValueError, struct.error):
+        return ""
+    return ""
+
+
+class DoorWatch:
+    """Doors through which a job reads; those that stay silent are not waited for again."""
+
+    def __init__(self) -> None:
+        self._silent: Set[str] = set()
+
+    def require_answer(self, url: str, phase: str, pause: Callable[[float], object]) -> None:
+        """Wait for the answer of a door, for the first execution that meets its silence only.
+
+        Args:
+            url: a file behind the door.
+            phase: of the execution, ``open`` or ``stage-in``.
+            pause: sleeps for some seconds; may raise.
+
+        Raises:
+            ExecutionError: the door does not answer.
+        """
+        server = urlsplit(url).netloc.rpartition("@")[2]
+        end = time.monotonic() + (0.0 if server in self._silent else DOOR_WAIT_S)
+        while reason := find_silence(url):
+            if time.monotonic() > end:
+                self._silent.add(server)
+                message = (
+                    f"The door {urlsplit(url).scheme}://{server} does not answer ({reason}): this "
+                    "execution and the others of the job that read through it end without a try."
+                )
+                raise ExecutionError(Failure(phase, UNREACHABLE, phase, message, transient=True))
+            pause(_DOOR_PAUSE_S)
+        self._silent.discard(server)
 
 
 def _parse_address(parts: SplitResult) -> Tuple[str, int]:

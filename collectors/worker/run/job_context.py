@@ -35,6 +35,7 @@ from ..load_start import CommonStart
 from ..probes import credential_checks, node_state
 from ..probes.node_check import check_node
 from ..probes.process_stats import Cgroup
+from ..probes.storage_door import DoorWatch
 
 #: Plan-owned values that the worker fills in.
 _WORKER_FIELDS = ("measurement_id", "attempt")
@@ -200,6 +201,7 @@ class JobContext:
         kit: absolute folder of the payload kit.
         attempt: number of the attempt, from 1.
         signals: the worker's signals.
+        doors: doors through which executions read.
         distance: brings about the distance of executions to their data.
         common_start: lets executions of a load test start together; None for other tests.
         node: what the node has and lacks.
@@ -235,6 +237,7 @@ class JobContext:
         self.kit = kit
         self.attempt = attempt
         self.signals = signals
+        self.doors = DoorWatch()
         self.cgroup = Cgroup()
         self.facts = node_state.collect_node_facts(self.cgroup)
         # Payloads must not see the worker's own settings, such as a database's password.

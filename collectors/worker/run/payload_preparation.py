@@ -126,6 +126,7 @@ class PayloadPreparation:
         shutil.rmtree(self._folder, ignore_errors=True)  # left by an interrupted attempt
         os.makedirs(self._folder)
         self._require_node()
+        self._require_door()
         setup = self._setup_root()
         node = context.node.look_with(None if setup.wrapper else setup.env)
         self._record.values["node_lacks"] = node.lack_names
@@ -192,6 +193,31 @@ class PayloadPreparation:
         node.require(*needs)
         if spec.variant.get("access") == "staged":
             node.require_space(self._folder, sum(file.size for file in spec.files))
+
+    def _require_door(self) -> None:
+        """Fail if the door does not answer, before a client tries it for minutes.
+
+        A load test measures how a storage fails; a proxy may reach a door that the node does not.
+
+        Raises:
+            ExecutionError: it does not; kind ``unreachable``.
+        """
+        context, spec = self._context, self._spec
+        remote = [file.url for file in spec.files if local_path(file.url) is None]
+        if not remote or context.job.load is not None:
+            return
+        self._record.phase = "stage-in" if spec.variant.get("access") == "staged" else "open"
+        address = locate_url(remote[0], context.base_env)
+        proxy = f"{urlsplit(address).scheme}_proxy"
+        if any(context.base_env.get(name) for name in (proxy, proxy.upper(), "all_proxy")):
+            return
+
+        def pause(seconds: float) -> None:
+            time.sleep(seconds)
+            context.signals.raise_if_stopped(self._record.phase)
+
+        context.doors.require_answer(address, self._record.phase, pause)
+        self._record.phase = "setup"
 
     def _compose_command(
         self,

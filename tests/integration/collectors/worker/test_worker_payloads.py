@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cache_info import write_info
+from local_servers import serve_tcp
 from machine_requirements import skip_or_fail
 
 from treehammer import config, hctests
@@ -55,6 +56,13 @@ BUILD_PAYLOAD = """
 BUILD_METRICS = {
     name: {"unit": "1", "better": "", "description": ""} for name in ("answer", "calls")
 }
+
+
+@pytest.fixture
+def door() -> Iterator[int]:
+    """Port of a server that closes each connection: it answers, although not as a storage does."""
+    with serve_tcp(lambda connection: connection.close()) as port:
+        yield port
 
 
 def require_compiler(*tools: str) -> None:
@@ -262,7 +270,7 @@ rm -f ".$1" ".$1.cinfo"
     ],
 )
 def test_caches_of_doors_are_emptied_primed_and_counted(
-    bench: Any, make_spec: Any, tmp_path: Path, state: str, blocker: str, expected: Any
+    bench: Any, make_spec: Any, door: int, state: str, blocker: str, expected: Any
 ) -> None:
     folder = bench.folder / "cache"
     for name in ("data/f", "data/f.cinfo", "data/other", *([blocker] if blocker else [])):
@@ -274,7 +282,7 @@ def test_caches_of_doors_are_emptied_primed_and_counted(
     cache = ServerCache(f"{bench.folder}/evict.sh {{path}}", str(folder))
     spec = make_spec(
         variant={"server_cache": state},
-        files=(InputFile("f", "root://127.0.0.1:1//data/f", 1, ""),),
+        files=(InputFile("f", f"root://127.0.0.1:{door}//data/f", 1, ""),),
         server_cache=cache,
     )
     write_info(bench.folder / "prime", [0], (0, 500, 0), block=2048)

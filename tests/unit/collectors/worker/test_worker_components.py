@@ -7,9 +7,11 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     ProxyDetails,
 )
 from treehammer.collectors.worker.probes.process_stats import Cgroup
-from treehammer.collectors.worker.probes.storage_door import DoorLock
+from treehammer.collectors.worker.probes.storage_door import DoorLock, DoorWatch
 from treehammer.collectors.worker.run import execution_record, payload_failures
 from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
 from treehammer.collectors.worker.run.input_files import check_sizes
@@ -392,6 +394,50 @@ def test_reachability_measures_the_round_trip() -> None:
     for url, family in ((f"root://127.0.0.1:{port}//f", None), ("/a/file", "local")):
         expected = storage_door.DoorReachability(family, None)
         assert storage_door.measure_reachability(url) == expected
+
+
+def test_a_silent_door_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"_CONNECT_TIMEOUT_S": 0.2, "_QUERY_TIMEOUT_S": 0.2, "DOOR_WAIT_S": 0.5}
+    for name, seconds in limits.items():
+        monkeypatch.setattr(storage_door, name, seconds)
+    watch, pauses = DoorWatch(), list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        time.sleep(0.1)
+
+    with serve_tcp() as gone:
+        pass
+    with serve_tcp(lambda connection: connection.close()) as live, serve_tcp() as hanging:
+        watch.require_answer(f"root://127.0.0.1:{live}//f", "open", pause)
+        watch.require_answer(f"https://127.0.0.1:{hanging}/f", "open", pause)
+        assert pauses == []
+        for port, reason in (
+            (gone, "Connection refused"),
+            (hanging, "it accepts connections, but answers none"),
+        ):
+            messages = set()
+            for phase in ("open", "stage-in"):
+                pauses.clear()
+                with pytest.raises(ExecutionError) as caught:
+                    watch.require_answer(f"root://127.0.0.1:{port}//f", phase, pause)
+                failure = caught.value.failure
+                assert (failure.failure_class, failure.kind) == (phase, "unreachable")
+                assert bool(pauses) == (phase == "open")
+                messages.add(failure.message)
+            (message,) = messages
+            assert f"does not answer ({reason}): " in message
+
+
+def test_a_door_may_come_back_while_it_is_waited_for() -> None:
+    with serve_tcp() as port:
+        pass
+    with ExitStack() as stack:
+
+        def start_server(_seconds: float) -> None:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        DoorWatch().require_answer(f"http://127.0.0.1:{port}/f", "open", start_server)
 
 
 # -- table
