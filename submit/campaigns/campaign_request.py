@@ -35,6 +35,7 @@ from treehammer.submit.planning.permission_checks import (
     check_common_start,
 )
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.reading_checks import prefer_readable_doors
 from treehammer.submit.planning.site_selection import (
     leave_out_doors,
     leave_out_excluded,
@@ -126,20 +127,26 @@ def plan_request(
     overrides, watch_settings = split_overrides(request.overrides)
     pinned = pinned or load_pinned_test(request.test_spec, request.axes, overrides, settings)
     definition = pinned.definition
+    releases = _parse_releases(definition)
+    selection, notes = prefer_readable_doors(
+        definition,
+        selection,
+        lambda site, value: _find_site_software(site, value, releases[value]),
+        has_credential=bool(request.options.credentials),
+    )
     selection = leave_out_doors(definition, selection, uses, include)
     job_sites = selection.runners or selection.storage
     servers = select_sites(request.watch_sites, settings, option="--watch-at")
     watches = load_watches(request.watches, servers, watch_settings, definition, settings)
     _check_pacing(request.options.pace, job_sites)
     fetch_bars = bars if fetch else None
-    releases = _parse_releases(definition)
     site_software = resolve_site_software(job_sites, releases)
-    notes: list[str] = []
     if any(site.batch == LOCAL_BATCH for site in job_sites):
         check_unknown_wheels(
             releases.values(), settings.software_dir, where=f"{definition.test.name}: axis root"
         )
-        releases, notes = _prepare_releases(releases, settings, fetch_bars)
+        releases, release_notes = _prepare_releases(releases, settings, fetch_bars)
+        notes += release_notes
     pairs = pair_sites(selection.storage, selection.runners)
     doors, _ = select_doors(definition, pairs, selection.excluded)
     manifests = _find_manifests(definition, doors, settings, fetch_bars)
@@ -307,6 +314,14 @@ def resolve_site_software(
         if not site.is_local
         for value, request in releases.items()
     }
+
+
+def _find_site_software(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
+    """Find the software of a site for a value of the root axis; what it lacks is refused later."""
+    try:
+        return request if site.is_local else _resolve_at_site(site, value, request)
+    except ConfigError:
+        return request
 
 
 def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:

@@ -178,6 +178,7 @@ def submit(
         if ends_early:
             print_early(local_comparison.describe_looks(sequential))
         if dry_run:
+            submission.check_plan_limits(plan, settings)
             return ExitCode.DONE
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
         if ends_early:

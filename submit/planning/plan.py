@@ -30,6 +30,7 @@ from treehammer.submit.planning.job_planner import (
     hash_values,
 )
 from treehammer.submit.planning.job_sequence import JobSequence, ServerWatch
+from treehammer.submit.planning.reading_checks import list_limit_notes, refuse_missing_software
 from treehammer.submit.planning.site_selection import (
     SitePair,
     SiteSelection,
@@ -218,9 +219,10 @@ def make_plan(
     jobs, notes = select_jobs(
         JobSequence(planner, (), tuple(watches), 0 if pinned.definition.load else max_jobs),
         pairs,
-        has_credential=bool(options.credentials),
         excluded=sites.excluded,
     )
+    refuse_missing_software(jobs)
+    notes += list_limit_notes(jobs, has_credential=bool(options.credentials))
     watching = [
         (server, site) for watch in watches for server in watch.sites for site in sites.storage
     ]

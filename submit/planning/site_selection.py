@@ -9,8 +9,7 @@ from itertools import chain, product
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.collectors.job_spec import SERVER_CACHE_AXIS, SoftwareRequest
-from treehammer.collectors.storage_access import READ, find_limit
+from treehammer.collectors.job_spec import SERVER_CACHE_AXIS
 from treehammer.config import Settings
 from treehammer.datasets.rucio.rucio_conversions import Rse
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
@@ -305,7 +304,6 @@ def select_jobs(
     jobs: JobSequence,
     pairs: Sequence[SitePair],
     *,
-    has_credential: bool,
     excluded: Collection[str] = (),
 ) -> tuple[JobSequence, list[str]]:
     """Select the doors that jobs can read through, with a note for each reason against one.
@@ -313,7 +311,6 @@ def select_jobs(
     Args:
         jobs: the jobs at all doors.
         pairs: sites that run jobs, with those whose storage they read.
-        has_credential: whether jobs take a credential along.
         excluded: labels of doors that are left out.
 
     Raises:
@@ -326,7 +323,6 @@ def select_jobs(
     jobs, lone_door_notes = _drop_lone_doors(jobs)
     notes += lone_door_notes
     notes += _cache_notes(definition, jobs.accesses)
-    notes += _reading_limit_notes(jobs, has_credential=has_credential)
     if not jobs.accesses:
         raise NothingToDoError(
             "no variant of this test can run at these sites",
@@ -379,25 +375,3 @@ def _missing_replica_notes(
                 f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
                 f"replica: {reason}."
             )
-
-
-def _reading_limit_notes(jobs: JobSequence, *, has_credential: bool) -> Iterable[str]:
-    """Note each door that a ROOT is known not to read: its measurements end as not supported."""
-    notes: dict[str, None] = {}
-    for access, software in _list_direct_readers(jobs):
-        reason = find_limit(READ, access.door.prefix, software, has_credential=has_credential)
-        if reason:
-            notes[f"Door {access.door.name} of site {access.storage.name}: {reason}"] = None
-    return notes
-
-
-def _list_direct_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, SoftwareRequest]]:
-    """Yield each door with the software that reads it directly; none for a test with uproot."""
-    planner = jobs.planner
-    if "uproot" in planner.pinned.definition.test.imports:
-        return
-    for access in jobs.accesses:
-        for group in jobs.groups_at(access):
-            for variant in group.variants:
-                if variant["access"] == "direct":
-                    yield access, planner.software_for(access.site, str(variant["root"]))
