@@ -186,6 +186,7 @@ class Page:
         operations: the content for programs.
         compress: compress with gzip; not for files that support range requests.
         make_pool: makes a pool of its own for slow queries; None for the common one.
+        help: page of the documentation.
     """
 
     path: str
@@ -197,6 +198,7 @@ class Page:
     operations: tuple[PageOperation, ...] = ()
     compress: bool = True
     make_pool: Callable[[PageResources], QueryPool] | None = None
+    help: str = "pages"
 
     def answer(
         self, store: Store, request: Request, resources: PageResources

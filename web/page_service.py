@@ -123,6 +123,7 @@ class PageContext:
 
     Attributes:
         templates: see :func:`treehammer.web.display_formats.build_environment`.
+        docs: address of the documentation, '' for none.
     """
 
     access_control: AccessControl
@@ -130,6 +131,7 @@ class PageContext:
     assets: responses.StaticAssets
     menu: Mapping[str, str]
     resources: PageResources
+    docs: str = ""
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
@@ -138,6 +140,7 @@ class PageContext:
         """Create the route of a declared page."""
 
         def handle_page(store: Store, request: Request) -> PageContent | Response:
+            request.state.help = page.help
             return page.answer(store, request, self.resources)
 
         pool = page.make_pool(self.resources) if page.make_pool else None
@@ -236,8 +239,16 @@ class PageContext:
                 for name, title in self.menu.items()
             ],
             "signed_in": bool(session_token(request)),
+            "docs": self._find_help(root, getattr(request.state, "help", "pages")),
             "version": __version__,
         }
+
+    def _find_help(self, root: str, name: str) -> str:
+        """Find the address of a page of the documentation; '' without documentation."""
+        if not self.docs:
+            return ""
+        own = root if self.docs.startswith("/") else ""
+        return f"{own}{self.docs.rstrip('/')}/{name}/"
 
 
 @asynccontextmanager
@@ -271,9 +282,13 @@ def tables_response(
         if name in (None, "", table.name)
     ]
     if not chosen:
-        table_names = ", ".join(table.name for table in tables)
-        had = f"; it has {table_names}" if table_names else ""
-        raise responses.RequestRefusedError(404, f"this page has no table {name or ''}{had}")
+        names = ", ".join(table.name for table in tables)
+        text = (
+            f"this page has no table {name!r}; it has {names}"
+            if names
+            else "this page has no tables"
+        )
+        raise responses.RequestRefusedError(404, text)
     headers = {"Cache-Control": "no-store"}
     if output_format == addresses.CSV:
         headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'

@@ -198,6 +198,12 @@ class Settings:
     serve_oidc_ca_file: Path | None = _setting(
         "serve: CA certificates for the provider [default: the system's]"
     )
+    serve_docs: str = _setting(
+        "serve: address of the documentation, which pages link [default: /docs/ in a checkout where "
+        "'make docs' has built it]",
+        "",
+        parse_service_url,
+    )
     serve_query_seconds: int = _setting(
         "serve: seconds after which the queries of a page are cancelled", 60, integer_parser(86_400)
     )

@@ -71,6 +71,7 @@ def _load_reads(store: Store, query: CacheQuery) -> list[CacheRead]:
     "cache",
     CacheQuery,
     position=24,
+    help="load-tests",
     api=PageOperation(
         "compareCaches",
         "Rates of reads through caches, and their cost against the direct door",

@@ -21,7 +21,7 @@ from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import fetch_change_points, find_change_point
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, build_table
+from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import SECOND_US, format_share
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -66,6 +66,7 @@ class DigestQuery(PageQuery):
     ChangesQuery,
     menu="Changes",
     position=40,
+    help="changes",
     api=PageOperation(
         "listChanges",
         "Steps in daily series of the last 90 days",
@@ -132,7 +133,18 @@ def _build_commit_table(store: Store) -> DataTable:
     return DataTable("commits", "Commits of tests", listed, rows, empty_text=empty)
 
 
-@page("/changes/{change:text}", "change", ChangeQuery, position=41)
+@page(
+    "/changes/{change:text}",
+    "change",
+    ChangeQuery,
+    position=41,
+    api=PageOperation(
+        "getChange",
+        "Evidence of a change",
+        {"places": "series that changed"},
+        ("conclusion", "facts"),
+    ),
+)
 def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
     """Show the evidence of a change; an unknown one is refused."""
     change = find_change_point(request.store, request.query.change)
@@ -155,15 +167,17 @@ def change_page(request: PageRequest[ChangeQuery]) -> PageContent:
         ui.Link(f"ROOT {release} by day", link_to("release", release=release))
         for release in releases
     ]
+    conclusion = f"{change_points.describe_change(change)}."
     sections = (
-        ui.headline(f"{change_points.describe_change(change)}."),
+        ui.headline(conclusion),
         ui.Paragraph(*by_day) if len(by_day) == 1 else None,
         _draw_change(request.store, change),
         ui.Facts(facts),
         table,
     )
-    title = change_points.name_subject(change)
-    return PageContent(title, sections, crumbs=[ui.Link("Changes over time", link_to("changes"))])
+    about = {"conclusion": conclusion, "facts": dict(facts)}
+    crumbs = [ui.Link("Changes over time", link_to("changes"))]
+    return PageContent(change_points.name_subject(change), sections, about=about, crumbs=crumbs)
 
 
 def _build_place_table(change: ChangePointRow) -> DataTable:
@@ -224,7 +238,19 @@ def _write_optional(value: float | None, form: Callable[[float], str]) -> str:
     return "–" if value is None else form(value)
 
 
-@page("/digest", "digest", DigestQuery, position=43)
+@page(
+    "/digest",
+    "digest",
+    DigestQuery,
+    position=43,
+    help="changes",
+    api=PageOperation(
+        "getDigest",
+        "Digest of a week",
+        {"lines": "its lines by section, with the page of their evidence"},
+        ("conclusion",),
+    ),
+)
 def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     """Show the digest of a week."""
     week = request.query.week
@@ -256,7 +282,14 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
             for section in digest.sections
         ),
     ]
-    return PageContent(digest.title, sections)
+    lines = [
+        {"section": section.title, "text": line.text, "evidence": line.path}
+        for section in digest.sections
+        for line in section.lines
+    ]
+    listed = tuple(TableColumn(key, key) for key in ("section", "text", "evidence"))
+    table = DataTable("lines", digest.title, listed, lines)
+    return PageContent(digest.title, sections, (table,), {"conclusion": digest.headline})
 
 
 @page("/changes.atom", "changes-feed", position=44)

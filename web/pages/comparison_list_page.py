@@ -96,6 +96,7 @@ class ComputedComparisonQuery(VerdictFilter, CompareQuery):
     CompareQuery,
     menu="Compare",
     position=30,
+    help="compare-releases",
     api=(
         PageOperation(
             "listComparisons",
@@ -202,6 +203,7 @@ def _are_equal_numbers(*texts: str) -> bool:
     "comparison",
     StoredComparisonQuery,
     position=31,
+    help="compare-releases",
     api=PageOperation(
         "getComparison",
         "A stored comparison with its pairs of jobs",

@@ -31,7 +31,7 @@ from treehammer.web.figures.figure_captions import describe_window
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_points import MAX_READ
 from treehammer.web.labels import title_column
-from treehammer.web.page import PageContent, PageRequest, page
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf
 from treehammer.web.sections import Figure, Form, Link, Links, Section, headline, quiet
 
@@ -63,7 +63,19 @@ class DoorsQuery(ExploreQuery):
         return title_column(self.by)
 
 
-@page("/figures/doors", "doors", DoorsQuery, position=23)
+@page(
+    "/figures/doors",
+    "doors",
+    DoorsQuery,
+    position=23,
+    help="access",
+    api=PageOperation(
+        "compareDoors",
+        "Doors or protocols by the same reads, against the best one",
+        {"doors": "the others: difference with its interval"},
+        ("answer", "selection"),
+    ),
+)
 def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
     """Answer which door or protocol is best for sparse reads."""
     query = request.query.resolve(request.store)

@@ -99,6 +99,7 @@ RUNNING, REFRESH_INTERVAL_S = "running", 2
     "campaign-load",
     LoadQuery,
     position=51,
+    help="load-tests",
     make_pool=lambda _: QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT)),
     api=PageOperation(
         "getCampaignLoad",

@@ -72,6 +72,7 @@ class StateChangeQuery(PageQuery):
     AlarmQuery,
     menu="Alarms",
     position=70,
+    help="alarms",
     api=PageOperation(
         "listAlarms",
         "States of the service, sites and releases for monitoring, and events",
@@ -141,6 +142,7 @@ def _link_to_evidence(row: Row) -> str:
     "state-change",
     StateChangeQuery,
     position=71,
+    help="site-status",
     api=PageOperation(
         "getStateChange",
         "A change of a site's state with its evidence",
@@ -247,6 +249,7 @@ def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> Da
     "patrol",
     menu="Patrol",
     position=72,
+    help="patrol",
     api=PageOperation(
         "getPatrol",
         "The patrol: entries, budgets of today, latest starts",

@@ -33,7 +33,7 @@ from treehammer.web.figures.explore_query import View
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
-from treehammer.web.page import PageContent, PageRequest, page
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import build_change_point_table, list_recent_changes
 
@@ -58,7 +58,18 @@ class ReleaseQuery(PageQuery):
         ]
 
 
-@page("/releases/{release:text}", "release", ReleaseQuery, position=42)
+@page(
+    "/releases/{release:text}",
+    "release",
+    ReleaseQuery,
+    position=42,
+    help="changes",
+    api=PageOperation(
+        "getRelease",
+        "Changes of a release, and all releases by day as ratio to the control",
+        {"changepoints": "changes", "ratios": "drawn ratios by test, release and day"},
+    ),
+)
 def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     """Show the changes of a release and of the control, and all releases by day."""
     store, query = request.store, request.query

@@ -33,6 +33,7 @@ from treehammer.web.sections import Folded, quiet, suggest
     "sites",
     menu="Sites",
     position=60,
+    help="site-status",
     api=PageOperation("listSites", "All sites and their last 30 days", {"sites": "sites"}),
 )
 def site_list_page(request: PageRequest[PageQuery]) -> PageContent:

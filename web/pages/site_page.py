@@ -67,6 +67,7 @@ _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
     "site",
     SiteQuery,
     position=61,
+    help="site-status",
     api=PageOperation(
         "getSite",
         "A site compared with the median of similar sites, and its changes",

@@ -18,7 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
 from treehammer.config import Settings, load_settings
@@ -232,6 +233,8 @@ def _describe_failure(access_control: AccessControl, writer: MeasurementWriter) 
 
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
+#: The documentation of a checkout, once it is built.
+DOCS_DIR = Path(__file__).resolve().parents[2] / "site"
 
 
 class PageRoutes:
@@ -243,14 +246,16 @@ class PageRoutes:
         access_control: AccessControl,
         settings: Settings | None = None,
     ) -> None:
-        pages = load_pages()
+        pages, settings = load_pages(), settings or load_settings()
+        has_docs = not settings.serve_docs and (DOCS_DIR / "index.html").exists()
         assets = responses.StaticAssets(STATIC_DIR)
         self._context = PageContext(
             access_control,
             build_environment(),
             assets,
             {page.name: page.menu for page in pages if page.menu},
-            PageResources(database, settings or load_settings()),
+            PageResources(database, settings),
+            settings.serve_docs or ("/docs" if has_docs else ""),
         )
         routes: list[BaseRoute] = [self._context.declared_route(page) for page in pages]
         routes += [
@@ -261,6 +266,8 @@ class PageRoutes:
             *sign_in_page.routes(self._context),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]
+        if has_docs:
+            routes.append(Mount("/docs", StaticFiles(directory=DOCS_DIR, html=True)))
         self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)
 
     def render_refusal(self, request: Request, refusal: responses.RequestRefusedError) -> Response:

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 from measurement_factory import make_operation
-from page_database import HOSTILE_TEXTS, STATE_CHANGE
+from page_database import CHANGE, HOSTILE_TEXTS, STATE_CHANGE
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
 from treehammer.collectors.job_spec import API_PREFIX, START_ANSWER_KEYS, STARTS_PATH
@@ -28,6 +28,7 @@ from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.core.responses import RequestRefusedError, StartAnswer, StartRequest
 from treehammer.web.display_formats import today
 from treehammer.web.page import PageOperation
+from treehammer.web.pages import load_pages
 
 PARTS = {
     "day": today().isoformat(),
@@ -37,6 +38,11 @@ PARTS = {
     "comparison": "comparison",
     "change": STATE_CHANGE,
 }
+
+#: Operation -> its own values of these parts.
+OWN_PARTS = {"getChange": {"change": CHANGE}, "getRelease": {"release": "6.40.00"}}
+#: Pages without tables: forms, files, and those that the API has in another form.
+OTHER_PAGES = {"api", "measurement-page", "rootfile", "sign-in"}
 
 #: Paths of pages that differ from those of their operations.
 PAGES = {
@@ -66,7 +72,8 @@ def _drop_ages(tables: dict[str, Any]) -> dict[str, Any]:
 def test_operation_returns_content_of_page(
     filled_service: ServiceThread, operation: PageOperation
 ) -> None:
-    address = f"{API_PREFIX}{operation.path.format(**PARTS)}"
+    parts = {**PARTS, **OWN_PARTS.get(operation.name, {})}
+    address = f"{API_PREFIX}{operation.path.format(**parts)}"
     needed = {
         parameter["name"]: unquote(PARTS[parameter["name"]])
         for parameter in operation.query.describe_parameters(operation.path)
@@ -77,7 +84,7 @@ def test_operation_returns_content_of_page(
     body: dict[str, Any] = response.json()
     assert set(body["tables"]) == set(operation.tables)
     assert set(body["about"]) == set(operation.about)
-    page = PAGES.get(operation.name, operation.path).format(**PARTS)
+    page = PAGES.get(operation.name, operation.path).format(**parts)
     shown = filled_service.client.get(page, params={**needed, "format": "json"}).json()
     assert body["title"] == shown["title"]
     text = filled_service.client.get(page, params=needed, headers={"Accept": "text/html"}).text
@@ -95,6 +102,14 @@ def test_comparison_is_refused_as_on_page(filled_service: ServiceThread) -> None
     shown = filled_service.client.get("/compare", params={**query, "format": "json"})
     assert response.status_code == shown.status_code >= 400
     assert response.json() == shown.json()
+
+
+def test_each_page_has_an_operation() -> None:
+    """Programs get what people see; files and feeds are for programs already."""
+    without = {page.name for page in load_pages() if not page.operations}
+    assert {
+        name for name in without if not name.endswith(("-file", "-feed", "-data"))
+    } <= OTHER_PAGES
 
 
 def test_description_has_all_operations(filled_service: ServiceThread) -> None:

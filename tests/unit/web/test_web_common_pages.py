@@ -15,17 +15,19 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
 from prometheus_client.parser import text_string_to_metric_families
-from service_thread import ServiceThread, StartService
+from service_thread import ServiceThread, StartService, run_service
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.config import load_settings
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.api.page_data import OPERATIONS
+from treehammer.web.service import app
 from treehammer.web.service.middleware import ProxyHeaders
 from treehammer.web.service.proxy_setup import SECRET_HEADER
 
@@ -49,6 +51,22 @@ READ_PATHS = (
     "/root-file",
     "/metrics",
 )
+
+
+def test_pages_link_their_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_service(tmp_path, reading_open=True) as service:
+        assert service.read("/alarms").list_links(".*/alarms/$") == []
+    (tmp_path / "docs" / "alarms").mkdir(parents=True)
+    for folder in ("docs", "docs/alarms"):
+        (tmp_path / folder / "index.html").write_text("<h1>Alarms</h1>", "utf-8")
+    monkeypatch.setattr(app, "DOCS_DIR", tmp_path / "docs")
+    with run_service(tmp_path, reading_open=True) as service:
+        (address,) = service.read("/alarms").list_links("/docs/")
+        assert service.client.get(address).text == "<h1>Alarms</h1>"
+    settings = load_settings({"serve_docs": "https://docs.example.org/th/"})
+    with run_service(tmp_path, reading_open=True, settings=settings) as service:
+        links = service.read("/").list_links("https:")
+        assert links == ["https://docs.example.org/th/pages/"]
 
 
 def test_page_forbids_foreign_and_inline_content(filled_service: ServiceThread) -> None:
