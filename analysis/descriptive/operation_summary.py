@@ -15,14 +15,25 @@ from treehammer.analysis.descriptive.group_summary import (
 from treehammer.analysis.statistics.job_pairs import find_distinguishing_names, lookup_value
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES
+from treehammer.collectors.record.operation_steps import (
+    CLIENT,
+    FIGURE_NAMES,
+    FILES_UNREAD,
+    QUANTILES,
+)
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn
+from treehammer.text_formatting import pluralize
 
 #: Columns of an operation to group by, beside axes and columns of its measurement.
 STEP_COLUMNS = ("step", "server")
+_MORE_JOBS = "To find more: more jobs with fewer clients each, on free nodes."
+_HIGHER_CEILING = (
+    "To find more: a higher load of the door in the sites file, with the site's consent."
+)
 _OPERATIONS_NOTE = (
     "Rates are over the time that the steps cover; latencies are those of successful operations, from "
     "the scheduled instant. Steps in which the load generator was the limit are left out."
@@ -82,14 +93,40 @@ class OperationSummary:
 def _describe_limits(groups: Sequence[OperationGroup], by: Sequence[str]) -> list[str]:
     """Describe each load of which only lower bounds are known."""
     texts = []
+    remedies: dict[str, None] = {}
     for group in groups:
         key: Any = group.key
         values = (f"{name} {value}" for name, value in zip(by, key, strict=True))
         side = group.side if group.side != CLIENT else ""
         if limit := group.describe_limit():
             texts.append(f"{', '.join(filter(None, (*values, group.operation, side)))}: {limit}.")
-    remedy = "To find more: more jobs with fewer clients each, on free nodes."
-    return [*texts, remedy] if texts else []
+            remedies[_HIGHER_CEILING if group.is_held else _MORE_JOBS] = None
+    return [*texts, *remedies]
+
+
+def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
+    """Describe each load of which only lower bounds are known, and files that loads left unread."""
+    groups = fetch_operations(
+        snapshot,
+        selection,
+        columns=("site", "variant_label"),
+        key=lambda row: (row["site"] or "", row["variant_label"] or ""),
+    )
+    groups.sort(key=lambda group: (str(group.key), group.operation, group.side))
+    texts = []
+    for group in groups:
+        key: Any = group.key
+        names = (*key, group.operation, group.side if group.side != CLIENT else "")
+        if limit := group.describe_limit():
+            texts.append(f"{', '.join(filter(None, names))}: {limit}.")
+    extras = snapshot.extras(selection) if groups else ()
+    unread = int(sum(extra.value for extra in extras if extra.name == FILES_UNREAD))
+    if unread:
+        texts.append(
+            f"The load ended at its longest duration (load.duration_s), before {pluralize(unread, 'file')} "
+            "were read."
+        )
+    return texts
 
 
 def _describe_failures(groups: Sequence[OperationGroup]) -> str:
@@ -154,4 +191,5 @@ _OPERATION_COLUMNS = (
     *(_make_column(name, f"{name[:-2]}\n(ms)", 1000) for name in QUANTILES),
     _make_column("bytes_per_s", "rate\n(MB/s)", 1e-6),
     TableColumn("limited_steps", "steps\nleft out", is_number=True),
+    _make_column("held_fraction", "held by\nceiling (%)", 100),
 )

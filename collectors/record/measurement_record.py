@@ -17,7 +17,12 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from .day_numbers import DAY_US, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
-from .operation_steps import MAX_OPERATION_STEPS, OPERATION_METRICS, find_operation_problems
+from .operation_steps import (
+    MAX_OPERATION_STEPS,
+    OPERATION_METRICS,
+    REQUIRED_COLUMNS,
+    find_operation_problems,
+)
 from .value_checks import Check, is_number, make_check
 
 #: Names of metrics that a test defines; they become names of branches and columns.
@@ -203,7 +208,7 @@ def build_record_schema() -> Dict[str, Any]:
                 "items": {
                     "type": "object",
                     "additionalProperties": False,
-                    "required": [metric.name for metric in OPERATION_METRICS],
+                    "required": list(REQUIRED_COLUMNS),
                     "properties": {
                         metric.name: _build_metric_schema(metric) for metric in OPERATION_METRICS
                     },

@@ -56,6 +56,8 @@ OPERATION_FIGURES = (
     "failures",
     "steps",
     "limited_steps",
+    "held",
+    "held_fraction",
     "least_hz",
     "least_bytes_per_s",
 )
@@ -313,6 +315,8 @@ OPERATION_FAILURES = (
     "other",
 )
 
+#: Figure of a storm: files that were neither read nor given up when it ended.
+FILES_UNREAD = "files_unread"
 #: File in the payload's folder that states the last time step of a load that runs.
 LOAD_PROGRESS_NAME = "load-progress.json"
 #: Attribute of a job in HTCondor with the same step.
@@ -408,6 +412,7 @@ def _operation_metrics() -> Tuple[Metric, ...]:
         count("done", "Operations of these that succeeded.", "higher"),
         count("failed", "Operations of these that failed, or had not ended when the load stopped.", "lower"),
         count("late", "Operations of these that were sent more than 10 ms behind the schedule.", "lower"),
+        Metric("held", "int", "1", "lower", "Operations of these that the door's ceiling held back: the ceiling was the limit, not the storage.", "payload", "payload", minimum=0),
         number("lateness_max_s", "s", "Longest delay of a sending behind the schedule.", "lower"),
         number("generator_cpu", "1", "CPU seconds per second of the step: of the load generator; of the whole machine where a server is watched."),
         Metric("generator_limited", "bool", "1", "", "The generator itself was the limit: the step is marked and enters no average.", "payload", "payload", required=True),
@@ -418,8 +423,10 @@ def _operation_metrics() -> Tuple[Metric, ...]:
 # fmt: on
 
 
-#: Columns of the table of operations, each required, declared like the catalogue's metrics.
+#: Columns of the table of operations, declared like the catalogue's metrics.
 OPERATION_METRICS = _operation_metrics()
+#: Columns without which a row is refused; kits before release 0.3.0 count no operations that were held.
+REQUIRED_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS if metric.required)
 _CHECKS = {metric.name: make_check(metric) for metric in OPERATION_METRICS}
 
 
@@ -452,7 +459,7 @@ def _find_row_problems(row: Any) -> List[str]:
     if not isinstance(row, dict):
         return ["an object is expected"]
     problems = [f"unknown field {name!r}" for name in row if name not in _CHECKS]
-    problems += [f"{name} is missing" for name in _CHECKS if row.get(name) is None]
+    problems += [f"{name} is missing" for name in REQUIRED_COLUMNS if row.get(name) is None]
     for name, check in _CHECKS.items():
         if row.get(name) is not None and check(row[name]):
             problems.append(f"{name} {check(row[name])}")
@@ -467,8 +474,9 @@ def _find_contradictions(row: Mapping[str, Any]) -> List[str]:
         problems.append("step_s must be positive, lateness_max_s and generator_cpu not negative")
     if row["done"] + row["failed"] > row["scheduled"]:
         problems.append("more operations ended than were scheduled")
-    if row["late"] > row["scheduled"]:
-        problems.append("more operations were late than were scheduled")
+    for name in ("late", "held"):
+        if (row.get(name) or 0) > row["scheduled"]:
+            problems.append(f"more operations were {name} than were scheduled")
     if _sum_failures(row["failures"]) != row["failed"]:
         problems.append("failures must be a JSON object of counts that add up to failed")
     if row["latency"]:

@@ -31,6 +31,7 @@ from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection
 #: Row of the table of operations: values by name; empty text is None.
 OperationRow = Mapping[str, Value]
 OPERATION_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS)
+_TEXT_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS if metric.type == "text")
 #: Rows that are fetched at a time.
 FETCH_ROWS = 2000
 MEASUREMENT_ORDER = (
@@ -59,8 +60,12 @@ def fetch_operations_of(
 
 
 def restore_operation(row: OperationRow) -> dict[str, Value]:
-    """Restore a row as its record holds it: with '' for unknown text."""
-    return {name: "" if value is None else value for name, value in row.items()}
+    """Restore a row as its record holds it: with '' for unknown text, without unknown numbers."""
+    return {
+        name: "" if value is None else value
+        for name, value in row.items()
+        if value is not None or name in _TEXT_COLUMNS
+    }
 
 
 def name_values(

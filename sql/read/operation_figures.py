@@ -26,6 +26,9 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
 Row = Mapping[str, Any]
+#: A ceiling that holds back a larger share of the operations was the limit; a smaller one is held
+#: back where instants of several readers coincide.
+MAX_HELD_FRACTION = 0.5
 #: Key that steps of one group share, beside side and operation; None leaves a step out.
 FindKey = Callable[[Row], Hashable | None]
 
@@ -51,6 +54,8 @@ class OperationGroup:
         done: operations that succeeded.
         failed: operations that failed.
         late: operations that were sent late.
+        held: operations that the door's ceiling held back, those of steps left out among them, where
+            ``due`` operations were due.
         bytes: bytes that successful operations moved.
         failures: failed operations by class.
         latency: latencies of successful operations.
@@ -77,6 +82,8 @@ class OperationGroup:
     limited_seconds: float = 0.0
     limited_done: int = 0
     limited_bytes: int = 0
+    held: int = 0
+    due: int = 0
 
     @property
     def is_limited(self) -> bool:
@@ -97,16 +104,39 @@ class OperationGroup:
         usable = self.is_limited and self.limited_seconds > 0
         return amount / self.limited_seconds if usable else None
 
+    @property
+    def held_fraction(self) -> float | None:
+        """Share of the operations that the door's ceiling held back; None if none were due."""
+        return self.held / self.due if self.due else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the door's ceiling was the limit of the load."""
+        return (self.held_fraction or 0.0) > MAX_HELD_FRACTION
+
     def describe_limit(self) -> str:
         """Describe a load of which only lower bounds are known; '' for others."""
-        if self.least_hz is None or self.least_bytes_per_s is None:
+        if self.is_held:
+            limit = (
+                "the door's ceiling (key load in the sites file) was the limit, not the storage: it held "
+                f"back {100 * (self.held_fraction or 0.0):.3g} % of the operations"
+            )
+            done_hz, bytes_per_s = self.observed_hz, self.bytes_per_s
+        elif self.is_limited:
+            limit = "the load generator was the limit in all steps"
+            done_hz = bytes_per_s = None
+        else:
             return ""
-        bounds = [f"{self.least_hz:.3g} operations/s"]
-        if self.least_bytes_per_s:
-            bounds.append(f"{self.least_bytes_per_s / 1e6:.3g} MB/s")
+        done_hz = self.least_hz if done_hz is None else done_hz
+        bytes_per_s = self.least_bytes_per_s if bytes_per_s is None else bytes_per_s
+        if done_hz is None:
+            return ""
+        bounds = [f"{done_hz:.3g} operations/s"]
+        if bytes_per_s:
+            bounds.append(f"{bytes_per_s / 1e6:.3g} MB/s")
         return (
-            "the load generator was the limit in all steps, so that only lower bounds are known: the "
-            f"storage carries at least {' and '.join(bounds)}"
+            f"{limit}, so that only lower bounds are known: the storage carries at least "
+            f"{' and '.join(bounds)}"
         )
 
     @property
@@ -219,10 +249,12 @@ class _OperationSums:
         #: Measurement, begin and end of a step in µs -> its clients, which all servers share.
         self.intervals: dict[tuple[str, int, int], int] = {}
         self.limited_intervals: dict[tuple[str, int, int], int] = {}
-        self.limited_done = self.limited_bytes = 0
+        self.limited_done = self.limited_bytes = self.held = self.due = 0
 
     def add(self, row: Row, latency: LatencyHistogram) -> None:
         self.measurements.add(row["measurement_id"])
+        self.held += row["held"] or 0
+        self.due += row["scheduled"]
         start_us = row["step_start_us"]
         interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
         if row["generator_limited"]:
@@ -262,6 +294,8 @@ class _OperationSums:
             limited_seconds=_sweep_intervals(self.limited_intervals)[0],
             limited_done=self.limited_done,
             limited_bytes=self.limited_bytes,
+            held=self.held,
+            due=self.due,
             **self.counts,
         )
 

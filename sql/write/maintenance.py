@@ -199,6 +199,7 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
         "step_s": seconds,
         "clients": max(row["clients"] for row in rows),
         **_sum_counts(rows),
+        "held": sum(row["held"] or 0 for row in rows),
         "lateness_max_s": max(row["lateness_max_s"] for row in rows),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
         "failures": _merge_failures(rows),

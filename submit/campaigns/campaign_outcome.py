@@ -234,6 +234,17 @@ def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[
         yield from describe_interpreted_loops(rows)
 
 
+def describe_limits(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
+    """Yield a line for each load whose limit was not the storage, and one for files left unread."""
+    if read_load(campaign) is None:
+        return
+    # Imported here: it is slow to load, and few campaigns are load tests.
+    from treehammer.analysis.descriptive.operation_summary import list_limited_loads
+
+    with store.snapshot() as snapshot:
+        yield from list_limited_loads(snapshot, Selection((campaign.id,)))
+
+
 def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
     """Yield a line for each common start of a campaign, and one for loads without any."""
     spreads, lonely = summarize_campaign_starts(store, campaign)

@@ -20,6 +20,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_no
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_compilers,
     describe_failures,
+    describe_limits,
     describe_starts,
 )
 from treehammer.submit.campaigns.campaign_polling import (
@@ -178,6 +179,7 @@ def describe_progress(
             summarize_progress(progress),
             *list_selection_notes(json.loads(campaign.plan)),
             *describe_starts(tracker.store, campaign),
+            *describe_limits(tracker.store, campaign),
             *describe_compilers(tracker.store, campaign),
             *describe_failures(tracker, campaign),
         ]

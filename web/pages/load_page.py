@@ -304,16 +304,25 @@ def _conclude(details: LoadDetails) -> str:
     levels = sort_levels(lines[name])
     carried = list(takewhile(lambda level: _is_carried(level, rule), levels))
     parts = [
-        f"keeps {format_significant(level.attempted_hz or 0.0)} {chosen.operation} operations/s"
+        f"keeps {'at least ' * level.is_held}{format_significant(level.attempted_hz or 0.0)} "
+        f"{chosen.operation} operations/s"
         for level in carried[-1:]
     ]
+    parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
     parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
     place = name if len(lines) > 1 else f"The storage of {level_of(chosen).storage_site}"
     subject = place if carried else f"{place}, {chosen.operation}:"
     return f"{subject} {'; '.join(parts)}." if parts else ""
 
 
+def _describe_ceiling(level: OperationGroup) -> str:
+    rate = level.observed_hz or level.least_hz or 0.0
+    return f"at {format_significant(rate)}/s the door's ceiling was the limit"
+
+
 def _describe_excess(level: OperationGroup, rule: OperationsRule) -> str:
+    if level.is_held:
+        return _describe_ceiling(level)
     at = f"at {format_significant(level.attempted_hz or 0.0)}/s"
     if level.failed > rule.max_failed_per_success * level.done:
         return f"{at} {format_share(level.failed_fraction or 0.0)} fail"
@@ -349,7 +358,11 @@ def _describe_chosen(
     operations = dict.fromkeys((level.operation, level.side) for level in details.levels)
     if len(operations) > 1:
         yield ui.Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
-    limited = "The generator was the limit in all steps, so that no rate can be shown."
+        f"keeps {'at least ' * level.is_held}{format_significant(level.attempted_hz or 0.0)} "
+        f"{chosen.operation} operations/s"
+        for level in carried[-1:]
+    ]
+    parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
     yield ui.Titled(
         f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
         ui.Group("charts", *levels) if levels else ui.Paragraph(limited),
@@ -553,11 +566,12 @@ def _figure_columns(*leading: str) -> Iterator[TableColumn]:
         "failures": "failures",
         "steps": "rows",
         "limited_steps": "left out",
+        "held_fraction": "held by ceiling",
         "least_hz": "at least (1/s)",
         "least_bytes_per_s": "at least (MB/s)",
     }
     formats: Mapping[str, Callable[[Any], str]] = {
-        "failed_fraction": lambda share: format_share(share, 2),
+        **dict.fromkeys(("failed_fraction", "held_fraction"), lambda share: format_share(share, 2)),
         **dict.fromkeys(("bytes_per_s", "least_bytes_per_s"), lambda rate: f"{rate / 1e6:.4g}"),
         "least_hz": lambda rate: f"{rate:.4g}",
         "failures": format_counts,

@@ -51,6 +51,8 @@ from .recorder import Row, StepClock, summarize_loop, summarize_rows
 #: Seconds beside the load until an engine must have ended, and after a signal to stop.
 ENGINE_GRACE_S, _STOP_S = 30.0, 3.0
 _POLL_S = 0.05
+#: An engine that reaches this share of the ceiling is held back by it.
+HELD_SHARE = 0.9
 #: Characters of an engine's errors that a message repeats.
 _MAX_ERROR = 500
 
@@ -67,6 +69,7 @@ class EngineLoad:
         block: bytes of the shortest and the longest read.
         is_random: whether reads are at random positions, not consecutive.
         reads: reads of each client; 0 for as many as the load's time allows.
+        is_bounded: whether the rate is the door's ceiling, less than the test asks for.
     """
 
     task: LoadTask
@@ -76,6 +79,7 @@ class EngineLoad:
     block: Tuple[int, int] = (0, 0)
     is_random: bool = True
     reads: int = 0
+    is_bounded: bool = False
 
     def perform(self, steps: StepClock, timer: LoadTimer, progress: str = "") -> EngineResult:
         """Perform the load from its start on.
@@ -113,6 +117,7 @@ class EngineLoad:
         url = self.task.files[0].url
         failed = sum(part.failures.values())
         due = round(self.clients * self.rate_hz * part.seconds)
+        is_held = self.is_bounded and part.done + failed >= HELD_SHARE * due
         row = make_operation_step(
             part.latency,
             part.failures,
@@ -125,6 +130,7 @@ class EngineLoad:
             clients=self.clients,
             scheduled=max(due, part.done + failed),
             late=0,
+            held=part.done if is_held else 0,
             lateness_max_s=0.0,
             generator_cpu=cores,
             generator_limited=False,

@@ -86,28 +86,32 @@ class Throttle:
     Args:
         ceiling: share of this generator.
         burst_s: seconds of the ceiling on traffic that may be used at once after a time of less load.
+        start_s: instant from which also the first operation waits until the ceiling permits all of
+            it; without it, the first one is sent when it is due.
     """
 
-    def __init__(self, ceiling: CeilingShare, burst_s: float = 0.0) -> None:
+    def __init__(self, ceiling: CeilingShare, burst_s: float = 0.0, start_s: float = -inf) -> None:
         self._ceiling = ceiling
         self._burst_s = burst_s
         # Instants at which all admitted operations are paid off.
-        self._opens_s = self._bytes_s = -inf
+        self._opens_s = self._bytes_s = start_s
 
     def admit(self, operation: Operation, due_s: float) -> float:
         """Return the first instant, not before ``due_s``, at which an operation may be sent."""
         rate, speed = self._ceiling.opens_per_s, self._ceiling.mb_per_s * 1e6
         opens = operation.name in OPENING and rate > 0
         moves = operation.bytes > 0 and speed > 0
+        opens_s = self._opens_s + (1 / rate if opens else 0.0)
+        bytes_s = self._bytes_s + (operation.bytes / speed if moves else 0.0)
+        # A rounding error must not delay an operation.
         if opens:
-            # A rounding error must not delay an operation.
-            due_s = max(due_s, self._opens_s - 1e-9)
+            due_s = max(due_s, opens_s - 1e-9)
         if moves:
-            due_s = max(due_s, self._bytes_s - self._burst_s - 1e-9)
+            due_s = max(due_s, bytes_s - self._burst_s - 1e-9)
         if opens:
-            self._opens_s = max(self._opens_s, due_s) + 1 / rate
+            self._opens_s = max(opens_s, due_s)
         if moves:
-            self._bytes_s = max(self._bytes_s, due_s) + operation.bytes / speed
+            self._bytes_s = max(bytes_s, due_s)
         return due_s
 
 
@@ -214,9 +218,12 @@ class LoadDriver:
         throttle = Throttle(self._ceiling, BURST_S)
         for operation in operations:
             due_s = throttle.admit(operation, operation.due_s)
-            # Operations that the ceiling delays beyond the end are not sent.
-            if due_s > operation.due_s and due_s >= limit_s - self._client.timeout_s:
-                return chain([operation], operations)
+            if due_s > operation.due_s:
+                operation = operation._replace(held_since_s=operation.due_s)
+                # Operations that the ceiling delays beyond the end are not sent.
+                if due_s >= limit_s - self._client.timeout_s:
+                    held = (later._replace(held_since_s=later.due_s) for later in operations)
+                    return chain([operation], held)
             if not self._wait_until(due_s) or not self._wait_for_room(limit_s):
                 return chain([operation], operations)
             self._client.start(self._make_flight(operation))
@@ -238,7 +245,9 @@ class LoadDriver:
         """Send the operation that follows another, unless the load is over."""
         now = self._timer.now()
         if not self._timer.stopped and now < self._follow_until_s:
-            following = operation._replace(due_s=now, name=operation.then, then="", follows=True)
+            following = operation._replace(
+                due_s=now, name=operation.then, then="", follows=True, held_since_s=None
+            )
             self._client.start(self._make_flight(following))
 
     def _wait_until(self, due_s: float) -> bool:
@@ -354,7 +363,8 @@ class ClosedLoopDriver(LoadDriver):
         self._end_s, self._last_end_s = end_s, self._start_s
         self._local = threading.local()
         self._sequences: Dict[int, Iterator[Operation]] = dict(enumerate(load.sequences))
-        self._throttle, self._throttling = Throttle(self._ceiling), threading.Lock()
+        self._throttle = Throttle(self._ceiling, start_s=self._start_s)
+        self._throttling = threading.Lock()
         # Operations that the ceiling delays, by the instants at which they may be sent.
         self._delayed: List[Tuple[float, int, Operation]] = []
         self._numbers = count()
@@ -403,6 +413,7 @@ class ClosedLoopDriver(LoadDriver):
             with self._throttling:
                 due_s = self._throttle.admit(operation, now)
                 if due_s > now:
+                    operation = operation._replace(held_since_s=now)
                     heapq.heappush(self._delayed, (due_s, next(self._numbers), operation))
                     return
             self._client.start(self._make_flight(operation._replace(due_s=now)))

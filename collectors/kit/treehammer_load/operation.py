@@ -67,6 +67,7 @@ class Operation(NamedTuple):
         then: operation that follows on the same file as soon as this one has succeeded.
         follows: whether it is such an operation.
         handle: number of the open file of this client that it uses; -1 for its only one.
+        held_since_s: when the door's ceiling began to hold it back; None if it did not.
     """
 
     due_s: float
@@ -79,6 +80,7 @@ class Operation(NamedTuple):
     then: str = ""
     follows: bool = False
     handle: int = -1
+    held_since_s: Optional[float] = None
 
     @property
     def bytes(self) -> int:

@@ -65,7 +65,7 @@ class StepCounts:
 
     def __init__(self) -> None:
         self.latency = LatencyHistogram()
-        self.scheduled = self.late = self.bytes = 0
+        self.scheduled = self.late = self.held = self.bytes = 0
         self.lateness_max_s = 0.0
         self.failures: Dict[str, int] = {}
 
@@ -74,6 +74,7 @@ class StepCounts:
         self.latency.add(other.latency)
         self.scheduled += other.scheduled
         self.late += other.late
+        self.held += other.held
         self.bytes += other.bytes
         self.lateness_max_s = max(self.lateness_max_s, other.lateness_max_s)
         for name, count in other.failures.items():
@@ -126,8 +127,10 @@ class Recorder:
         if self._observe is not None:
             self._observe(flight, failure)
         with self._lock:
-            first_s, last_s = self._spans.get(operation.name, (operation.due_s, now_s))
-            self._spans[operation.name] = min(first_s, operation.due_s), max(last_s, now_s)
+            # The time for which the ceiling held the first operation back is part of the rate.
+            begin_s = operation.due_s if operation.held_since_s is None else operation.held_since_s
+            first_s, last_s = self._spans.get(operation.name, (begin_s, now_s))
+            self._spans[operation.name] = min(first_s, begin_s), max(last_s, now_s)
             if operation.due_s >= self._steps.first * self._steps.step_s:
                 punctuality = self._punctuality.setdefault(step, [0, 0])
                 punctuality[0] += 1
@@ -135,6 +138,7 @@ class Recorder:
             counts = self._counts.setdefault(key, StepCounts())
             counts.scheduled += 1
             counts.late += lateness > LATE_S
+            counts.held += operation.held_since_s is not None
             counts.lateness_max_s = max(counts.lateness_max_s, lateness)
             if failure:
                 counts.failures[failure] = counts.failures.get(failure, 0) + 1
@@ -219,6 +223,7 @@ class Recorder:
             clients=self._clients,
             scheduled=counts.scheduled,
             late=counts.late,
+            held=counts.held,
             lateness_max_s=counts.lateness_max_s,
             generator_cpu=self._cpu.get(step, 0.0),
             generator_limited=self.is_limited(step),

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Callable, Dict, Iterator, Set
 from urllib.parse import urlsplit
 
-from ...record.operation_steps import READ_FILE
+from ...record.operation_steps import FILES_UNREAD, READ_FILE
 from ..treehammer_kit.payload_task import PayloadError, make_plain_url
 from ..treehammer_kit.root_engine import compile_header
 from .clients import make_client
@@ -92,7 +92,10 @@ class _Storm:
                 self._counts["files_failed"] += 1
 
     def _observe(self, flight: Flight, failure: str, now_s: float) -> None:
-        if failure:
+        if not failure:
+            with self._lock:
+                self._counts["files_read"] += 1
+        else:
             sent_s = now_s if flight.sent_s is None else flight.sent_s
             with self._lock:
                 self._failures[flight.operation.client] = failure
@@ -101,7 +104,12 @@ class _Storm:
 
     def _summarize(self) -> Dict[str, float]:
         names = ("reopens", "files_failed", *_FAILURE_FIGURES.values(), "other_failures")
-        return {**{name: float(self._counts[name]) for name in names}, "lost_s": self._lost_s}
+        ended = self._counts["files_read"] + self._counts["files_failed"]
+        return {
+            **{name: float(self._counts[name]) for name in names},
+            FILES_UNREAD: float(self._clients * self._files - ended),
+            "lost_s": self._lost_s,
+        }
 
 
 # --- Clients

@@ -232,9 +232,8 @@ def open_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], Eng
     rate = clients * task.read_number("rate_hz", 2.0, (0, 100_000), zero=has_engine)
     task.check_count(rate)
     if has_engine:
-        return EngineLoad(
-            task, OPEN, clients, _bound_rate(rate, task.ceiling.opens_per_s) / clients
-        )
+        bound = _bound_rate(rate, task.ceiling.opens_per_s)
+        return EngineLoad(task, OPEN, clients, bound / clients, is_bounded=bound != rate)
     instants = pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
     return schedule_opens(instants, clients, task.files, task.seed)
 
@@ -256,8 +255,16 @@ def read_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], Eng
     _check_size(task, block, vector, block)
     if has_engine:
         _refuse_vectors(pattern == VECTOR)
-        rate = _bound_rate(rate, 1e6 * task.ceiling.mb_per_s / block)
-        return EngineLoad(task, READ, clients, rate / clients, (block, block), pattern == RANDOM)
+        bound = _bound_rate(rate, 1e6 * task.ceiling.mb_per_s / block)
+        return EngineLoad(
+            task,
+            READ,
+            clients,
+            bound / clients,
+            (block, block),
+            pattern == RANDOM,
+            is_bounded=bound != rate,
+        )
     instants = pace_clients(clients, period, span.start_s, span.end_s, task.seed)
     chooser = make_chunk_chooser(pattern, block, vector)
     opening = max(span.now_s, span.start_s - find_opening_time(clients)), span.start_s
@@ -302,7 +309,7 @@ def read_pattern(task: LoadTask, _span: LoadSpan) -> Union[ClosedLoop, EngineLoa
     if read_engine(task) != GENERATOR:
         _refuse_vectors(vector > 1)
         rate = 1e6 * task.ceiling.mb_per_s / lengths[1] / clients
-        return EngineLoad(task, READ, clients, rate, lengths, reads=reads)
+        return EngineLoad(task, READ, clients, rate, lengths, reads=reads, is_bounded=rate > 0)
     return ClosedLoop(
         [
             sequence_reads(

@@ -27,6 +27,7 @@ _COLUMNS = {
         server_cache_fetched_bytes:int
     """,
     "node": "architecture:text energy_missing:text node_lacks:text",
+    "operation": "held:int",
     "release_check": "server:text",
     "software": "loop_compiler:text loop_fallback:text",
     "storage": "origin_version:text distance_method:text cache_block_kib:int",
