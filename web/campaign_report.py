@@ -32,7 +32,6 @@ from treehammer.analysis.descriptive.cache_reads import (
     CacheRead,
 )
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
-from treehammer.analysis.descriptive.operation_summary import list_limited_loads
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natural_sort_key

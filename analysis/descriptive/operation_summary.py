@@ -25,7 +25,7 @@ from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.tables import TableColumn
+from treehammer.tables import TableColumn, hidden_columns
 from treehammer.text_formatting import pluralize
 
 #: Columns of an operation to group by, beside axes and columns of its measurement.
@@ -119,14 +119,15 @@ def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list
         names = (*key, group.operation, group.side if group.side != CLIENT else "")
         if limit := group.describe_limit():
             texts.append(f"{', '.join(filter(None, names))}: {limit}.")
-    extras = snapshot.extras(selection) if groups else ()
+    return [*texts, *describe_unread(snapshot, selection)]
+
+
+def describe_unread(snapshot: DatabaseSnapshot, selection: Selection) -> Iterator[str]:
+    """Describe the files that loads left unread when their time was over, if there are any."""
+    extras = snapshot.extras(selection)
     unread = int(sum(extra.value for extra in extras if extra.name == FILES_UNREAD))
     if unread:
-        texts.append(
-            f"The load ended at its longest duration (load.duration_s), before {pluralize(unread, 'file')} "
-            "were read."
-        )
-    return texts
+        yield f"The load ended at its longest duration (load.duration_s) with {pluralize(unread, 'file')} unread."
 
 
 def _describe_failures(groups: Sequence[OperationGroup]) -> str:
@@ -191,5 +192,5 @@ _OPERATION_COLUMNS = (
     *(_make_column(name, f"{name[:-2]}\n(ms)", 1000) for name in QUANTILES),
     _make_column("bytes_per_s", "rate\n(MB/s)", 1e-6),
     TableColumn("limited_steps", "steps\nleft out", is_number=True),
-    _make_column("held_fraction", "held by\nceiling (%)", 100),
+    *hidden_columns("held_fraction"),
 )

@@ -192,6 +192,8 @@ def merge_steps(rows: Sequence[OperationRow]) -> list[OperationRow]:
 def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
     seconds = sum(row["step_s"] for row in rows)
     latency = LatencyHistogram.sum(decode_latency(row["latency"]) for row in rows)
+    # Release 0.2.0 did not count them.
+    held = [row["held"] for row in rows if row["held"] is not None]
     return {
         **rows[0],
         "step": min(row["step"] for row in rows),
@@ -199,7 +201,7 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
         "step_s": seconds,
         "clients": max(row["clients"] for row in rows),
         **_sum_counts(rows),
-        "held": sum(row["held"] or 0 for row in rows),
+        "held": sum(held) if held else None,
         "lateness_max_s": max(row["lateness_max_s"] for row in rows),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
         "failures": _merge_failures(rows),

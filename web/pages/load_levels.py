@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from treehammer.analysis.descriptive.operation_summary import describe_unread
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.collectors.record.value_checks import is_variant
@@ -184,6 +185,7 @@ class LoadDetails:
         servers: its servers, in order of their names; their rates are over the time of the level.
         points: time steps merged into each of :attr:`steps`.
         sides: time steps by side, if both timed the operation.
+        unread: sentence on files that the load left unread, if it did.
     """
 
     levels: Sequence[OperationGroup]
@@ -194,6 +196,7 @@ class LoadDetails:
     labels: LevelLabels
     points: int
     sides: dict[str, list[OperationGroup]] = field(default_factory=dict)
+    unread: Sequence[str] = ()
 
     def label(self, group: OperationGroup) -> str:
         """Label a level."""
@@ -275,6 +278,7 @@ def load_details(
         labels=labels,
         points=points,
         sides=list_sides(steps),
+        unread=list(describe_unread(snapshot, selection)),
     )
 
 

@@ -207,12 +207,13 @@ def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSum
 
 
 def _list_limits(details: LoadDetails) -> list[str]:
-    """Describe each similar load of which only lower bounds are known."""
-    return [
+    """Describe each similar load of which only lower bounds are known, and files left unread."""
+    limits = [
         f"{details.label(level)}: {text}."
         for level in details.similar
         if (text := level.describe_limit())
     ]
+    return [*limits, *details.unread]
 
 
 def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> ui.Live | None:
@@ -358,11 +359,8 @@ def _describe_chosen(
     operations = dict.fromkeys((level.operation, level.side) for level in details.levels)
     if len(operations) > 1:
         yield ui.Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
-        f"keeps {'at least ' * level.is_held}{format_significant(level.attempted_hz or 0.0)} "
-        f"{chosen.operation} operations/s"
-        for level in carried[-1:]
-    ]
-    parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
+    limit = "door's ceiling" if chosen.is_held else "generator"
+    limited = f"The {limit} was the limit in all steps, so that no rate can be shown."
     yield ui.Titled(
         f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
         ui.Group("charts", *levels) if levels else ui.Paragraph(limited),

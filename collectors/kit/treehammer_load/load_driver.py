@@ -218,15 +218,13 @@ class LoadDriver:
         throttle = Throttle(self._ceiling, BURST_S)
         for operation in operations:
             due_s = throttle.admit(operation, operation.due_s)
-            if due_s > operation.due_s:
-                operation = operation._replace(held_since_s=operation.due_s)
-                # Operations that the ceiling delays beyond the end are not sent.
-                if due_s >= limit_s - self._client.timeout_s:
-                    held = (later._replace(held_since_s=later.due_s) for later in operations)
-                    return chain([operation], held)
+            is_held = due_s > operation.due_s
+            # Operations that the ceiling delays beyond the end are not sent.
+            if is_held and due_s >= limit_s - self._client.timeout_s:
+                return map(_hold, chain([operation], operations))
             if not self._wait_until(due_s) or not self._wait_for_room(limit_s):
                 return chain([operation], operations)
-            self._client.start(self._make_flight(operation))
+            self._client.start(self._make_flight(_hold(operation) if is_held else operation))
         return None
 
     def _make_flight(self, operation: Operation) -> Flight:
@@ -275,6 +273,10 @@ class LoadDriver:
             if self._timer.now() >= limit_s:
                 return False
         return not self._timer.stopped and self._timer.now() < limit_s
+
+
+def _hold(operation: Operation) -> Operation:
+    return operation._replace(held_since_s=operation.due_s)
 
 
 class _CpuAccount:

@@ -109,6 +109,7 @@ def make_operation(
         "clients": 1,
         "scheduled": latency.count + sum((failures or {}).values()),
         "late": 0,
+        "held": 0,
         "lateness_max_s": 0.0,
         "generator_cpu": 0.125,
         "generator_limited": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from functools import partial
 from pathlib import Path
@@ -146,6 +147,33 @@ def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path
     assert rows[1]["least_bytes_per_s"] == 2e6
     write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
     assert "the storage carries at least 5 operations/s" in (tmp_path / "report.html").read_text()
+
+
+def test_load_limited_by_the_ceiling_is_no_slow_storage(store: Store, tmp_path: Path) -> None:
+    """Summary, report and page name the door's ceiling; rows of older kits do not count held ones."""
+    store.add_campaign(make_campaign_row(name="opens"), [])
+    for number, held in enumerate((None, 10, 50)):
+        step = make_operation([0.001] * 50, bytes=50_000_000)
+        del step["held"]
+        step = {**step, "held": held} if held else step
+        add(store, str(number), step, variant=f'{{"n":{number}}}')
+    output = summarize(tmp_path, "--by", "n").output
+    sentence = (
+        "the door's ceiling (key load in the sites file) was the limit, not the storage: it held back "
+        "100 % of the operations, so that only lower bounds are known: the storage carries at least 5 "
+        "operations/s and 5 MB/s."
+    )
+    assert f"n 2, open: {sentence}" in output
+    assert output.count("was the limit, not the storage") == 1
+    assert "a higher load of the door" in output
+    assert "more jobs with fewer clients" not in output
+    rows = json.loads(summarize(tmp_path, "--by", "n", "--json").stdout)
+    assert [row["held_fraction"] for row in rows] == [0.0, 0.2, 1.0]
+    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
+    report = html.unescape((tmp_path / "report.html").read_text())
+    assert sentence in report
+    headline = report.split("<h1", 1)[1].split("</h1>")[0]
+    assert "keeps at least 5 open operations/s; at 5/s the door's ceiling was the limit" in headline
 
 
 def test_axes_may_have_the_names_of_figures(store: Store, tmp_path: Path) -> None:

@@ -211,12 +211,14 @@ def test_schedule_stops_at_the_ceiling(rate: float) -> None:
         assert sent == pytest.approx(200, abs=1)
     assert sum(r["scheduled"] for r in rows) == rate * 10, "what was not sent is unfinished"
     assert all(r["generator_limited"] for r in rows[3:])
+    assert sum(r["held"] for r in rows) == rate * 10 - 1, "all but the first wait for the ceiling"
 
 
 def test_schedule_at_the_ceiling_is_not_delayed() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
-    run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
+    rows = run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
+    assert not any(r["held"] for r in rows)
     assert storage.sent == pytest.approx(list(workloads.pace_at_rate(200, 0.0, 10.0)))
 
 
@@ -298,6 +300,31 @@ def test_closed_loop_stops_at_the_ceiling() -> None:
     assert sum(sent < 1 for sent in storage.sent) == pytest.approx(100, abs=2), "no burst"
     assert figures["achieved_hz"] == pytest.approx(100, rel=0.05)
     assert not any(row["late"] for row in rows)
+    assert all(row["held"] == row["scheduled"] for row in rows)
+
+
+@pytest.mark.parametrize("size", [1_100_000, 27_000_000, 500_000_000])
+def test_whole_files_stay_below_the_ceiling(size: int) -> None:
+    """Also the first file waits for its share, so that few large ones are not above the ceiling."""
+    timer = SimulatedTimer()
+    steps = StepClock(5.0, 1_000_000)
+    found = Recorder(steps, 1)
+    storage = SimulatedStorage(timer, answer_s=0.01)
+    driver = ClosedLoopDriver(storage, found, steps, timer, CeilingShare(mb_per_s=5))
+    file = LoadFile("root://host//a", size)
+    sequence = (Operation(0.0, "read_file", 0, file) for _ in range(1000))
+    rows = found.list_rows(driver.run_loop(ClosedLoop([sequence]), 60.0), every_step=True)
+    assert sum(row["bytes"] for row in rows) == 60 * 5_000_000 // size * size
+    if rows:
+        figures = summarize_loop(rows, found.spans, 5.0)
+        assert 4.9 < figures["achieved_mb_per_s"] <= 5.0
+
+
+def test_slow_storage_is_not_held_back() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=0.05)
+    _, rows, _ = run_loop([1000], 5.0, timer, storage, CeilingShare(mb_per_s=0.001))
+    assert sum(row["held"] for row in rows) <= 1, "the first read alone waits for its share"
 
 
 def test_too_many_clients_are_refused() -> None:

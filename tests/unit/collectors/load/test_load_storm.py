@@ -75,6 +75,13 @@ class _Storage(StorageClient):
             flight.succeed("server:1094")
 
 
+def test_files_left_at_the_end_are_unread() -> None:
+    files = [LoadFile(f"root://host//{name}", 10) for name in "abcd"]
+    task = LoadTask(files, {"clients": 2, "files": 2}, {}, 1, 0, 1, None, 0, 1.0, 60.0)
+    loop = storm.storm_files(task, None)
+    assert loop.summarize()["files_unread"] == 4
+
+
 def run_storm(storage: StorageClient, **axes: Any) -> tuple[dict[str, int], dict[str, float]]:
     """Perform a storm on four files; return the operations done and failed, and its figures."""
     files = [LoadFile(f"root://host//{name}", 10) for name in "abcd"]
@@ -101,6 +108,7 @@ def test_files_that_fail_are_opened_again() -> None:
     assert sorted(storage.opened) == [a, a, b, c, d, d, d]
     assert counts == {"scheduled": 7, "done": 3, "failed": 4}
     assert figures["files_failed"] == 1
+    assert figures["files_unread"] == 0
     assert figures["reopens"] == 3
     assert figures["timeouts"] == 4
     assert 0.04 <= figures["lost_s"] < 2

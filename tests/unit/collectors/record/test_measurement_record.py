@@ -288,8 +288,9 @@ def test_empty_histogram_has_no_quantiles() -> None:
 
 
 def test_complete_row_is_valid() -> None:
-    assert find_operation_problems([make_row()]) == []
-    assert set(make_row()) == {metric.name for metric in OPERATION_METRICS}
+    """Kits of release 0.2.0 do not count operations that a ceiling held back."""
+    assert find_operation_problems([make_row(), make_row(held=1)]) == []
+    assert set(make_row(held=1)) == {metric.name for metric in OPERATION_METRICS}
     described = build_record_schema()["properties"]["operations"]["items"]
     assert set(described["required"]) == set(make_row())
 
@@ -302,6 +303,7 @@ def test_complete_row_is_valid() -> None:
         ({"done": 3}, "latency counts 2 operations, done is 3"),
         ({"scheduled": 2}, "more operations ended than were scheduled"),
         ({"late": 5}, "more operations were late"),
+        ({"held": 5}, "more operations were held"),
         ({"failures": "{}"}, "add up to failed"),
         ({"failures": '{"timeout": true}'}, "add up to failed"),
         ({"failures": json.dumps({"timeout": -1, "other": 2})}, "add up to failed"),
