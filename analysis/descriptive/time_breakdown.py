@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED, count_threads
+from treehammer.collectors.kit.treehammer_kit.pass_summary import compute_share
 from treehammer.hctests.definition.model import parse_axes
 from treehammer.text_formatting import MEGABYTE, format_share
 
@@ -89,11 +90,11 @@ class TimeBreakdown:
     @property
     def efficiency(self) -> float:
         """CPU efficiency with set-up and stage-in, as ``eff_job``."""
-        return self.cpu_s / self.wall_s if self.wall_s else 0.0
+        return compute_share(self.cpu_s, self.wall_s)
 
     def share(self, part: TimePart) -> float:
         """Return the share of the wall time that a part took."""
-        return self.seconds.get(part, 0.0) / self.wall_s if self.wall_s else 0.0
+        return compute_share(self.seconds.get(part, 0.0), self.wall_s)
 
     def list_parts(self) -> list[dict[str, Any]]:
         """List the parts as rows of a table, in order."""
@@ -346,7 +347,7 @@ class ReadRates:
             open_s=sum(row[f"{name}_wall_s"] or 0.0 for name in ("open", "get_tree", "prepare")),
             cpu_efficiency=row["eff_loop"],
             passes=int(row["passes_counted"]),
-            shares={part: value / total if total else 0.0 for part, value in seconds.items()},
+            shares={part: compute_share(value, total) for part, value in seconds.items()},
         )
 
     @property

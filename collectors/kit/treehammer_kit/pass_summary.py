@@ -10,6 +10,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 #: Must equal the metric catalogue's phases, which a test checks.
 PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
 
+#: Relative difference of two sums of clocks or counters that is due to rounding.
+ROUNDING = 1e-9
+
 #: Equal parts into which the reader divides each bin of the latency histogram: percentiles would
 #: otherwise be wrong by up to a factor of 2, the width of a bin.
 LATENCY_PARTS = 16
@@ -204,13 +207,26 @@ def _summarize_rates(passes: Sequence[PassRead], counted: Sequence[PassRead]) ->
         "cpu_per_event_s": _median_by(counted, lambda p: _ratio(p.loop_cpu_s, p.events)),
         "wall_per_event_s": per_event,
         "event_rate_hz": _ratio(1, per_event),
-        "eff_loop": _median_by(counted, lambda p: _ratio(p.loop_cpu_s, p.loop_wall_s)),
-        "eff_loop_corrected": _median_by(counted, lambda p: _ratio(p.loop_cpu_s, p.running_s)),
+        "eff_loop": _median_by(counted, lambda p: _share(p.loop_cpu_s, p.loop_wall_s)),
+        "eff_loop_corrected": _median_by(counted, lambda p: _share(p.loop_cpu_s, p.running_s)),
     }
 
 
 def _ratio(numerator: float, denominator: Optional[float]) -> Optional[float]:
     return numerator / denominator if denominator else None
+
+
+def _share(part: float, whole: Optional[float]) -> Optional[float]:
+    return compute_share(part, whole) if whole else None
+
+
+def compute_share(part: float, whole: float) -> float:
+    """Compute a share of at most 1, except for rounding: a larger one is the sign of a wrong clock.
+
+    All shares and efficiencies that come from two clocks are computed here.
+    """
+    share = part / max(whole, 1e-9)
+    return 1.0 if 1 < share <= 1 + ROUNDING else share
 
 
 def _summarize_counters(counted: Sequence[PassRead]) -> Dict[str, Any]:

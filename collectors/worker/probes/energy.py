@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Dict, Optional
 
+from ...kit.treehammer_kit.pass_summary import compute_share
+
 POWERCAP_FOLDER = "/sys/class/powercap"
 #: Seconds for which the power without the execution is measured before it; counters change every
 #: millisecond.
@@ -76,7 +78,8 @@ class EnergyMeter:
             return EnergyUse(missing=self._missing)
         joules = self._total_uj / 1e6
         idle_joules = self._idle_w * (time.monotonic() - self._start)
-        return EnergyUse(joules, self._idle_w, idle_joules / joules if joules > 0 else None)
+        fraction = compute_share(idle_joules, joules) if joules > 0 else None
+        return EnergyUse(joules, self._idle_w, fraction)
 
 
 def _find_counters() -> Dict[str, int]:

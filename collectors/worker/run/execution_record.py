@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ...job_spec import PAIRED, SEQUENTIAL, SOLO, TIMED, ExecutionSpec
+from ...kit.treehammer_kit.pass_summary import compute_share
 from ...record import value_checks
 from ...record.measurement_record import Measurement, describe_value_error
 from ...record.metric_catalogue import METRICS_BY_NAME, PASS_PHASES
@@ -224,8 +225,8 @@ def derive_metrics(values: Mapping[str, Any], threads: int = 1) -> Dict[str, flo
         return metrics
     job_wall = wall + values["setup_wall_s"] + copy_wall
     return {
-        "eff_payload": cpu / (wall * threads),
-        "eff_job": (cpu + values["setup_cpu_s"] + copy_cpu) / (job_wall * threads),
+        "eff_payload": compute_share(cpu, wall * threads),
+        "eff_job": compute_share(cpu + values["setup_cpu_s"] + copy_cpu, job_wall * threads),
         **metrics,
     }
 
@@ -251,7 +252,7 @@ def _derive_access_metrics(
     access_wall = copy_wall + sum(wall)
     return {
         "access_rate_hz": events / access_wall,
-        "eff_access": (copy_cpu + sum(cpu)) / (access_wall * threads),
+        "eff_access": compute_share(copy_cpu + sum(cpu), access_wall * threads),
     }
 
 

@@ -12,7 +12,13 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_times
+from ..pass_summary import (
+    PassRead,
+    compute_share,
+    drop_warm_up,
+    median_or_none,
+    summarize_times,
+)
 from ..payload_task import PayloadError, PayloadTask, select_branches
 from ..read_passes import FileSurvey, describe_other_files
 
@@ -178,7 +184,8 @@ def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any
     counted = drop_warm_up(passes)
     values = summarize_times(passes)
     values["eff_loop"] = statistics.median(
-        pass_read.loop_cpu_s / (threads * pass_read.loop_wall_s) for pass_read in counted
+        compute_share(pass_read.loop_cpu_s, threads * pass_read.loop_wall_s)
+        for pass_read in counted
     )
     corrected = median_or_none([_correct_efficiency(pass_read, threads) for pass_read in counted])
     values["eff_loop_corrected"] = corrected
@@ -188,10 +195,9 @@ def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any
 def _correct_efficiency(pass_read: PassRead, threads: int) -> Optional[float]:
     waited = pass_read.run_queue_s
     running = threads * pass_read.loop_wall_s - (waited or 0.0)
+    share = compute_share(pass_read.loop_cpu_s, running)
     # Threads beside those of the loop may have waited, too: the figure is then unknown.
-    return (
-        None if waited is None or running < pass_read.loop_cpu_s else pass_read.loop_cpu_s / running
-    )
+    return None if waited is None or share > 1 else share
 
 
 def summarize_idle_time(

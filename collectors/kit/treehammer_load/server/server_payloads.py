@@ -15,6 +15,7 @@ from threading import Event
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
 from ....record.operation_steps import LatencyHistogram
+from ...treehammer_kit.pass_summary import compute_share
 from ..load_driver import LoadTimer
 from ..load_task import LoadTask
 from ..payload import LoadOutcome, make_step_clock
@@ -31,8 +32,6 @@ from .monitoring_stream import (
 
 # --- Figures of the machine
 
-#: Relative difference of sums of counters that is due to rounding.
-ROUNDING = 1e-9
 #: Bytes of a sector in /proc/diskstats, for every device.
 SECTOR_BYTES = 512
 #: Block devices on top of disks, whose traffic the disks below count.
@@ -353,12 +352,6 @@ def _make_system_rows(
             generator_cpu=cores,
         )
         yield {**row, "done": number}
-
-
-def compute_share(part: float, whole: float) -> float:
-    """Compute a share of at most 1, except for rounding: a larger one is the sign of a wrong clock."""
-    share = part / max(whole, 1e-9)
-    return 1.0 if 1 < share <= 1 + ROUNDING else share
 
 
 def summarize_system(

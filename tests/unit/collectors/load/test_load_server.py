@@ -48,7 +48,6 @@ from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import (
     StreamDecoder,
 )
 from treehammer.collectors.kit.treehammer_load.server.server_payloads import (
-    compute_share,
     follow_log,
 )
 from treehammer.collectors.kit.treehammer_load.workloads import LoadSpan
@@ -686,10 +685,3 @@ def test_operations_wait_for_the_open_and_the_close_for_them() -> None:
         sent.pop()[1](good, None, None)
     assert ended == ["open", "read", "close"]
     assert [flight.released_s for flight in flights] == [None, 1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("part", "share"), [(0.5, 0.5), (1 + 2e-13, 1.0), (1.01, 1.01), (0.0, 0.0)]
-)
-def test_share_is_bounded_but_for_a_wrong_clock(part: float, share: float) -> None:
-    assert compute_share(part, 1.0) == share

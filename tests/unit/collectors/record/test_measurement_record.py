@@ -16,6 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measurement_factory import STARTED_DAY, STARTED_US, full_measurement, make_measurement
 
+from treehammer.analysis.descriptive.time_breakdown import TimeBreakdown, TimePart
+from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import summarize_threads
+from treehammer.collectors.kit.treehammer_kit.pass_summary import (
+    FileRead,
+    PassRead,
+    compute_share,
+    summarize_times,
+)
 from treehammer.collectors.record import value_checks
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import (
@@ -539,3 +547,26 @@ def test_efficiency_counts_all_reserved_cpus() -> None:
 def test_metrics_without_a_term_are_omitted(missing: str) -> None:
     known = {name: value for name, value in INSIDE.items() if name != missing}
     assert set(derive_metrics({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}
+
+
+@pytest.mark.parametrize(
+    ("excess", "efficiency"), [(-0.5, 0.5), (2e-13, 1.0), (0.01, 1.01), (-1.0, 0.0)]
+)
+def test_shares_are_bounded_but_for_a_wrong_clock(excess: float, efficiency: float) -> None:
+    cpu = 1 + excess
+    assert compute_share(cpu, 1.0) == efficiency
+    phases = {name: value for name, value in INSIDE.items() if not name.startswith("loop")}
+    phases = {**dict.fromkeys(phases, 0.0), "events_read": 9}
+    loop = {"loop_wall_s": 1.0, "loop_user_s": cpu, "loop_sys_s": 0.0}
+    payload = {"payload_wall_s": 1.0, "payload_user_s": cpu, "payload_sys_s": 0.0}
+    setup = {"setup_wall_s": 0.0, "setup_cpu_s": 0.0}
+    values = derive_metrics({**payload, **setup, **phases, **loop})
+    names = ("eff_payload", "eff_job", "eff_access")
+    assert {name: values[name] for name in names} == dict.fromkeys(names, efficiency)
+    clocks = {**dict.fromkeys(PASS_PHASES, (0.0, 0.0, 0.0)), "loop": (1.0, cpu, 0.0)}
+    passes = [PassRead([FileRead(clocks, 9, 0, 0, "TFile", True, -1.0, 0.0, {})])] * 3
+    for times in (summarize_times(passes), summarize_threads(passes, 1)):
+        assert times["eff_loop"] == efficiency
+        assert times.get("eff_loop_corrected") in (efficiency, None)
+    breakdown = TimeBreakdown(1, {TimePart.OTHER: 1.0}, {}, cpu)
+    assert breakdown.efficiency == efficiency
