@@ -14,12 +14,11 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
-from .json_documents import format_json, parse_document
+from .json_documents import format_json, load_json, parse_document
 
 # --- Description of a job
 
@@ -350,7 +349,7 @@ class JobSpec:
             ValueError: not JSON, or another format.
             DocumentError: a value has another type, or a key is missing or unknown.
         """
-        document = json.loads(text)
+        document = load_json(text)
         if not isinstance(document, dict) or document.get("format") != JOB_FORMAT:
             raise ValueError(f"job.json: format {JOB_FORMAT} expected")
         return parse_document(cls, document)
@@ -425,7 +424,7 @@ class ServiceSpec:
         Raises:
             ValueError: not JSON, another format, or a value is wrong.
         """
-        document = json.loads(text)
+        document = load_json(text)
         if not isinstance(document, dict) or document.get("format") != SERVICE_FORMAT:
             raise ValueError(f"unknown format; expected {SERVICE_FORMAT}")
         spec = parse_document(cls, document)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import types
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -52,6 +53,36 @@ class DocumentError(ValueError):
         self.problems = problems
 
 
+class RepeatedKeyError(ValueError):
+    """JSON in which an object has a key twice, of which a reader would silently take one."""
+
+
+def refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """Make a dict of an object's members.
+
+    Raises:
+        RepeatedKeyError: a key is repeated.
+    """
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise RepeatedKeyError(f"duplicate key {repeated[:100]!r} in one object")
+    return members
+
+
+def load_json(text: Union[str, bytes], **options: Any) -> Any:
+    """Load JSON that people or other programs hand in.
+
+    Args:
+        text: the document.
+        options: of :func:`json.loads`.
+
+    Raises:
+        ValueError: not JSON, or a :class:`RepeatedKeyError`.
+    """
+    return json.loads(text, object_pairs_hook=refuse_repeated_keys, **options)
+
+
 def format_json(item: Any, **options: Any) -> str:
     """Format dataclasses as JSON; enums become their values, and paths text.
 
@@ -66,9 +97,9 @@ def parse_json(kind: Type[T], text: Union[str, bytes]) -> T:
     """Parse JSON to a dataclass.
 
     Raises:
-        ValueError: not JSON, or a :class:`DocumentError`.
+        ValueError: not JSON, or a :class:`RepeatedKeyError` or :class:`DocumentError`.
     """
-    return parse_document(kind, json.loads(text))
+    return parse_document(kind, load_json(text))
 
 
 def parse_document(kind: Type[T], document: Any) -> T:

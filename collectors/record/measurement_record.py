@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
+from ..json_documents import load_json
 from .day_numbers import DAY_US, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
 from .operation_steps import (
@@ -83,7 +84,7 @@ class Measurement:
             RecordError: not JSON, or not a valid record.
         """
         try:
-            document = json.loads(text)
+            document = load_json(text)
         except ValueError as error:
             raise RecordError(f"not JSON: {error}") from error
         return cls.from_document(document)

@@ -29,6 +29,7 @@ from typing import (
 )
 
 from ..job_spec import OUTBOX_FILE
+from ..json_documents import load_json
 from ..shared_files import read_regular_file, write_atomically
 from .service_client import ServiceEndpoint, ServiceResponse
 
@@ -77,7 +78,7 @@ class Outbox:
         path = os.path.join(self.folder, "records", f"{identity}.json")
         try:
             text = read_regular_file(path, MAX_RECORD_BYTES).strip()
-            json.loads(text, parse_constant=_refuse_constant)
+            load_json(text, parse_constant=_refuse_constant)
         except (OSError, ValueError, RecursionError) as error:
             self.refused[identity] = f"not a record: {error}"
             return ""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.json_documents import load_json
 from treehammer.collectors.record.xrootd_recording import (
     FIGURES_NAME,
     RECORDING_NAME,
@@ -61,7 +62,7 @@ def add_recording(
 def _read_process(path: Path) -> Mapping[str, Any]:
     """Read the description of the recorded process; empty without any."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = load_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

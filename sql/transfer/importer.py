@@ -12,7 +12,6 @@ says, unless it was queued anew since.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
+from treehammer.collectors.json_documents import load_json
 from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import ForeignCampaignError, MeasurementFileError
@@ -138,7 +138,7 @@ def _list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
         paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in READABLE_SUFFIXES)
         return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
     try:
-        document = json.loads(manifest.read_text(encoding="utf-8"))
+        document = load_json(manifest.read_text(encoding="utf-8"))
         return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MeasurementFileError(

@@ -10,7 +10,6 @@ Four of its JSON documents are supported, distinguished by the keys of their ent
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
+from treehammer.collectors.json_documents import load_json
 from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
@@ -298,7 +298,7 @@ def _read_entries(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     CRIC publishes an object of entries; its predecessor AGIS published a list.
     """
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = load_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
     except ValueError as error:

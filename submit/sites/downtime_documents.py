@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from treehammer.collectors.http_requests import Deadline, send_request
+from treehammer.collectors.json_documents import RepeatedKeyError, load_json
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.errors import (
@@ -253,7 +254,9 @@ def _choose_parser(content: bytes) -> Any:
 
 def _parse_json(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
     try:
-        document = json.loads(content)
+        document = load_json(content)
+    except RepeatedKeyError as error:
+        raise ConfigError(str(error), where=source) from error
     except ValueError as error:
         raise ConfigError(
             "is neither iCalendar, JSON nor XML", where=source, hint=f"JSON: {error}"

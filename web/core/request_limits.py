@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from starlette.requests import Request
 
+from treehammer.collectors.json_documents import RepeatedKeyError, refuse_repeated_keys
 from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
@@ -143,7 +144,7 @@ def _body_too_large(limit: str) -> RequestRefusedError:
 
 
 class _StrictJSONError(ValueError):
-    """JSON with a duplicate key, NaN or Infinity."""
+    """JSON with NaN or Infinity."""
 
 
 def parse_json(body: bytes, max_marks: int) -> Any:
@@ -163,26 +164,15 @@ def parse_json(body: bytes, max_marks: int) -> Any:
         reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
     except RecursionError:
         reason = "nested too deeply"
-    except _StrictJSONError as error:
+    except (_StrictJSONError, RepeatedKeyError) as error:
         reason = str(error)
     except ValueError:
         reason = "a number has too many digits"
     raise RequestRefusedError(400, f"the body is not valid JSON: {reason}")
 
 
-def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _StrictJSONError(f"duplicate key {duplicate[:100]!r} in one object")
-    return members
-
-
 def _reject_constant(word: str) -> NoReturn:
     raise _StrictJSONError(f"{word} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object_without_duplicates, parse_constant=_reject_constant
-)
+_DECODER = json.JSONDecoder(object_pairs_hook=refuse_repeated_keys, parse_constant=_reject_constant)

@@ -6,11 +6,11 @@ the worker prints one line for each execution as soon as it has ended.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ...job_spec import PAIRED, SEQUENTIAL, SOLO, TIMED, ExecutionSpec
+from ...json_documents import load_json
 from ...kit.treehammer_kit.pass_summary import compute_share
 from ...record import value_checks
 from ...record.measurement_record import Measurement, describe_value_error
@@ -83,7 +83,7 @@ def _load_document(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: {error}") from error
     try:
-        return json.loads(text, parse_constant=_reject_json_constant)
+        return load_json(text, parse_constant=_reject_json_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
 

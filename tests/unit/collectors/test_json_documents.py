@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -11,12 +11,22 @@ from typing import Any, Optional, Union
 
 import pytest
 
+from treehammer.collectors.job_spec import JobSpec
 from treehammer.collectors.json_documents import (
     DocumentError,
     format_json,
     parse_document,
     parse_json,
 )
+from treehammer.collectors.kit.treehammer_load.server.log_formats import LogError
+from treehammer.collectors.kit.treehammer_load.server.log_parser import _find_format
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.worker.run.execution_record import _load_document
+from treehammer.datasets.catalogues.recordings import _read_process
+from treehammer.datasets.manifest import Manifest
+from treehammer.errors import TreehammerError
+from treehammer.sql.transfer.export import MANIFEST_NAME
+from treehammer.sql.transfer.importer import _list_part_files
 
 
 class State(Enum):
@@ -94,3 +104,24 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(caught.value.problems) == 5
     with pytest.raises(DocumentError, match="document: expected an object"):
         parse_document(Storage, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        ("dataset", Manifest.read),
+        ("part files", _list_part_files),
+        ("log format", lambda folder: _find_format(str(folder / "file.json"))),
+        ("payload's result", lambda folder: _load_document(str(folder / "file.json"))),
+        ("record", lambda folder: Measurement.from_json((folder / "file.json").read_text())),
+        ("job", lambda folder: JobSpec.from_json((folder / "file.json").read_text())),
+        ("recorded process", lambda folder: _read_process(folder / "file.json")),
+    ],
+)
+def test_repeated_keys_are_refused(
+    kind: str, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    for name in ("file.json", MANIFEST_NAME, "manifest.json"):
+        (tmp_path / name).write_text('{"a": 1, "values": {"b": 1, "c": 2, "b": 3}}')
+    with pytest.raises((ValueError, TreehammerError, LogError), match="duplicate key 'b'"):
+        read(tmp_path)

@@ -432,6 +432,7 @@ def test_wrong_entries_are_named() -> None:
     "content, message",
     [
         ("3", "neither a list nor an object"),
+        ('[{"site": "SITE_A", "site": "SITE_B"}]', "duplicate key 'site' in one object"),
         ("no downtimes", "neither iCalendar, JSON nor XML"),
         ("BEGIN:VCALENDAR\nBEGIN:VEVENT\n", "not valid iCalendar"),
         ("[" * 100_000, "nested too deeply"),

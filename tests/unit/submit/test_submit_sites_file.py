@@ -523,6 +523,7 @@ def test_agis_list_is_supported(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("<html>", "is not JSON"),
+        ('{"a": {}, "b": {"c": 1, "c": 2}}', "x.json: is not JSON: duplicate key 'c'"),
         ("[]", "not a supported CRIC document"),
         ("{}", "not a supported CRIC document"),
         ('{"a": 1}', "not a supported CRIC document"),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import sys
 from collections import OrderedDict
 from typing import IO, Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
 
+from ....json_documents import load_json
 from .log_formats import FORMATS_BY_NAME, LineFormat, LogError, LogLine, select_format
 
 #: Calls that may be open at a time; of more, the oldest is given up.
@@ -340,7 +340,7 @@ def _find_format(text: str) -> LineFormat:
         return select_format(text)
     try:
         with open(text, encoding="utf-8") as stream:
-            table = json.load(stream)
+            table = load_json(stream.read())
     except (OSError, ValueError) as error:
         raise LogError(f"{text}: {error}") from error
     if not isinstance(table, dict):
