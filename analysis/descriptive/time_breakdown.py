@@ -149,8 +149,27 @@ def split_wall_time(row: Row) -> dict[TimePart, float]:
 
 
 def split_loop_time(row: Row) -> dict[TimePart, float]:
-    """Split the wall time of the loop of one execution, in seconds of all its passes."""
-    loop = _LoopTimes.from_row(row, _count_row_threads(row))
+    """Split the wall time of the loop in the counted pass whose efficiency is the median.
+
+    Seconds of all passes would contradict the median efficiency where one pass, such as the one that
+    warms up, waits longer than all others take.
+    """
+    threads = _count_row_threads(row)
+    walls = row["pass_loop_wall_s"] or ()
+    cpus = list(map(sum, zip(*(row[f"pass_loop_{c}_s"] or () for c in _CPU), strict=True)))
+    middle = min(
+        range(len(walls))[-int(row["passes_counted"]) :],
+        key=lambda index: abs(
+            compute_share(cpus[index], threads * walls[index]) - (row["eff_loop"] or 0.0)
+        ),
+        default=0,
+    )
+    columns = ("wall", *_CPU, "run_queue")
+    one_pass = {
+        name: (row[name] or ())[middle : middle + 1]
+        for name in (f"pass_loop_{column}_s" for column in columns)
+    }
+    loop = _LoopTimes.from_row({**row, **one_pass}, threads)
     return {
         TimePart.RUN_QUEUE: loop.queue_s,
         TimePart.READS: loop.reads_s,
@@ -162,7 +181,10 @@ def split_loop_time(row: Row) -> dict[TimePart, float]:
 
 def _split_wall_time(row: Row, threads: int, loop: _LoopTimes) -> dict[TimePart, float]:
     outside = max(threads * row["payload_wall_s"] - loop.wall_s, 0.0)
-    queue_outside = min(max(_number(row, "payload_run_queue_s") - loop.queue_s, 0.0), outside)
+    cpu_outside = _number(row, "payload_user_s") + _number(row, "payload_sys_s") - loop.cpu_s
+    queue_outside = _number(row, "payload_run_queue_s") - _sum_passes(row, "pass_loop_run_queue_s")
+    # Of other threads, waits go on while the execution works: only the rest is a wait of its own.
+    queue_outside = max(min(queue_outside, outside - max(cpu_outside, 0.0)), 0.0)
     start = threads * (_number(row, "import_wall_s") + _number(row, "compile_wall_s"))
     start = min(start, outside)
     opening = min(threads * _sum_opening(row, ("wall",)), outside - start)
@@ -214,9 +236,9 @@ class _LoopTimes:
     def from_row(cls, row: Row, threads: int) -> _LoopTimes:
         wall = threads * _sum_passes(row, "pass_loop_wall_s")
         passes = len(row["pass_loop_wall_s"] or ())
-        queue = min(_sum_passes(row, "pass_loop_run_queue_s"), wall)
-        cpu = sum(_sum_passes(row, f"pass_loop_{clock}_s") for clock in _CPU)
-        cpu = min(cpu, wall - queue)  # more only with several threads
+        # Both together are more only with threads beside the reserved ones.
+        cpu = min(sum(_sum_passes(row, f"pass_loop_{clock}_s") for clock in _CPU), wall)
+        queue = min(_sum_passes(row, "pass_loop_run_queue_s"), wall - cpu)
         blocked = wall - queue - cpu
         in_reads = _first_known(row, "perfstats_read_s", "ntuple_read_wall_s")
         if in_reads is None and threads > 1:

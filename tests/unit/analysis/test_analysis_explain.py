@@ -139,6 +139,15 @@ def test_waits_for_a_cpu_outside_the_loop_are_not_counted_twice() -> None:
     assert parts[TimePart.OTHER] == pytest.approx(2.5)
 
 
+@pytest.mark.parametrize(
+    "queue", [{"pass_loop_run_queue_s": [4.0, 4.0]}, {"payload_run_queue_s": 9.0}]
+)
+def test_waits_of_further_threads_do_not_contradict_the_efficiency(queue: dict[str, Any]) -> None:
+    breakdown = sum_breakdowns([{**BUSY, **queue}])
+    assert breakdown.efficiency == 1.0
+    assert breakdown.share(TimePart.RUN_QUEUE) == 0.0
+
+
 SECONDS = st.none() | st.floats(0, 1e5)
 PASSES = st.none() | st.lists(st.floats(0, 1e5), max_size=3)
 
@@ -368,3 +377,21 @@ def test_largest_part_of_the_loop_is_the_bottleneck(
     assert rates.bottleneck is part
     assert rates.describe_bottleneck() == text
     assert sum(rates.shares.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("slow_pass", [0, 2])
+def test_bottleneck_is_that_of_the_pass_whose_efficiency_is_shown(slow_pass: int) -> None:
+    walls = [2.0] * 4
+    walls[slow_pass] = 30.0
+    rates = ReadRates.from_row(
+        {
+            **ROW,
+            "passes_counted": 3,
+            "pass_loop_wall_s": walls,
+            "pass_loop_user_s": [1.5] * 4,
+            "pass_loop_sys_s": [0.5] * 4,
+            "pass_loop_run_queue_s": [wall - 2.0 for wall in walls],
+        }
+    )
+    assert rates.cpu_efficiency == 1.0
+    assert rates.describe_bottleneck().startswith("CPU bound: 60 % deserialization")
