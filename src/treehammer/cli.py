@@ -36,12 +36,14 @@ class LazyCommand:
     Attributes:
         target: ``module:attribute`` below ``treehammer``.
         summary: its line in ``treehammer --help``.
-        reads_results: whether it answers from results: new measurements are collected first.
+        reads_results: whether it works with results: new measurements are collected first.
+        names_waiting: whether it answers from them: it names campaigns whose measurements lack.
     """
 
     target: str
     summary: str
     reads_results: bool = False
+    names_waiting: bool = True
 
     def load(self) -> click.Command:
         """Import the command."""
@@ -51,7 +53,7 @@ class LazyCommand:
             return command
         from treehammer.submit.cli.command_options import collect_before
 
-        return collect_before(command)
+        return collect_before(command, names_waiting=self.names_waiting)
 
 
 #: Commands by section of ``treehammer --help``, in the order of a user's work.
@@ -170,6 +172,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "analysis.cli.watch_commands:notify_command",
             "Send messages about changed states and regressions.",
             reads_results=True,
+            names_waiting=False,
         ),
     },
     "Share results": {

@@ -97,7 +97,11 @@ class OwnCampaigns:
 
 
 def report_waiting(
-    settings: Settings, references: Collection[str] = (), *, collect: bool = True
+    settings: Settings,
+    references: Collection[str] = (),
+    *,
+    collect: bool = True,
+    names_waiting: bool = True,
 ) -> list[str]:
     """Collect arrived results; return a line for each campaign with missing measurements.
 
@@ -105,6 +109,7 @@ def report_waiting(
         settings: all settings.
         references: campaigns by identity, name or ``last``; all if there are none.
         collect: collect first.
+        names_waiting: name the campaigns; else only those that could not be collected.
     """
     from treehammer.sql.write.store import Store
 
@@ -112,6 +117,8 @@ def report_waiting(
         with Store.open(settings.database, create=False) as store:
             before = _list_waiting(store, settings, references)
             notes = list(_collect_campaigns(store, settings, before)) if collect else []
+            if not names_waiting:
+                return notes
             after = _list_waiting(store, settings, references) if collect and before else before
     except TreehammerError:
         return []  # the command itself names the problem

@@ -159,11 +159,15 @@ submission_click_options = option_group(
 )
 
 
-def collect_before(command: click.Command) -> click.Command:
+def collect_before(command: click.Command, *, names_waiting: bool = True) -> click.Command:
     """Return a copy of a command that collects first, and has ``--no-collect``.
 
     Campaigns with missing measurements are named on standard error, which programs do not read, and
     after the answer: some monitoring systems take the first line of both streams for the state.
+
+    Args:
+        command: the command.
+        names_waiting: name those campaigns; else only problems of collecting.
     """
     answer: Callable[..., Any] = command.callback  # type: ignore[assignment]  # it has one
 
@@ -172,7 +176,12 @@ def collect_before(command: click.Command) -> click.Command:
         lines: list[str] = []
         if settings is not None and _reads_database(values):
             with on_interrupt("measurements stored so far are kept"):
-                lines = report_waiting(settings, _find_references(values), collect=not no_collect)
+                lines = report_waiting(
+                    settings,
+                    _find_references(values),
+                    collect=not no_collect,
+                    names_waiting=names_waiting,
+                )
         try:
             return answer(*arguments, **values)
         finally:

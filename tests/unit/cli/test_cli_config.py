@@ -249,6 +249,12 @@ def test_what_waits_is_said_on_standard_error(folder: Path, words: tuple[str, ..
     assert "not in this database" not in done.stdout
 
 
+def test_messages_are_sent_without_naming_what_waits(folder: Path) -> None:
+    set_state(folder, "running")
+    for words in (("notify",), ("notify", "--list"), ("notify", "--no-collect")):
+        assert NAME not in run(folder, *words).output
+
+
 def test_a_service_is_asked_without_collecting(folder: Path) -> None:
     set_state(folder, "running")
     done = run(folder, "check", "--service", "http://127.0.0.1:9", "-t", "1")
