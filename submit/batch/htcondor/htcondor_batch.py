@@ -300,47 +300,57 @@ class HTCondorBatch(BatchSystem):
         retries = not all(log.is_complete for log, _ in groups)
         for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
             queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
-        unknown: set[str] = set()
+        vanished: dict[EventLog, list[int]] = {}
         for log, procs in groups:
             ads = queue[log.cluster]
             if self.pool.spool:
                 self._fetch_output(log, procs, ads)
             log.read()  # after the queue: it says why a job has left it
             next_proc = ads.get(-1, {}).get("JobMaterializeNextProcId")
-            vanished = []
             for proc in procs:
                 if proc in log.jobs and log.jobs[proc].is_final:
                     continue
                 if proc in ads:
                     log.job(proc).apply_ad(ads[proc])
                 elif not (isinstance(next_proc, int) and proc >= next_proc):
-                    vanished.append(proc)
-            unknown |= {log.batch_id(proc) for proc in self._ask_history(log, vanished)}
+                    vanished.setdefault(log, []).append(proc)
+        unknown = self._ask_history(vanished)
+        for log, _ in groups:
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
-    def _ask_history(self, log: EventLog, procs: Sequence[int]) -> list[int]:
-        """Add to the log how jobs left the queue; return those that the history does not know.
+    def _ask_history(self, vanished: Mapping[EventLog, Sequence[int]]) -> set[str]:
+        """Add to the logs how jobs left the queue; return the ids that the history does not know.
 
         Raises:
             PoolUnreachableError: HTCondor does not answer.
         """
-        if not procs:
-            return []
-        staged_s = log.submission.staged_s
+        if not vanished:
+            return set()
+        # One query for all clusters: the schedd reads its whole history for each.
+        constraint = " || ".join(f"({log.constraint()})" for log in vanished)
+        staged_s = min(log.submission.staged_s for log in vanished)
         since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
-        ads = self.connection.query_history(log.constraint(), JOB_PROJECTION, since=since)
-        vanished = set(procs)
-        ads_by_proc = {proc: ad for ad in ads if (proc := int(ad["ProcId"])) in vanished}
-        is_removed = (
-            ads_by_proc or log.is_cluster_removed or log.submission.cancellation_mark.exists()
-        )
-        for proc in procs:
-            if proc in ads_by_proc:
-                log.job(proc).apply_ad(ads_by_proc[proc])
-            elif is_removed:
-                log.remove_unstarted(proc)
-        return [] if is_removed else [*procs]
+        ads: dict[tuple[int, int], ClassAdValues] = {
+            (int(ad["ClusterId"]), int(ad["ProcId"])): ad
+            for ad in self.connection.query_history(
+                constraint, ("ClusterId", *JOB_PROJECTION), since=since
+            )
+        }
+        unknown: set[str] = set()
+        for log, procs in vanished.items():
+            ads_by_proc = {p: ads[log.cluster, p] for p in procs if (log.cluster, p) in ads}
+            is_removed = (
+                ads_by_proc or log.is_cluster_removed or log.submission.cancellation_mark.exists()
+            )
+            for proc in procs:
+                if proc in ads_by_proc:
+                    log.job(proc).apply_ad(ads_by_proc[proc])
+                elif is_removed:
+                    log.remove_unstarted(proc)
+                else:
+                    unknown.add(log.batch_id(proc))
+        return unknown
 
     def _fetch_output(
         self, log: EventLog, procs: Sequence[int], ads: Mapping[int, ClassAdValues]

@@ -713,6 +713,34 @@ sys.exit(3)
 """
 
 
+def test_history_is_asked_once_for_all_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = HTCondorBatch(HTCondorPool("p"), tmp_path)
+    batch._make_root()
+    batch_ids = []
+    for cluster in (7, 8, 9):
+        text = f"# {cluster}"
+        submission = Submission.for_jobs(batch.root, "c", text, ["job"])
+        submission.stage(text, [JobDescription("job", text, {})], spool=False)
+        batch_ids.append(submission.batch_id(submission.record_cluster(cluster), 0))
+    submission.cancellation_mark.touch()
+    constraints: list[str] = []
+
+    def query_history(constraint: str, *_: object, **__: object) -> list[dict[str, Any]]:
+        constraints.append(constraint)
+        return [{"ClusterId": 7, "ProcId": 0, "JobStatus": 4, "ExitCode": 3, "NumShadowStarts": 1}]
+
+    monkeypatch.setattr(batch.connection, "query_ads", lambda *_, **__: [])
+    monkeypatch.setattr(batch.connection, "query_history", query_history)
+    statuses = batch.query(batch_ids)
+    assert {batch_id: status.state for batch_id, status in statuses.items()} == {
+        batch_ids[0]: JobState.DONE,
+        batch_ids[2]: JobState.CANCELLED,
+    }
+    assert len(constraints) == 1
+
+
 def test_submissions_of_a_campaign_store_equal_inputs_once(tmp_path: Path) -> None:
     root, source = tmp_path / "submit", tmp_path / "source"
     (root / ".incoming").mkdir(parents=True)
