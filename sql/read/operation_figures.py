@@ -26,7 +26,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
 Row = Mapping[str, Any]
-#: A ceiling that holds back a larger share of the operations was the limit; a smaller one is held
+#: A ceiling that holds back a larger share of the operations was the limit; a smaller share is held
 #: back where instants of several readers coincide.
 MAX_HELD_FRACTION = 0.5
 #: Key that steps of one group share, beside side and operation; None leaves a step out.
@@ -111,8 +111,9 @@ class OperationGroup:
 
     @property
     def is_held(self) -> bool:
-        """Whether the door's ceiling was the limit of the load."""
-        return (self.held_fraction or 0.0) > MAX_HELD_FRACTION
+        """Whether the door's ceiling was the limit of the load, and most operations succeeded."""
+        is_failing = self.failed >= self.done + self.limited_done
+        return not is_failing and (self.held_fraction or 0.0) > MAX_HELD_FRACTION
 
     def describe_limit(self) -> str:
         """Describe a load of which only lower bounds are known; '' for others."""

@@ -322,11 +322,11 @@ def _describe_ceiling(level: OperationGroup) -> str:
 
 
 def _describe_excess(level: OperationGroup, rule: OperationsRule) -> str:
-    if level.is_held:
-        return _describe_ceiling(level)
     at = f"at {format_significant(level.attempted_hz or 0.0)}/s"
     if level.failed > rule.max_failed_per_success * level.done:
         return f"{at} {format_share(level.failed_fraction or 0.0)} fail"
+    if level.is_held:
+        return _describe_ceiling(level)
     return f"{at} {format_significant(level.observed_hz or 0.0)}/s succeed"
 
 
