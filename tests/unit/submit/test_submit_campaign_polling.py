@@ -14,7 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from measurement_factory import (
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+    make_operation,
+)
 from plan_factory import (
     READING_TEST,
     SHELL_TEST,
@@ -298,6 +303,21 @@ def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -
 
 
 LOAD_TEST = f"{SHELL_TEST}[load]\ntogether = true\nduration_s = 100\n"
+
+
+def test_ceiling_and_unread_files_are_stated_with_the_outcome(tmp_path: Path, store: Store) -> None:
+    """A load that its time ended after 12 of 200 files is not simply done."""
+    campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
+    store.add_campaign(campaign, [])
+    step = make_operation([0.001] * 12, operation="read_file", held=12)
+    extras = {"files_unread": 188.0}
+    store.add([make_measurement(campaign_id=campaign.id, operations=[step], extras=extras)])
+    ceiling, unread = campaign_outcome.describe_limits(store, campaign)
+    assert "the door's ceiling (key load in the sites file) was the limit" in ceiling
+    assert unread == (
+        "The load ended at its longest duration (load.duration_s) with 188 files unread."
+    )
+    assert not list(campaign_outcome.describe_limits(store, make_campaign_row()))
 
 
 def test_starts_are_described_in_order_and_lonely_jobs_counted(
