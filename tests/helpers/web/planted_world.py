@@ -37,6 +37,8 @@ from treehammer.sql.write.store import Store
 PLANTED_DAYS, SLOW_DAYS = 48, 24
 #: Sites × variants of a day × executions.
 MEASUREMENTS_PER_DAY = 480
+#: Measurements that the running jobs of the newest campaign have not returned yet.
+OUTSTANDING = 4 * synthetic_jobs.RUNNING_JOBS
 #: Each job runs all releases.
 JOBS_PER_DAY = MEASUREMENTS_PER_DAY // len(RELEASES)
 #: Compared releases; the second one is slower in some variants.
@@ -196,7 +198,7 @@ def fill_database(url: str) -> None:
             campaign = replace(
                 filled_databases.make_campaign_row(day),
                 planned_jobs=JOBS_PER_DAY,
-                planned_measurements=MEASUREMENTS_PER_DAY,
+                planned_measurements=MEASUREMENTS_PER_DAY + OUTSTANDING * (day == days - 1),
                 plan=json.dumps({"estimate": ESTIMATE}),
             )
             store.add_campaign(campaign, [])
