@@ -29,12 +29,15 @@ from treehammer.collectors.record.metric_catalogue import (
     METRICS_BY_NAME,
     find_access_mode,
 )
+from treehammer.hctests.definition.judged_metrics import is_hash
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.text_formatting import pluralize, write_minus
 
 COUNTER_SCOPE, PHASE_SCOPE = "counter", "phase"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
+#: Verdict on a hash that changed.
+OTHER = "other"
 #: Changes by at least this factor are shown as a ratio, smaller ones in percent.
 SHOWN_AS_RATIO = 10
 #: More different changes are listed in the table alone.
@@ -127,9 +130,9 @@ def _is_warm_file(sample: Sample) -> bool:
 class CounterChange:
     """Change of one counter of one series.
 
-    ``verdict`` is ``same``, ``more``, ``fewer``, or ``varies`` where the executions of one side
+    ``verdict`` is ``same``, ``more``, ``fewer``, ``other`` for a hash, or ``varies`` where the executions of one side
     differ from each other; then ``a_value`` and ``b_value`` are the smallest ones. ``effect`` is
-    ln(B/A), None where one side is 0. ``better`` is ``lower``, ``higher``, or '' for neither.
+    ln(B/A), None where one side is 0 and for a hash. ``better`` is ``lower``, ``higher``, or '' for neither.
     """
 
     scope: str
@@ -226,10 +229,10 @@ def _compare_sides(
                 site=site,
                 label=sides.label(first),
                 metric=name,
-                verdict=_decide(values_a, values_b),
+                verdict=_decide(name, values_a, values_b),
                 a_value=a,
                 b_value=b,
-                effect=log_ratio(a, b),
+                effect=_find_effect(name, a, b),
                 jobs=len({item.sample.job_id for item in (*of_a, *of_b)}),
                 comparison_key=key,
                 better=declared[name] if name in declared else METRICS_BY_NAME[name].better,
@@ -266,10 +269,11 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
             "" if row.axis == "site" else row.site,
             row.label,
             name,
-            str(verdict),
+            # Earlier versions stored hashes as amounts.
+            OTHER if is_hash(name) and verdict in (MORE, FEWER) else str(verdict),
             float(a),
             float(b),
-            log_ratio(float(a), float(b)),
+            _find_effect(name, float(a), float(b)),
             int(jobs),
             row.comparison_key,
             str(better[0]) if better else METRICS_BY_NAME[name].better,
@@ -284,11 +288,17 @@ def _collect_values(side: Iterable[DetailedSample], name: str) -> set[float]:
     return {item.counters[name] for item in side if name in item.counters}
 
 
-def _decide(a: set[float], b: set[float]) -> str:
+def _find_effect(name: str, a: float, b: float) -> float | None:
+    return None if is_hash(name) else log_ratio(a, b)
+
+
+def _decide(name: str, a: set[float], b: set[float]) -> str:
     if len(a) > 1 or len(b) > 1:
         return VARIES
     (value_a,), (value_b,) = a, b
-    return SAME if value_a == value_b else MORE if value_b > value_a else FEWER
+    if value_a == value_b:
+        return SAME
+    return OTHER if is_hash(name) else MORE if value_b > value_a else FEWER
 
 
 def format_counter_verdict(change: CounterChange) -> str:
@@ -315,11 +325,13 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     variants = pluralize(len(places["label"]), "variant")
     if len(places["site"]) > 1:
         variants += f" at {len(places['site'])} sites"
-    verdicts = [f"{counts[name]:,} {name}" for name in (SAME, MORE, FEWER) if counts[name]]
+    verdicts = [f"{counts[name]:,} {name}" for name in (SAME, MORE, FEWER, OTHER) if counts[name]]
     if counts[VARIES]:
         verdicts.append(f"{counts[VARIES]:,} that vary between executions")
     changed = dict.fromkeys(
-        format_counter_verdict(change) for change in changes if change.verdict in (MORE, FEWER)
+        format_counter_verdict(change)
+        for change in changes
+        if change.verdict in (MORE, FEWER, OTHER)
     )
     named = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
     return f"Exact counters of {variants}: {', '.join(verdicts)}{named}."

@@ -29,6 +29,7 @@ from treehammer.collectors.job_spec import CLING
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.hctests.definition.judged_metrics import is_hash
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.query_model import Selection
@@ -229,7 +230,8 @@ class GroupSummary:
         for name in self.quantities:
             row |= _flatten_mean(name, group.mean_over_jobs(name))
             if self.base:
-                ratio = group.ratio_over_jobs(base, name) if base else None
+                has_ratio = not is_hash(name)
+                ratio = group.ratio_over_jobs(base, name) if base and has_ratio else None
                 row |= _flatten_mean(f"{name}_ratio", ratio)
         return row
 

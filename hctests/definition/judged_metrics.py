@@ -20,6 +20,9 @@ from treehammer.hctests.definition.model import Scalar
 #: Headline metrics of a test at most: all share one correction for their number.
 MAX_HEADLINE = 6
 
+#: Last words of names of metrics without a unit whose values are equal or different, but no amounts.
+_HASHES = ("checksum", "hash", "digest", "adler32", "crc32", "crc32c", "md5", "sha1", "sha256")
+
 #: Figures of operations -> unit and direction.
 OPERATION_FIGURES: Mapping[str, tuple[str, str]] = {
     "p50_s": ("s", "lower"),
@@ -56,6 +59,11 @@ class HeadlineMetric:
         return 1 if self.better == "lower" else -1
 
 
+def is_hash(name: str) -> bool:
+    """Return whether a metric is a hash by its name: its values have no order and no ratio."""
+    return name.rpartition("_")[2] in _HASHES
+
+
 #: The headline of tests that state none: seconds per event.
 DEFAULT_HEADLINE = (HeadlineMetric("cpu_per_event_s"), HeadlineMetric("wall_per_event_s"))
 
@@ -75,6 +83,8 @@ def find_headline_metric(
         ValueError: it cannot be judged, with the reason.
     """
     metric = find_numeric_metric(name, declared, is_load=is_load)
+    if is_hash(name):
+        raise ValueError("is a hash, whose values are only equal or different")
     if name in declared:
         if declared[name].exact:
             raise ValueError("is exact, so that every comparison lists it anyway")

@@ -186,6 +186,28 @@ def test_own_exact_metrics_are_compared_by_their_direction() -> None:
     }
 
 
+def test_hash_is_equal_or_other_but_no_amount() -> None:
+    def compare_hash(value: int) -> CounterChange:
+        declared = {"exact_metrics": {"result_hash": "higher"}}
+        rows = ({"result_hash": 1000, **row, **declared} for row in build_rows(result_hash=value))
+        return compare(rows)["result_hash"]
+
+    assert compare_hash(1000).verdict == SAME
+    changed = compare_hash(1638)
+    assert format_counter_verdict(changed) == "other result hash"
+    assert summarize_counters([changed]).endswith("1 other (other result hash).")
+    assert not changed.is_regression(0.02)
+    comparison = compare_samples(
+        [DetailedSample.from_row(row).sample for row in build_rows()],
+        ComparisonQuery("root", A, B),
+        now_us=0,
+    )
+    earlier = attach_counters(comparison.verdicts, [replace(changed, verdict=MORE)])
+    assert stored_counters(earlier) == [
+        replace(changed, comparison_key=stored_counters(earlier)[0].comparison_key)
+    ]
+
+
 def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     samples = SimulatedCampaign(roots=("6.36.00", "6.38.00", "6.40.00"), effect=0.2).samples()
     questions = compare_with_first(

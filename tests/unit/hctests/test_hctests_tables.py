@@ -232,6 +232,8 @@ def test_metrics_have_unit_and_direction() -> None:
     assert find("vector_read_bytes_per_s").operation == "vector_read"
     assert find("rate_hz") == HeadlineMetric("rate_hz", "Hz", "higher", "rate_hz")
     assert [find(metric.name) for metric in DEFAULT_HEADLINE] == [*DEFAULT_HEADLINE]
+    with pytest.raises(ValueError, match="only equal or different"):
+        find_headline_metric("out_hash", {"out_hash": MetricTable(better="lower")}, is_load=True)
     names = [*list_metric_names(find_headline_metric, OWN, is_load=True)]
     assert {"frames_hz", "open_p99_s", "rate_hz", "cpu_per_event_s"} <= {*names}
     assert not {"depth", "bytes_read", "host"} & {*names}
