@@ -412,7 +412,7 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
         )
     assert 1 <= done < 4
     service.end_process()
-    held = list(user.grid.submit_dir.rglob(TOKEN_FILE))
+    held = list((user.grid.submit_dir / campaign).rglob(TOKEN_FILE))
     assert len(held) == 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in held} == {0o600}
     secrets = [path.read_text().strip().rpartition(".")[2] for path in held]
