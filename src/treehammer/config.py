@@ -29,6 +29,7 @@ from treehammer.setting_parsers import (
     parse_sender,
     parse_server,
     parse_service_url,
+    parse_user_header,
     parse_webhook,
     template_parser,
     text_parser,
@@ -167,7 +168,7 @@ class Settings:
         "serve: header in which the proxy names the authenticated user, e.g. X-Remote-User "
         "[default: none]",
         "",
-        text_parser("A-Za-z0-9-", "letters, digits and '-'"),
+        parse_user_header,
     )
     serve_url: str = _setting(
         "serve: public address of the pages, https://HOST:PORT, for sign-in by OpenID and doctor "

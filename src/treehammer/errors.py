@@ -50,7 +50,6 @@ EXTRA_OF_MODULE = {
     "ruptures": "service",
     "starlette": "service",
     "uvicorn": "service",
-    "httptools": "service",
     "psycopg": "service",
     "authlib": "oidc",
     "httpx2": "oidc",

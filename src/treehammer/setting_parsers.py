@@ -184,6 +184,22 @@ def parse_sender(raw: RawValue) -> str:
     return str(raw.value)
 
 
+#: Headers that have another meaning for the service or its proxy.
+_RESERVED_HEADER = re.compile(
+    r"authorization|connection|cookie|host|origin|content-.*|sec-.*|transfer-.*|x-treehammer-.*"
+    r"|x-forwarded-(?:for|proto|host)",
+    re.IGNORECASE,
+)
+
+
+def parse_user_header(raw: RawValue) -> str:
+    """Parse the name of a header in which a proxy names users, or ''."""
+    name: str = text_parser("A-Za-z0-9-", "letters, digits and '-'")(raw)
+    if _RESERVED_HEADER.fullmatch(name):
+        raise raw.error("a header without another meaning, such as X-Remote-User")
+    return name
+
+
 def parse_service_url(raw: RawValue) -> str:
     """Parse the address of a web service without a user and a query, or ''."""
     if raw.value == "":

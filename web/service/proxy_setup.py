@@ -57,6 +57,7 @@ def render_proxy(name: str, settings: Settings) -> str:
         settings: of the service.
     """
     template = (files("treehammer") / "web" / "deployment" / TEMPLATES[name]).read_text("utf-8")
+    host = f"[{settings.serve_host}]" if ":" in settings.serve_host else settings.serve_host
     url = urlsplit(settings.serve_url or f"https://{_EXAMPLE_HOST}")
     # The files are no HTML, and their values are checked as settings.
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, autoescape=False)  # noqa: S701
@@ -64,7 +65,7 @@ def render_proxy(name: str, settings: Settings) -> str:
         environment.from_string(template).render(
             host=url.hostname,
             port=url.port or 443,
-            upstream=f"{settings.serve_host}:{settings.serve_port}",
+            upstream=f"{host}:{settings.serve_port}",
             secret_header=SECRET_HEADER,
             secret=load_proxy_secret(settings.proxy_key_file),
             user_header=settings.serve_user_header,

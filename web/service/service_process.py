@@ -167,8 +167,8 @@ def configure_uvicorn(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         headers=headers,
-        # h11 limits headers, httptools is faster; a proxy has limited them already.
-        http="httptools" if proxied else "h11",
+        # httptools is faster, but takes headers of any size, also from others on this machine.
+        http="h11",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         limit_concurrency=MAX_CONNECTIONS,
         log_config=None,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from command_forker import ForkedCommand, start_command
 from monitoring_servers import run_proxy
 from openid_provider import CLIENT_ID, LyingProvider, run_lying_provider
@@ -109,6 +110,11 @@ class ProxiedService:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def measure_memory(self) -> int:
+        """Return the bytes that the service has in memory."""
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).memory_info().rss)
 
     def read_log(self) -> str:
         """Read the log of the service."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import resource
 import socket
 import sqlite3
 import time
@@ -85,6 +86,18 @@ def open_many_requests(service: ProxiedService) -> str:
     return f"429 to some; {SERVED}" if refused else SERVED
 
 
+@attack("4,800 unfinished handshakes from 20 addresses")
+def open_from_many_addresses(service: ProxiedService) -> str:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as stack:
+        for number in range(4800):
+            source = f"127.0.1.{number % 20 + 1}"
+            stack.enter_context(service.open_socket(source)).sendall(HALF_A_HELLO)
+        service.require_service()
+    return SERVED
+
+
 @attack("512 TLS handshakes that are never finished")
 def open_many_handshakes(service: ProxiedService) -> str:
     for sent in (b"", HALF_A_HELLO):
@@ -109,6 +122,22 @@ def send_endless_headers(service: ProxiedService) -> str:
         received = connection.recv(1000)
     status = received.split(b" ", 2)[1].decode() if received else "a reset"
     return f"{SLOW_CLIENTS[service.proxy].describe('headers')}; {status} at 64 kB"
+
+
+@attack("endless headers of a user of the service's machine, to the service itself")
+def send_endless_headers_locally(service: ProxiedService) -> str:
+    before = service.measure_memory()
+    received = b""
+    with socket.create_connection(("127.0.0.1", service.settings.serve_port)) as connection:
+        connection.settimeout(PATIENCE_S)
+        with suppress(ConnectionError):
+            connection.sendall(fill_host(service, HALF_SENT_HEADERS))
+            for _ in range(100):
+                connection.sendall(b"a" * 1_000_000)
+        with suppress(ConnectionError):
+            received = connection.recv(1000)
+    assert service.measure_memory() - before < 20_000_000
+    return f"{received.split(b' ', 2)[1].decode() if received else 'closed'} at 64 kB"
 
 
 @attack("155 kB of gzip data with one job's token")

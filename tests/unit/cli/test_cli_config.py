@@ -78,6 +78,8 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ("serve_read_access = 'all'", ("serve_read_access", "one of public, keys")),
         ("serve_behind_proxy = 2", ("serve_behind_proxy", "true or false")),
         ("serve_user_header = 'X User'", ("serve_user_header", "letters")),
+        ("serve_user_header = 'Cookie'", ("serve_user_header", "such as X-Remote-User")),
+        ("serve_user_header = 'x-forwarded-for'", ("serve_user_header", "another meaning")),
     ],
 )
 def test_invalid_file_error_names_key_and_remedy(

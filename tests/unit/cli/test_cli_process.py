@@ -274,6 +274,7 @@ FIXED = {
     "urllib3": ("2.7.0", "CVE-2025-66418, CVE-2026-21441, CVE-2026-44431, CVE-2026-44432"),
     "uv": ("0.9.6", "CVE-2025-54368, CVE-2025-13327"),
     "uvicorn": ("0.11.7", "CVE-2020-7694, CVE-2020-7695"),
+    "weasyprint": ("70", "CVE-2025-68616, CVE-2026-49452, CVE-2026-55073"),
     "werkzeug": ("3.1.6", "CVE-2026-21860, CVE-2026-27199"),
 }
 #: Requirements that only hold annotations for the type checker.
