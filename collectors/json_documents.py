@@ -45,6 +45,33 @@ _SCALARS: Dict[Any, Tuple[Tuple[type, ...], str]] = {
 }
 
 
+def decode_json(text: Union[str, bytes], **options: Any) -> Any:
+    """Parse JSON that others wrote.
+
+    Args:
+        text: the document.
+        options: of :func:`json.loads`.
+
+    Raises:
+        ValueError: not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def measure_depth(document: Any) -> int:
+    """Count the levels of lists and dicts within each other."""
+    depth, level = 0, [document]
+    while level := [item for item in level if isinstance(item, (list, dict))]:
+        depth += 1
+        level = [
+            child for item in level for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    return depth
+
+
 class DocumentError(ValueError):
     """A document that does not fit its dataclass; ``problems`` lists all mistakes with their keys."""
 
@@ -80,7 +107,7 @@ def load_json(text: Union[str, bytes], **options: Any) -> Any:
     Raises:
         ValueError: not JSON, or a :class:`RepeatedKeyError`.
     """
-    return json.loads(text, object_pairs_hook=refuse_repeated_keys, **options)
+    return decode_json(text, object_pairs_hook=refuse_repeated_keys, **options)
 
 
 def format_json(item: Any, **options: Any) -> str:

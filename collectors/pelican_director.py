@@ -7,13 +7,13 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 
 from __future__ import annotations
 
-import json
 import urllib.error
 from functools import lru_cache
 from typing import Any, Mapping, Tuple
 from urllib.parse import urljoin, urlsplit
 
 from .http_requests import REDIRECTS, Deadline, HttpAnswerError, send_request
+from .json_documents import decode_json
 from .storage_access import make_tls_context
 
 _DISCOVERY_PATH = "/.well-known/pelican-configuration"
@@ -70,7 +70,7 @@ def _find_director(federation: str, authorities: Tuple[Tuple[str, str], ...]) ->
     with _get(f"https://{federation}{_DISCOVERY_PATH}", dict(authorities)) as answer:
         content = answer.read(_MAX_BYTES)
     try:
-        endpoint = str(json.loads(content)["director_endpoint"])
+        endpoint = str(decode_json(content)["director_endpoint"])
     except (ValueError, KeyError, TypeError):
         endpoint = ""
     if not endpoint.startswith("https://"):

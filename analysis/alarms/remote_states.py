@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import time
 import urllib.error
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from treehammer.analysis.status.subject_state import (
 )
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.storage_access import make_tls_context
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
@@ -177,8 +177,8 @@ class RemoteService:
             reason = getattr(error, "reason", error)
             raise StoreError(f"the service does not answer: {reason}", where=self.url) from error
         try:
-            document = json.loads(body, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
+            document = decode_json(body, parse_constant=_refuse_constant)
+        except ValueError as error:
             raise InvalidAnswerError("the response is not JSON", where=self.url) from error
         if not isinstance(document, dict):
             raise InvalidAnswerError("the response is not a JSON object", where=self.url)

@@ -30,6 +30,7 @@ from typing import (
     Tuple,
 )
 
+from ..json_documents import decode_json
 from .metric_catalogue import MAX_WORD, Metric, Value
 from .value_checks import is_number, make_check
 
@@ -493,8 +494,8 @@ def _find_contradictions(row: Mapping[str, Any]) -> List[str]:
 def _sum_failures(text: str) -> int:
     """Sum the counts of a JSON object of failures; -1 if it is none."""
     try:
-        failures = json.loads(text)
-    except (ValueError, RecursionError):
+        failures = decode_json(text)
+    except ValueError:
         return -1
     if not isinstance(failures, dict):
         return -1

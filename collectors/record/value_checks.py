@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..job_spec import TIMED, count_threads
+from ..json_documents import decode_json
 from .metric_catalogue import CATALOGUE, INT64_LIMIT, PASS_PHASES, Metric
 
 Check = Callable[[Any], str]
@@ -19,8 +20,8 @@ Check = Callable[[Any], str]
 def is_variant(text: str) -> bool:
     """Check that a text is the JSON object of a variant's axes and their values."""
     try:
-        axes = json.loads(text)
-    except (ValueError, RecursionError):
+        axes = decode_json(text)
+    except ValueError:
         return False
     return isinstance(axes, dict) and all(
         is_storable(axis)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import json
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, NoReturn, Tuple
 
 from ..job_spec import SoftwareRequest
+from ..json_documents import decode_json
 from ..record.outcome import ExecutionError, Failure
 
 SETUP_TIMEOUT_S = 120
@@ -437,7 +437,9 @@ def _probe_wrapper(wrapper: CommandWrapper, env: Mapping[str, str], needed: List
     command = wrapper.build_command([WRAPPED_PYTHON, "-c", _PROBE_SCRIPT, *needed], {})
     output = run_tool(command, env, f"starting {WRAPPED_PYTHON} behind '{prefix}'")
     try:
-        answer = json.loads(output.strip().splitlines()[-1])  # a site's script may print a greeting
+        answer = decode_json(
+            output.strip().splitlines()[-1]
+        )  # a site's script may print a greeting
     except (ValueError, IndexError):
         raise_setup_error(
             "broken", f"'{prefix}' did not run {WRAPPED_PYTHON}: it printed {output[:200]!r}"

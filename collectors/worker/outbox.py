@@ -79,7 +79,7 @@ class Outbox:
         try:
             text = read_regular_file(path, MAX_RECORD_BYTES).strip()
             load_json(text, parse_constant=_refuse_constant)
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             self.refused[identity] = f"not a record: {error}"
             return ""
         return text
@@ -137,7 +137,7 @@ def _load_outbox(folder: str) -> Dict[str, Any]:
     """Load ``outbox.json``; empty when missing or invalid."""
     try:
         path = os.path.join(folder, OUTBOX_FILE)
-        document = json.loads(read_regular_file(path, MAX_RECORD_BYTES))
+        document = load_json(read_regular_file(path, MAX_RECORD_BYTES))
         lists = (document["acknowledged"], document["conflicting"], document["refused"].items())
         is_valid = document["format"] == OUTBOX_FORMAT and all(map(_all_text, lists))
         float(document["retry_after_s"])

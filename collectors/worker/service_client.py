@@ -9,7 +9,6 @@ from __future__ import annotations
 import email.utils
 import gzip
 import http.client
-import json
 import re
 import ssl
 import time
@@ -28,6 +27,7 @@ from ..http_requests import (
     send_request,
 )
 from ..job_spec import MEASUREMENTS_PATH
+from ..json_documents import decode_json
 
 #: Bytes of a response that are read.
 _MAX_RESPONSE_BYTES = 1_000_000
@@ -264,8 +264,8 @@ def _parse_response(
 def _parse_object(body: bytes) -> Dict[str, Any]:
     """Parse a JSON object; empty for any other text."""
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = decode_json(body)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 

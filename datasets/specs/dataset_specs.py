@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from pydantic import (
 
 from treehammer.datasets.manifest import ALGORITHMS, DATASET_NAME
 from treehammer.errors import DatasetError, suggest_nearest
+from treehammer.toml_documents import parse_toml
 
 SPECS_FOLDER = Path(__file__).parent
 #: Most files of a dataset.
@@ -247,7 +247,7 @@ def load_spec(path: Path) -> AnySpec:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        spec = _parse_spec(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
+        spec = _parse_spec(parse_toml(text), hashlib.sha256(text.encode()).hexdigest())
     except OSError as error:
         raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -382,6 +383,22 @@ def _check_before(definition: TestDefinition) -> Iterator[DocumentProblem]:
         )
 
 
+#: Characters of all settings, or of all variables, which every job and plan repeats.
+MAX_TABLE_CHARACTERS = 100_000
+
+
+def _check_sizes(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that tables of any content are small enough for jobs, plans and processes."""
+    for table in ("settings", "environment"):
+        size = len(json.dumps(getattr(definition, table), default=str))
+        if size > MAX_TABLE_CHARACTERS:
+            yield DocumentProblem(
+                (table,),
+                f"has {size:,} characters (expected at most {MAX_TABLE_CHARACTERS:,}; put more into a "
+                "file of the test)",
+            )
+
+
 def _check_settings(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the settings can be passed to the payload as JSON."""
     return _check_setting(definition.settings, ("settings",))
@@ -532,6 +549,7 @@ _CHECKS = (
     _check_headline,
     _check_limits,
     _check_settings,
+    _check_sizes,
     _check_environment,
     _check_extensions,
     _check_load,

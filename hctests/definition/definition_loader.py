@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -45,6 +44,7 @@ from treehammer.hctests.definition.toml_models import (
     normalize_file_name,
     validate_definition,
 )
+from treehammer.toml_documents import parse_toml
 
 #: Keys of [test] that the command line cannot replace, since they determine the test's files.
 FIXED_KEYS: Final = ("name", "payload", "files")
@@ -324,7 +324,7 @@ def _override_setting(table: Any, path: tuple[str, ...], text: str) -> Iterator[
 def _parse_toml_value(text: str) -> Any:
     """Parse a typed number, true, false or list; any other text stays text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except ValueError:
         return text
 

@@ -32,6 +32,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from tree_sitter import Language, Node, Parser
 
 from treehammer.errors import InvalidDocumentError, suggest_nearest
+from treehammer.toml_documents import parse_toml
 
 #: Keys and list indices from the document's root to a key or value.
 KeyPath = tuple[str | int, ...]
@@ -173,7 +174,7 @@ def parse_document(text: str, name: str, error: type[InvalidDocumentError]) -> d
         error: invalid TOML; the message names the line.
     """
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except ValueError as failure:
         match = _SYNTAX_ERROR.fullmatch(str(failure))
         reason = match["problem"] if match else str(failure)

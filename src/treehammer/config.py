@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from treehammer.setting_parsers import (
     template_parser,
     text_parser,
 )
+from treehammer.toml_documents import parse_toml
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -43,6 +43,9 @@ CONFIG_FILE = "treehammer.toml"
 PUBLIC, KEYS = "public", "keys"
 #: Values of ``excluded_jobs``.
 REMOVE_JOBS, HOLD_JOBS, KEEP_JOBS = "remove", "hold", "keep"
+
+#: Characters of a setting's value.
+MAX_SETTING_CHARACTERS = 10_000
 
 _RUCIO_NAME = text_parser("A-Za-z0-9._-", "letters, digits, '.', '_' and '-'")
 _PRINTABLE = text_parser(" -~", "printable ASCII characters")
@@ -297,13 +300,15 @@ _PARSERS: Mapping[str, SettingParser] = {
 
 
 def _parse_value(raw: RawValue) -> Any:
+    if isinstance(raw.value, str) and len(raw.value) > MAX_SETTING_CHARACTERS:
+        raise raw.secret_error(f"must have at most {MAX_SETTING_CHARACTERS:,} characters")
     setting = _FIELDS[raw.name]
     return (setting.metadata["parse"] or _PARSERS[str(setting.type)])(raw)
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"cannot be read ({error.strerror})",

@@ -12,7 +12,6 @@ lock.  A job whose worker did not complete is queued once more.
 from __future__ import annotations
 
 import fcntl
-import json
 import math
 import os
 import select
@@ -31,7 +30,7 @@ from typing import IO
 import psutil
 
 from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, RETRY_EXIT_CODE, JobState
-from treehammer.collectors.json_documents import format_json
+from treehammer.collectors.json_documents import decode_json, format_json
 from treehammer.collectors.shared_files import is_locked, read_regular_file
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.run.payload_process import become_subreaper
@@ -372,7 +371,7 @@ def _describe_exit_code(code: int | None) -> str:
 def _is_complete(sandbox: Path) -> bool:
     """Return whether the worker completed its attempt.json, which it creates at its start."""
     try:
-        account = json.loads(read_regular_file(sandbox / "attempt.json", _MAX_ACCOUNT_BYTES))
+        account = decode_json(read_regular_file(sandbox / "attempt.json", _MAX_ACCOUNT_BYTES))
         return account["ended_us"] is not None
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -6,7 +6,6 @@ system lost it.  Invalid record files are set aside.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE, JobState
+from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
@@ -249,7 +249,7 @@ def _read_report(sandbox: Path | None) -> Mapping[str, Any]:
     """Read the worker's attempt.json; empty if it is missing or damaged."""
     if sandbox is not None:
         with suppress(OSError, ValueError):
-            report = json.loads(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
+            report = decode_json(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
             return report if isinstance(report, dict) else {}
     return {}
 

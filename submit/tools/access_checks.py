@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import ssl
@@ -20,6 +19,7 @@ import psutil
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE, USUAL_CERT_DIR, make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAMES
 from treehammer.config import PUBLIC, Settings
@@ -121,7 +121,7 @@ def _fetch_health(settings: Settings) -> dict[str, Any]:
     context = ssl.create_default_context(cafile=str(ca) if ca else None)
     url = f"{settings.service_url}{API_PREFIX}/health"
     with send_request("GET", url, Deadline(_HEALTH_TIMEOUT_S), context=context) as reply:
-        document = json.loads(reply.read(_MAX_HEALTH_BYTES))
+        document = decode_json(reply.read(_MAX_HEALTH_BYTES))
     if not isinstance(document, dict) or "time_us" not in document:
         raise ValueError("the server at this address is not a Treehammer service")
     return document

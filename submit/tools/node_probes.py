@@ -6,7 +6,6 @@ removed afterwards: nothing of them enters the results.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
+from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
 from treehammer.collectors.shared_files import read_regular_file
 from treehammer.config import KEEP_JOBS, Settings
@@ -211,7 +211,7 @@ def _read_report(tracker: CampaignTracker, job: JobRow) -> Mapping[str, Any]:
     """Read the report of a job's attempt; empty without one."""
     for sandbox in tracker.sandboxes(job).values():
         with suppress(OSError, ValueError):
-            report = json.loads(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
+            report = decode_json(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
             if isinstance(report, dict) and "node" in report:
                 return report
     return {}

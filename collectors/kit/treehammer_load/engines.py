@@ -31,6 +31,7 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
+from ...json_documents import decode_json
 from ...record.operation_steps import (
     CLIENT,
     OPEN,
@@ -653,7 +654,7 @@ def parse_oha(output: str, requests: Sequence[OhaRequest], step_s: float) -> Lis
         PayloadError: the report is missing.
     """
     try:
-        report = json.loads(output)
+        report = decode_json(output)
         seconds, errors = float(report["summary"]["total"]), report["errorDistribution"]
     except (ValueError, KeyError, TypeError) as error:
         message = f"oha: no report in {output[:200]!r}"

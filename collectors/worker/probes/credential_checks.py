@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import calendar
-import json
 import os
 import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from ...json_documents import decode_json
 from ...record.outcome import CREDENTIAL, ExecutionError, Failure
 from ...s3_signing import CREDENTIALS_VARIABLE, S3CredentialError, read_keys
 from ...storage_access import BUNDLE_VARIABLES, CERT_DIR_VARIABLE
@@ -299,7 +299,7 @@ def token_claims(text: str) -> Dict[str, Any]:
     if len(parts) != 3:
         return {}
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = decode_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except ValueError:
         raise ValueError(_UNREADABLE_CLAIMS) from None
     if not isinstance(claims, dict):

@@ -84,7 +84,7 @@ def _load_document(path: str) -> Any:
         raise ValueError(f"not JSON: {error}") from error
     try:
         return load_json(text, parse_constant=_reject_json_constant)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
 
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 from ...job_spec import CHECKSUM, BuildCommand, ExecutionSpec, Scalar, ServerCommand
+from ...json_documents import decode_json
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import read_file_end, read_regular_file
 from ...software.providers import WITHOUT_ROOT, SoftwareSetup
@@ -374,6 +375,6 @@ def _make_key(context: JobContext, spec: ExecutionSpec) -> str:
 def _read_values(result: str) -> Dict[str, Any]:
     """Read what the payload says of the libraries; empty where it wrote nothing."""
     try:
-        return dict(json.loads(read_regular_file(result, _MAX_RESULT_BYTES))["values"])
+        return dict(decode_json(read_regular_file(result, _MAX_RESULT_BYTES))["values"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -14,7 +14,9 @@ import pytest
 from treehammer.collectors.job_spec import JobSpec
 from treehammer.collectors.json_documents import (
     DocumentError,
+    decode_json,
     format_json,
+    measure_depth,
     parse_document,
     parse_json,
 )
@@ -96,6 +98,19 @@ def test_each_mistake_is_named_by_its_key(change: dict[str, Any], problem: str) 
     with pytest.raises(DocumentError) as caught:
         parse_document(Storage, document)
     assert [text[: len(problem)] for text in caught.value.problems] == [problem]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, b'{"a":' * 100_000, "nonsense", b"\xff"])
+def test_text_of_others_is_refused_as_one_kind_of_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match="nested too deeply|Expecting value|decode byte"):
+        decode_json(text)
+
+
+@pytest.mark.parametrize(
+    ("document", "depth"), [(1, 0), ([], 1), ({"a": [1, {"b": 2}], "c": 3}, 3), ([[[]], [[[]]]], 4)]
+)
+def test_depth_is_that_of_the_deepest_branch(document: object, depth: int) -> None:
+    assert measure_depth(document) == depth
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

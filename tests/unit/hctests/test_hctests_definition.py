@@ -132,6 +132,17 @@ def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest
         load_definition(folder)
 
 
+@pytest.mark.parametrize("table", ["settings", "environment"])
+def test_tables_of_any_content_have_a_size(table: str, write_test: WriteTest) -> None:
+    """Every job and plan repeats them, and a process has no room for such variables."""
+    text = "[{}]\nX = '{}'\n"
+    assert load_definition(write_test(text.format(table, "x" * 90_000)))
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(text.format(table, "x" * 100_000)))
+    (problem,) = caught.value.problems
+    assert f"{table}: has 100,009 characters (expected at most 100,000" in problem
+
+
 def test_link_out_of_the_folder_is_refused(tmp_path: Path, write_test: WriteTest) -> None:
     folder = write_test(TEST_HEADER + 'files = ["inside.h", "outside.h"]\n')
     (tmp_path / "secret").write_text("x")

@@ -7,7 +7,6 @@ also has one bit for each block that is stored.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
@@ -16,6 +15,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
+from ....json_documents import decode_json
 from ..operation import Chunk
 
 # --- .cinfo
@@ -178,7 +178,7 @@ def parse_stream_packet(packet: bytes) -> Iterator[FileClose]:
         if position < 0:
             continue
         try:
-            record = json.loads(line[position:])
+            record = decode_json(line[position:])
             if record["event"] == "file_close":
                 yield _read_close(record)
         except (ValueError, KeyError, TypeError):
