@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import TOKEN_VARIABLE
 from treehammer.errors import ConfigError, TokenError
+from treehammer.program_output import read_secret_file
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.text_formatting import SECOND_US, format_time
 
@@ -113,14 +114,8 @@ def load_user_key(settings: Settings) -> AccessKey | None:
     if path is None:
         text = os.environ.get(TOKEN_VARIABLE, "")
         return _parse_key_at(text, TOKEN_VARIABLE) if text.strip() else None
-    where = f"service_token_file {path}"
-    try:
-        text = path.read_text(encoding="ascii")
-    except OSError as error:
-        raise ConfigError(f"cannot be read ({error.strerror})", where=where) from error
-    except UnicodeDecodeError:
-        text = ""
-    return _parse_key_at(text, where)
+    text = read_secret_file("service_token_file", path)
+    return _parse_key_at(text, f"service_token_file {path}")
 
 
 def _parse_key_at(text: str, where: str) -> AccessKey:

@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from treehammer.errors import ConfigError, StoreError
 
+_LOG = logging.getLogger("treehammer")
 _MODE = 0o600
 #: Formats of a line: for people, or a JSON object for programs.
 TEXT_FORMAT, JSON_FORMAT = LOG_FORMATS = "text", "json"
@@ -67,10 +69,19 @@ def read_secret_file(setting: str, path: Path | None) -> str:
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read ({error})", where=where) from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"cannot be read ({reason})", where=where) from error
     if not secret:
         raise ConfigError("is empty", where=where)
+    if not is_private(path):
+        _warn_of_readable_secret(path)
     return secret
+
+
+@cache
+def _warn_of_readable_secret(path: Path) -> None:
+    """Warn of a secret that other users can read, once for each file."""
+    _LOG.warning("warning: other users can read %s: run chmod 600 %s", path, path)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError, ConfigError
+from treehammer.program_output import is_private
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool, daemon_url
 from treehammer.submit.sites.site_registry import (
@@ -337,8 +338,9 @@ def _probe_credential(subject: str, check: str, name: str, path: Path) -> SitePr
         return SiteProbeResult(subject, check, PROBE_FAILED, finding, remedy)
     except ValueError as error:
         return SiteProbeResult(subject, check, PROBE_FAILED, f"{path}: {error}", remedy)
+    privacy = "" if is_private(path) else f"Other users can read it: run chmod 600 {path}."
     if end is None:
-        return SiteProbeResult(subject, check, PROBE_OK, f"{path} states no expiry")
+        return SiteProbeResult(subject, check, PROBE_OK, f"{path} states no expiry", privacy)
     finding = ", ".join(filter(None, (_describe_proxy(proxy), _describe_end("", end))))
     attributes_end = proxy.attributes_expire_at if proxy else None
     if attributes_end is not None and attributes_end < end - _SAME_END_S:
@@ -347,7 +349,7 @@ def _probe_credential(subject: str, check: str, name: str, path: Path) -> SitePr
     left_s = end - time.time()
     result = PROBE_FAILED if left_s <= 0 else PROBE_OK
     return SiteProbeResult(
-        subject, check, result, finding, remedy if left_s < EXPIRY_WARNING_S else ""
+        subject, check, result, finding, remedy if left_s < EXPIRY_WARNING_S else privacy
     )
 
 

@@ -39,14 +39,13 @@ def load_proxy_secret(file: Path) -> str:
         pass
     except OSError as error:
         raise ConfigError(f"cannot be created ({error.strerror})", where=str(file)) from error
-    secret = read_secret_file("secret of the proxy", file)
     if not is_private(file):
         raise ConfigError(
             "other users can read the secret of the proxy",
             where=str(file),
             hint="Remove the file, then configure the proxy anew: treehammer serve --print-proxy nginx",
         )
-    return secret
+    return read_secret_file("secret of the proxy", file)
 
 
 def render_proxy(name: str, settings: Settings) -> str:

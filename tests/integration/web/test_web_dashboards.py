@@ -126,6 +126,43 @@ def test_each_view_query_answers_in_postgresql(postgresql: SharedPostgresServer)
     assert days == 0
 
 
+def test_views_keep_their_readers(postgresql: SharedPostgresServer) -> None:
+    name = postgresql.make_store_database()
+    text = (DEPLOYMENT / "grafana" / "views.sql").read_text()
+    everything, part = (f"{prefix}_{name}" for prefix in ("all", "One"))
+    with psycopg.connect(postgresql.url(name).replace("+psycopg", ""), autocommit=True) as database:
+
+        def list_readable(reader: str) -> set[str]:
+            found = database.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = 'dashboards'::regnamespace"
+                " AND has_schema_privilege(%(reader)s, 'dashboards', 'USAGE')"
+                " AND has_table_privilege(%(reader)s, oid, 'SELECT')",
+                {"reader": reader},
+            )
+            return {relname for (relname,) in found.fetchall()}
+
+        database.execute(text)
+        for reader, tables in (
+            (everything, "ALL TABLES IN SCHEMA dashboards"),
+            (part, "dashboards.site_day"),
+        ):
+            database.execute(f'CREATE ROLE "{reader}"')
+            database.execute(f'GRANT USAGE ON SCHEMA dashboards TO "{reader}"')
+            database.execute(f'GRANT SELECT ON {tables} TO "{reader}"')
+        # A version with one view less, and one that goes.
+        database.execute("DROP VIEW dashboards.campaign")
+        database.execute("CREATE VIEW dashboards.gone AS SELECT 1 AS n")
+        database.execute(f'GRANT SELECT ON dashboards.gone TO "{everything}"')
+        database.execute(text)
+        views = list_readable(everything)
+        assert {"campaign", "site_day"} < views
+        assert "gone" not in views
+        assert list_readable(part) == {"site_day"}
+        for reader in (everything, part):
+            database.execute(f'DROP OWNED BY "{reader}"; DROP ROLE "{reader}"')
+    postgresql.drop_database(name)
+
+
 def test_each_expression_answers_in_prometheus(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         fill_store(store)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from quick_databases import next_revision  # noqa: F401 - a fixture
 from repository_code import find_command
 
 from treehammer import config
+from treehammer.sql.core.access_keys import derive_key, load_user_key
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.keyring import load_master_keys
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.text_formatting import no_progress
 
 
@@ -59,6 +63,43 @@ def test_backup_of_database_is_private(tmp_path: Path, request: pytest.FixtureRe
     upgrade_database(url)
     found = modes(tmp_path)
     assert (len(found), set(found.values())) == (2, {"0o600"})
+
+
+def test_nobody_else_reaches_the_spool(tmp_path: Path) -> None:
+    """Its jobs run as its owner."""
+    os.umask(0)
+    LocalBatch(tmp_path / "new")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old").chmod(0o777)
+    LocalBatch(tmp_path / "old")
+    for name in ("new", "old"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+
+
+def test_commands_let_nobody_else_write(tmp_path: Path) -> None:
+    os.umask(0)
+    words = ["--data-dir", tmp_path / "data", "token", "create", "--role", "read", "--name", "a"]
+    command = [sys.executable, "-m", "treehammer", *words]
+    subprocess.run(command, capture_output=True, check=True)
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(("mode", "count"), [(0o644, 1), (0o640, 1), (0o600, 0), (0o400, 0)])
+def test_readable_secret_is_warned_of_once(
+    mode: int, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = derive_key(b"m" * 32, "0" * 12)
+    file = tmp_path / "alice.key"
+    file.touch(0o600)
+    file.chmod(0o600)
+    file.write_text(key.text)
+    file.chmod(mode)
+    flags = {"service_token_file": file}
+    settings = config.load_settings(flags, environ={}, folder=tmp_path)
+    for _ in range(2):
+        assert load_user_key(settings) == key
+    warning = f"other users can read {file}: run chmod 600 {file}"
+    assert caplog.text.count(warning) == count
 
 
 def test_keys_are_private(tmp_path: Path) -> None:

@@ -4,13 +4,30 @@
 --
 --     psql DATABASE --file views.sql
 --
--- Then give Grafana's database user the views alone:
+-- Then give Grafana's database user the views alone, once (views that are made again keep their readers):
 --
 --     GRANT USAGE ON SCHEMA dashboards TO grafana;
 --     GRANT SELECT ON ALL TABLES IN SCHEMA dashboards TO grafana;
 --
 -- Times are in UTC. Days are those of the start of a measurement. Ratios are 1 for 100 %.
 BEGIN;
+CREATE TEMPORARY TABLE kept_grants ON COMMIT DROP AS
+WITH object (name, owner, privileges) AS (
+    SELECT 'SCHEMA dashboards', nspowner, nspacl FROM pg_namespace WHERE nspname = 'dashboards'
+    UNION ALL
+    SELECT format('TABLE dashboards.%I', relname), relowner, relacl
+    FROM pg_class
+    JOIN pg_namespace ON pg_namespace.oid = relnamespace AND nspname = 'dashboards'
+)
+SELECT
+    name,
+    privilege_type,
+    CASE WHEN privilege.grantee = 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END AS reader,
+    (SELECT count(*) FROM object WHERE name <> 'SCHEMA dashboards') AS views
+FROM object
+CROSS JOIN aclexplode(privileges) AS privilege
+WHERE privilege.grantee <> owner;
+
 DROP SCHEMA IF EXISTS dashboards CASCADE;
 CREATE SCHEMA dashboards;
 
@@ -165,4 +182,23 @@ SELECT
     used_cpu_s,
     used_bytes
 FROM patrol_charge;
+
+DO $$
+DECLARE
+    kept record;
+BEGIN
+    FOR kept IN
+        SELECT * FROM kept_grants
+        WHERE name = 'SCHEMA dashboards' OR to_regclass(replace(name, 'TABLE ', '')) IS NOT NULL
+    LOOP
+        EXECUTE format('GRANT %s ON %s TO %s', kept.privilege_type, kept.name, kept.reader);
+    END LOOP;
+    -- Readers of all views read new ones, too.
+    FOR kept IN
+        SELECT reader FROM kept_grants WHERE privilege_type = 'SELECT'
+        GROUP BY reader, views HAVING count(*) = views
+    LOOP
+        EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA dashboards TO %s', kept.reader);
+    END LOOP;
+END $$;
 COMMIT;
