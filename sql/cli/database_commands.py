@@ -174,7 +174,7 @@ def recover_command(settings: Settings, file: Path, replace: bool) -> None:
 def restore_command(words: tuple[str, ...]) -> None:
     """Name the commands that have replaced this one of release 0.2.0.
 
-    Example: treehammer db unquarantine --campaign last
+    Example: treehammer db restore (is now: treehammer db unquarantine)
     """
     raise click.UsageError(
         "For measurements in quarantine: treehammer db unquarantine. For a backup: treehammer db recover FILE."

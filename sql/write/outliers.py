@@ -155,8 +155,9 @@ def _is_suspicious(
     """Decide by the sums of a series, and by the extremes of its new values."""
     if not count or count < MIN_VALUES or not total or total <= 0 or squares is None:
         return False
-    mean = float(total) / count
-    is_spread = float(squares) / count > _SUSPICIOUS_FACTOR * mean * mean
+    # PostgreSQL sums integers to decimals.
+    mean = float(total) / float(count)
+    is_spread = float(squares) / float(count) > _SUSPICIOUS_FACTOR * mean * mean
     is_low = low is not None and low * _SUSPICIOUS_FACTOR < mean
     return is_spread or is_low or (high is not None and high > _SUSPICIOUS_FACTOR * mean)
 
