@@ -341,7 +341,8 @@ def test_jobs_wait_for_room_and_status_says_so(tight: LocalUser, disk: SmallDisk
     tight.write_payload(0.5)
     tight.invoke_command("submit", str(tight.test))
     bench = tight.queue
-    bench.wait_for_status(lambda: any(bench.job_pids(b) for b in bench.batch_ids()), 60)
+    # The worker has found room for the job, and its payload has begun.
+    bench.wait_for_status(lambda: any(tight.settings.spool_dir.rglob("1-1.err")), 60)
     disk.fill_disk(leave=2_000_000)
     first, second = sorted(bench.batch_ids())
     bench.wait_until_final([first], seconds=120)

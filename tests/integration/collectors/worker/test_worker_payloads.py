@@ -39,7 +39,7 @@ BUILD = """#!/bin/sh
 set -eu
 patch answer.c fix.patch
 cc -shared -fPIC -o libanswer.so answer.c
-echo once >> "$(dirname "$TREEHAMMER_BUILD")/builds"
+echo once >> BUILDS
 """
 #: Loads the library by its name alone, and reports its answer.
 BUILD_PAYLOAD = """
@@ -87,7 +87,9 @@ def run_build(bench: Any, make_spec: Any, script: str, timeout_s: float = 60.0) 
 
 def test_patched_library_is_built_once_and_used(bench: Any, make_spec: Any) -> None:
     require_compiler("cc", "patch")
-    ran = run_build(bench, make_spec, BUILD)
+    # The job's own folders are removed at its end.
+    builds = bench.folder / "builds"
+    ran = run_build(bench, make_spec, BUILD.replace("BUILDS", str(builds)))
     assert (ran.exit_code, ran.errors) == (0, "")
     first, second = (record.values for record in ran.records)
     assert [record.extras for record in ran.records] == [{"answer": 42.0}] * 2
@@ -100,7 +102,6 @@ def test_patched_library_is_built_once_and_used(bench: Any, make_spec: Any) -> N
     assert first["eff_job"] == pytest.approx(cpu / job_wall)
     # The test's own files are as they were.
     assert (bench.folder / "payload/answer.c").read_text() == SOURCE
-    (builds,) = bench.folder.rglob("builds")
     assert builds.read_text() == "once\n"
 
 
