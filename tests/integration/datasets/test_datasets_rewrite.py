@@ -169,7 +169,8 @@ def test_rntuple_has_same_values(catalogue: FolderCatalogue, make: Make) -> None
     assert (layout.tree, layout.entries) == ("events", source.entries)
     assert layout.branches == source.branches
     assert layout.clusters == 1
-    assert layout.basket_zipped_bytes.count > source.branches
+    # Pages of equal content are stored, and counted, once.
+    assert layout.basket_zipped_bytes.count >= source.branches
     assert 1 < layout.ratio < 20
     assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"]
     assert catalogue.verify("twin") == made
