@@ -179,12 +179,16 @@ class _Listing:
         return bool(next(iter(vars(self).values())))
 
 
+#: Items of a list that are folded: a page stays readable whatever names it lists.
+MAX_FOLDED_ITEMS = 200
+
+
 @dataclass(frozen=True)
 class Bullets(_Listing):
     """A list of texts.
 
     Attributes:
-        limit: items shown before the others are folded; None for all.
+        limit: items shown before as many as :data:`MAX_FOLDED_ITEMS` others are folded; None for all.
         first: number of the first item of a numbered list; None for one without numbers.
     """
 
@@ -192,6 +196,11 @@ class Bullets(_Listing):
     look: str = "changes"
     limit: int | None = None
     first: int | None = None
+
+    @property
+    def folded(self) -> Sequence[Paragraph | str]:
+        """Items that are folded."""
+        return [] if self.limit is None else self.items[self.limit :][:MAX_FOLDED_ITEMS]
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from treehammer.text_formatting import format_cell, pluralize
 
 Row = Mapping[str, Any]
 
-#: Rows of a long table shown on a page; CSV and JSON hold all.
-MAX_SHOWN_ROWS = 100
+#: Rows of a long table shown on a page, and of any table; CSV and JSON hold all.
+MAX_SHOWN_ROWS, MAX_PAGE_ROWS = 100, 500
 
 
 class HasHTML(Protocol):
@@ -200,7 +200,7 @@ class DataTable:
     rows: Sequence[Row]
     empty_text: str = "No entries."
     note: str = ""
-    max_rows: int | None = None
+    max_rows: int = MAX_PAGE_ROWS
     newest: bool = False
     is_arrangeable: bool = True
     arranged_from: Sequence[Row] | None = None
@@ -216,7 +216,7 @@ class DataTable:
     @cached_property
     def shown_rows(self) -> Sequence[Row]:
         """Rows shown on a page."""
-        if self.max_rows is None or len(self.rows) <= self.max_rows:
+        if len(self.rows) <= self.max_rows:
             return self.rows
         from_end = self.newest and self.arranged_from is None
         return self.rows[-self.max_rows :] if from_end else self.rows[: self.max_rows]

@@ -37,6 +37,7 @@ from treehammer.web.display_formats import (
     format_time,
     midnight_us,
 )
+from treehammer.web.figures.figure_layout import shorten_label
 
 #: Days searched for the last grade before a change.
 LOOKBACK_DAYS = 14
@@ -44,6 +45,8 @@ LOOKBACK_DAYS = 14
 MAX_CHANGES = 10
 #: Sites named of those that stopped reporting; without any data, all sites did.
 MAX_QUIET_SITES = 6
+#: Characters of a site's name in the tooltip of each of its days.
+MAX_TOOLTIP_NAME = 40
 _NO_SITE = "(no site)"
 #: A day of each grade, the best first.
 EXAMPLE_DAYS = (
@@ -172,7 +175,7 @@ def _make_day_column(day: date, address: Callable[[SiteDays[Any], date], str]) -
     def draw(row: Row) -> HeatCell:
         judged = row["line"].days[day]
         link = address(row["line"], day) if judged.total else ""
-        title = f"{row['site']}, {name}: {judged.grade}, {judged}"
+        title = f"{shorten_label(row['site'], MAX_TOOLTIP_NAME)}, {name}: {judged.grade}, {judged}"
         return HeatCell(judged.letter, judged.grade, address=link, tooltip=title, is_symbol=True)
 
     return TableColumn(day.isoformat(), str(day.day), tooltip=name, css_class=color, draw=draw)

@@ -337,6 +337,24 @@ def test_page_responds_503_until_database_returns(start_service: StartService) -
         assert service.client.get("/", headers=BROWSER).status_code == 200
 
 
+def test_pages_stay_small_with_many_hostile_names(pages: ServiceThread) -> None:
+    """Attack: a submitter invents sites with long names that grow when they are escaped."""
+    day = display_formats.today()
+    names = [f"{number:04}" + '<&"' * 40 for number in range(600)]
+    values = {
+        "day": display_formats.day_number(day),
+        "started_us": display_formats.midnight_us(day),
+    }
+    pages.store.add(
+        [make_measurement(f"j{name[:4]}", site=name, storage_site=name, **values) for name in names]
+    )
+    for address, table in (("/", "site_days"), ("/sites", "sites")):
+        text = pages.load_page(address)
+        assert "First 500 of 600 rows; CSV and JSON hold all." in text
+        assert len(text) < 2_000_000
+        assert {row["site"] for row in pages.load_tables(address)[table]} == {*names}
+
+
 def test_day_pages_agree_with_overview(filled_service: ServiceThread) -> None:
     cells = filled_service.load_tables("/?days=7")["site_days"]
     for cell in cells[::5]:
