@@ -78,7 +78,16 @@ def test_nobody_else_reaches_the_spool(tmp_path: Path) -> None:
 
 def test_commands_let_nobody_else_write(tmp_path: Path) -> None:
     os.umask(0)
-    words = ["--data-dir", tmp_path / "data", "token", "create", "--role", "read", "--name", "a"]
+    words = [
+        "--data-dir",
+        str(tmp_path / "data"),
+        "token",
+        "create",
+        "--role",
+        "read",
+        "--name",
+        "a",
+    ]
     command = [sys.executable, "-m", "treehammer", *words]
     subprocess.run(command, capture_output=True, check=True)
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o755

@@ -341,7 +341,7 @@ def test_pages_stay_small_with_many_hostile_names(pages: ServiceThread) -> None:
     """Attack: a submitter invents sites with long names that grow when they are escaped."""
     day = display_formats.today()
     names = [f"{number:04}" + '<&"' * 40 for number in range(600)]
-    values = {
+    values: dict[str, Any] = {
         "day": display_formats.day_number(day),
         "started_us": display_formats.midnight_us(day),
     }
