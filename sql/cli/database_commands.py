@@ -163,9 +163,9 @@ def recover_command(settings: Settings, file: Path, replace: bool) -> None:
     """
     from treehammer.sql.engine import database_backup
 
-    kept = database_backup.recover_database(settings.database, file, replace=replace)
-    if kept:
-        click.echo(f"the replaced database is kept in {kept}")
+    replaced = database_backup.recover_database(settings.database, file, replace=replace)
+    if replaced:
+        click.echo(f"the replaced database is kept in {replaced}")
     click.echo("recovered; check it: treehammer db check")
 
 
