@@ -52,7 +52,7 @@ from treehammer.web.display_formats import (
     explain_efficiency,
 )
 from treehammer.web.figures.cache_figures import load_cache_reads
-from treehammer.web.pages.load_page import LoadSummary, summarize_load
+from treehammer.web.loads.load_summary import LoadSummary, summarize_load
 
 NODE_COLUMNS = (
     "host",

@@ -7,26 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
-from typing import Any
 
 import anyio
 
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.status.load_tests import StartSpread
-from treehammer.analysis.status.status_rules import OperationsRule, load_operations_rule
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import (
-    CLIENT,
-    FIGURE_NAMES,
-    QUANTILES,
     SERVER,
     LoadProgress,
 )
 from treehammer.errors import TreehammerError
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import (
@@ -38,25 +31,43 @@ from treehammer.submit.campaigns.tracker import group_by_batch_system
 from treehammer.tables import (
     MAX_SHOWN_ROWS,
     DataTable,
-    Row,
     TableColumn,
     build_table,
     hidden_columns,
 )
 from treehammer.text_formatting import (
-    format_cell,
     format_counts,
     format_share,
-    format_significant,
     pluralize,
 )
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
-from treehammer.web.columns import column, columns, count_columns
+from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_time
 from treehammer.web.figures.chart_parts import Specification, complete_specification
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import LineChart
+from treehammer.web.loads.load_charts import (
+    make_side_table,
+    step_number,
+    step_start_s,
+)
+from treehammer.web.loads.load_levels import (
+    LoadDetails,
+    LoadQuery,
+    check_size,
+    compute_evenness,
+    find_slowest,
+    level_of,
+    load_details,
+)
+from treehammer.web.loads.load_summary import (
+    conclude,
+    draw_figures,
+    figure_columns,
+    level_table,
+    list_limits,
+)
 from treehammer.web.page import (
     PageContent,
     PageOperation,
@@ -67,27 +78,7 @@ from treehammer.web.page import (
 )
 from treehammer.web.page_query import FormInput
 from treehammer.web.pages.execution_logs import open_own_batch_system
-from treehammer.web.pages.load_charts import (
-    draw_levels,
-    draw_sides,
-    draw_steps,
-    make_side_table,
-    sort_levels,
-    step_number,
-    step_start_s,
-)
-from treehammer.web.pages.load_levels import (
-    LoadDetails,
-    LoadQuery,
-    check_size,
-    compute_evenness,
-    find_slowest,
-    level_of,
-    load_details,
-)
 
-#: Share of the attempted rate that a storage that carries it reaches.
-_CARRIED_SHARE = 0.9
 #: Pages read at a time.
 MAX_CONCURRENT = 2
 #: Part of the page with the rates of running jobs, and seconds between two looks at it.
@@ -130,7 +121,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         details = load_details(snapshot, campaign, load, request.query)
     spreads, lonely = summarize_campaign_starts(store, campaign)
     tables = {
-        "levels": _level_table(details, campaign.id),
+        "levels": level_table(details, campaign.id),
         "steps": _step_table(details),
         "sides": make_side_table(details.sides),
         "servers": _server_table(details),
@@ -138,10 +129,10 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         "starts": _start_table(spreads),
     }
     shown = {name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()}
-    levels, steps = _draw_figures(details, campaign.test_name) if request.is_html else ([], [])
+    levels, steps = draw_figures(details, campaign.test_name) if request.is_html else ([], [])
     title = f"Load of {campaign.name or campaign.id}"
     sections = (
-        ui.headline(_conclude(details)),
+        ui.headline(conclude(details)),
         _show_running(request, campaign),
         ui.Paragraph(load.describe() if load else "", look="quiet under"),
         *(
@@ -169,51 +160,6 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         sheet = f"{title}: {operation}; over time: {details.label(chosen)}"
         drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
     return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
-
-
-@dataclass(frozen=True)
-class LoadSummary:
-    """What the page of a load says first, for the report of its campaign.
-
-    Attributes:
-        limits: loads of which only lower bounds are known.
-    """
-
-    conclusion: str
-    limits: Sequence[str]
-    table: DataTable
-    figures: Sequence[ui.Figure]
-
-
-def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSummary | None:
-    """Summarize the operations of a campaign; None without any."""
-    query = LoadQuery(campaign_id=campaign.id)
-    details = load_details(snapshot, campaign, read_load(campaign), query)
-    if details.chosen is None:
-        return None
-    levels, steps = _draw_figures(details, campaign.test_name)
-    table = _level_table(details, campaign.id)
-    unlinked = tuple(
-        replace(column, link=lambda _: "")
-        for column in table.columns
-        if any(row[column.key] is not None for row in table.rows)
-    )
-    return LoadSummary(
-        _conclude(details),
-        _list_limits(details),
-        replace(table, columns=unlinked),
-        [*levels, *steps],
-    )
-
-
-def _list_limits(details: LoadDetails) -> list[str]:
-    """Describe each similar load of which only lower bounds are known, and files left unread."""
-    limits = [
-        f"{details.label(level)}: {text}."
-        for level in details.similar
-        if (text := level.describe_limit())
-    ]
-    return [*limits, *details.unread]
 
 
 def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> ui.Live | None:
@@ -282,61 +228,6 @@ class _ChartSheet:
         return complete_specification(sheet, [], {})
 
 
-def _draw_figures(details: LoadDetails, test: str) -> tuple[list[ui.Figure], list[ui.Figure]]:
-    """Draw the figures of all levels, and those of the chosen one over time."""
-    chosen = details.chosen
-    if chosen is None:
-        return [], []
-    lines, line = details.group_by_line(), details.labels.label_series(level_of(chosen))
-    rule = load_operations_rule()
-    levels = draw_levels(lines, details.label, rule, test, chosen.operation, line)
-    sides = draw_sides(details.sides, details.points)
-    return levels, [*sides, *draw_steps(details.steps, details.points)]
-
-
-def _conclude(details: LoadDetails) -> str:
-    """Say which rates the storage of the chosen load keeps, and what happens above; '' if unknown."""
-    chosen = details.chosen
-    if chosen is None:
-        return ""
-    rule = load_operations_rule()
-    lines = details.group_by_line()
-    name = details.labels.label_series(level_of(chosen))
-    levels = sort_levels(lines[name])
-    carried = list(takewhile(lambda level: _is_carried(level, rule), levels))
-    parts = [
-        f"keeps {'at least ' * level.is_held}{format_significant(level.attempted_hz or 0.0)} "
-        f"{chosen.operation} operations/s"
-        for level in carried[-1:]
-    ]
-    parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
-    parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
-    place = name if len(lines) > 1 else f"The storage of {level_of(chosen).storage_site}"
-    subject = place if carried else f"{place}, {chosen.operation}:"
-    return f"{subject} {'; '.join(parts)}." if parts else ""
-
-
-def _describe_ceiling(level: OperationGroup) -> str:
-    rate = level.observed_hz or level.least_hz or 0.0
-    return f"at {format_significant(rate)}/s the door's ceiling was the limit"
-
-
-def _describe_excess(level: OperationGroup, rule: OperationsRule) -> str:
-    at = f"at {format_significant(level.attempted_hz or 0.0)}/s"
-    if level.failed > rule.max_failed_per_success * level.done:
-        return f"{at} {format_share(level.failed_fraction or 0.0)} fail"
-    if level.is_held:
-        return _describe_ceiling(level)
-    return f"{at} {format_significant(level.observed_hz or 0.0)}/s succeed"
-
-
-def _is_carried(level: OperationGroup, rule: OperationsRule) -> bool:
-    """Whether few operations failed, as in the rule of states, and nearly all ended in time."""
-    attempted, observed = level.attempted_hz or 0.0, level.observed_hz or 0.0
-    is_failing = level.failed > rule.max_failed_per_success * level.done
-    return not is_failing and level.done > 0 and observed >= _CARRIED_SHARE * attempted
-
-
 def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[ui.Section]:
     address = f"{link_to('campaign', campaign_id=campaign.id)}#failures"
     yield ui.Paragraph(
@@ -364,7 +255,7 @@ def _describe_chosen(
     yield ui.Titled(
         f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
         ui.Group("charts", *levels) if levels else ui.Paragraph(limited),
-        ui.Bullets(_list_limits(details), ""),
+        ui.Bullets(list_limits(details), ""),
         tables["levels"],
         ui.quiet(
             "Rates are over the time that the steps cover and add over jobs that ran at the same time. "
@@ -440,42 +331,6 @@ def _link_to_operation(operation: str, side: str, chosen: OperationGroup) -> ui.
     return ui.Link(_name_operation(operation, side), address, is_current=is_current)
 
 
-def _level_table(details: LoadDetails, campaign_id: str) -> DataTable:
-    def link_to_level(row: Row) -> str:
-        query = {name: row[name] for name in ("operation", "side", "load")}
-        return link_to("campaign-load", campaign_id=campaign_id, query=query) + "#time"
-
-    rows = [
-        {
-            "load": level_of(level).id,
-            "label": details.label(level),
-            **{
-                name: getattr(level_of(level), name) for name in ("storage_site", "door", "variant")
-            },
-            "jobs": level_of(level).jobs or None,
-            **level.list_figures(),
-            "net_mean_s": level.net_mean_s if level.side == CLIENT else None,
-        }
-        for level in details.levels
-    ]
-    listed = (
-        TableColumn("label", "load", link=link_to_level),
-        *hidden_columns("load", "storage_site", "door", "variant", "jobs"),
-        *columns("operation", "side"),
-        *_figure_columns("operation", "side"),
-        TableColumn(
-            "net_mean_s",
-            "mean without round trip",
-            partial(format_metric, "net_mean_s", unit="s"),
-            is_number=True,
-        ),
-    )
-    empty = "No timed measurement of this campaign that is good has operations."
-    return DataTable(
-        "levels", "All loads", listed, rows, empty_text=empty, note=details.labels.variants.note
-    )
-
-
 def _step_table(details: LoadDetails) -> DataTable:
     rows = [
         {"step": step_number(step), "start_s": step_start_s(step), **step.list_figures()}
@@ -485,7 +340,7 @@ def _step_table(details: LoadDetails) -> DataTable:
         TableColumn("step", "step", is_number=True),
         TableColumn("start_s", "from (s)", is_number=True),
         *hidden_columns("operation", "side"),
-        *_figure_columns("operation", "side"),
+        *figure_columns("operation", "side"),
     )
     merged = f"Each row merges {details.points} steps." * (details.points > 1)
     return DataTable("steps", "Time steps", listed, rows, note=merged)
@@ -506,7 +361,7 @@ def _server_table(details: LoadDetails) -> DataTable:
     listed = (
         TableColumn("server", "server", format_row=lambda row: row["server"] or "unknown"),
         *hidden_columns("operation", "side", "attempted_hz"),
-        *_figure_columns("operation", "side", "attempted_hz"),
+        *figure_columns("operation", "side", "attempted_hz"),
     )
     note = "Rates are over the whole time of the load."
     return DataTable("servers", "Servers", listed, rows, note=note)
@@ -517,7 +372,7 @@ def _site_table(details: LoadDetails) -> DataTable:
     listed = (
         TableColumn("site", "site of the jobs"),
         *hidden_columns("operation", "side"),
-        *_figure_columns("operation", "side"),
+        *figure_columns("operation", "side"),
     )
     return DataTable("sites", "Sites of the jobs", listed, rows)
 
@@ -550,40 +405,3 @@ def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
         ),
         spreads,
     )
-
-
-def _figure_columns(*leading: str) -> Iterator[TableColumn]:
-    """Build the columns of all figures but those shown already."""
-    titles = {
-        "active_clients": "clients",
-        "attempted_hz": "attempted (1/s)",
-        "observed_hz": "observed (1/s)",
-        "failed_fraction": "failed",
-        "bytes_per_s": "MB/s",
-        **{name: name.removesuffix("_s") for name in QUANTILES},
-        "failures": "failures",
-        "steps": "rows",
-        "limited_steps": "left out",
-        "held_fraction": "held by ceiling",
-        "least_hz": "at least (1/s)",
-        "least_bytes_per_s": "at least (MB/s)",
-    }
-    formats: Mapping[str, Callable[[Any], str]] = {
-        **dict.fromkeys(("failed_fraction", "held_fraction"), lambda share: format_share(share, 2)),
-        **dict.fromkeys(("bytes_per_s", "least_bytes_per_s"), lambda rate: f"{rate / 1e6:.4g}"),
-        "least_hz": lambda rate: f"{rate:.4g}",
-        "failures": format_counts,
-        **{name: partial(format_metric, name, unit="s") for name in QUANTILES},
-    }
-    names = [*titles, *(name for name in FIGURE_NAMES if name not in titles)]
-    for name in names:
-        if name in leading:
-            continue
-        yield TableColumn(
-            name,
-            titles.get(name, name),
-            formats.get(name, format_cell),
-            is_number=name != "failures",
-            is_long=name == "failures",
-            hidden=name not in titles,
-        )

@@ -21,7 +21,8 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.campaign_report import write_report
 from treehammer.web.figures.line_chart import NumberAxis
-from treehammer.web.pages import load_levels, load_page
+from treehammer.web.loads import load_levels
+from treehammer.web.pages import load_page
 
 PAGE = f"/campaigns/{CAMPAIGN}/load"
 API = f"/api/v1{PAGE}"

@@ -28,8 +28,8 @@ from treehammer.sql.read.operation_figures import (
 from treehammer.sql.read.query_model import Selection
 from treehammer.text_formatting import JobRamp, pluralize
 from treehammer.web.labels import label_variants
+from treehammer.web.loads.load_charts import list_sides
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
-from treehammer.web.pages.load_charts import list_sides
 
 if TYPE_CHECKING:
     from treehammer.hctests.definition.toml_models import LoadTable
