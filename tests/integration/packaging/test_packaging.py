@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 #: Tests whose results once depended on the version of SciPy, Uvicorn or uproot.
 VERSION_DEPENDENT_TESTS = (
     "tests/unit/analysis/test_analysis_statistics.py",
-    "tests/unit/web/test_web_common_pages.py::test_forwarded_headers_require_trusted_proxy",
+    "tests/unit/web/test_web_common_pages.py::test_forwarded_headers_require_the_secret_of_the_proxy",
     "tests/unit/web/test_web_explore.py::test_files_agree_with_table",
 )
 #: Extras of the service, its figures, and the fixtures that pytest loads.

@@ -267,7 +267,7 @@ def make_operation_consistent(row: Any) -> None:
     for metric in OPERATION_METRICS:
         name = metric.name
         value = whole(row.get(name)) if metric.type == "int" else row.get(name)
-        if name in ("done", "failed", "late") and type(value) is int and value >= 0:
+        if name in ("done", "failed", "late", "held") and type(value) is int and value >= 0:
             row[name] = 0 if value < INT64_LIMIT else value
         elif name in _CONSISTENT_TEXTS and isinstance(value, str):
             fits = metric.is_identity <= len(value) <= metric.max_length and "\0" not in value

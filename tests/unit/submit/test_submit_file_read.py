@@ -376,6 +376,7 @@ def test_credentials(settings: Settings, tmp_path: Path) -> None:
         return diagnosis.state
 
     path = tmp_path / "token"
+    path.touch(0o600)
     for left_s, state in ((7 * 86_400, OK), (3600, WARNING), (-60, FAILED)):
         path.write_text(make_token(time.time() + left_s))
         assert check(BEARER_TOKEN_FILE=str(path)) is state

@@ -32,7 +32,7 @@ BROWSER = {"Accept": "text/html,*/*"}
 IDENTITY, MAX_VISITS = re.compile(r"(?<=\w/)[^/]+$"), 3
 #: Files, pages with tests of their own, and a measurement and jobs that are not stored.
 EXCLUDED = re.compile(
-    r"/(static|api|metrics|search|sign-|measurements/%|jobs/\d|root-file/)|"
+    r"/(static|docs|api|metrics|search|sign-|measurements/%|jobs/\d|root-file/)|"
     r".*(\.atom|/figure\.|drawing=|format=|sort-)"
 )
 STARTS = (
