@@ -134,7 +134,9 @@ WITHOUT_INVALID_INPUT = (
 CAMPAIGN_UPLOAD = "POST /api/v1/campaigns"
 
 #: Operations with conditions on columns, whose syntax no schema describes.
-CONDITIONS = ("GET /api/v1/explore", "GET /api/v1/figures/s0", "GET /api/v1/compare")
+CONDITIONS = tuple(
+    f"GET /api/v1/{name}" for name in ("explore", "figures/s0", "figures/doors", "compare")
+)
 
 
 def test_service_conforms_to_description(service: ServiceThread) -> None:
