@@ -57,7 +57,11 @@ class ChangeQuery(PageQuery):
 class DigestQuery(PageQuery):
     """Parameters of the digest."""
 
-    week: Text = Field("", description="Week such as 2026-W46, by default yesterday's.")
+    week: Text = Field(
+        "",
+        description="Week such as 2026-W46, by default yesterday's.",
+        json_schema_extra={"pattern": r"^[12]\d{3}-W(0[1-9]|[1-4]\d|5[0-3])$"},
+    )
 
 
 @page(

@@ -75,13 +75,13 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     store, query = request.store, request.query
     changes = list_recent_changes(store, release=query.release)
     choices = list_ratio_choices(store, query.release)
+    is_related = bool(choices["metric"] or changes)
+    if not is_related and query.release not in list_subject_values(store, "axis_root"):
+        raise NothingToDoError(f"ROOT {query.release} was never measured")
     for name, listed_values in choices.items():
         if name in query.model_fields_set:
             query.require_choice(name, listed_values)
     charts = build_ratio_charts(store, query, changes)
-    is_related = bool(choices["metric"] or changes)
-    if not is_related and query.release not in list_subject_values(store, "axis_root"):
-        raise NothingToDoError(f"ROOT {query.release} was never measured")
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
     metrics = {name: head_column(name) for name in choices["metric"]}
     form = query.list_inputs(metric=metrics, site=choices["site"], variant=choices["variant"])
