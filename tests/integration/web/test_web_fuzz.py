@@ -114,7 +114,10 @@ class Sent:
             assert not (is_plausible and find_implausibilities(item["values"]))
             expected = {"values": sent, "extras": item["extras"]}
             if item.get("operations"):
-                expected["operations"] = item["operations"]
+                expected["operations"] = [
+                    {name: value for name, value in row.items() if value is not None}
+                    for row in item["operations"]
+                ]
             assert found == expected
 
 
