@@ -168,6 +168,14 @@ def list_values_by_column(
     return {name: [str(value) for value in subjects.list_values(name)[:limit]] for name in names}
 
 
+def list_dimension_values(store: ResultsReader, dimension: str, name: str) -> list[str]:
+    """List the distinct values of a column that measurements share, such as their server's version."""
+    values = dimension_tables[dimension].c[name]
+    query = sa.select(values).where(values.is_not(None)).distinct()
+    with store.connection() as connection:
+        return [str(value) for value in connection.scalars(query)]
+
+
 def list_active_campaigns(
     store: ResultsReader, open_states: Collection[str]
 ) -> list[CampaignState]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import Field
@@ -13,14 +14,21 @@ from pydantic import Field
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.compared_sides import ComparedSides
 from treehammer.analysis.comparison.series_changes import SAME, CounterChange
-from treehammer.analysis.statistics.sample import SELECTION_AXIS, possible_values
+from treehammer.analysis.statistics.sample import (
+    SELECTION_AXIS,
+    natural_sort_key,
+    parse_variant,
+    possible_values,
+)
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.errors import ConfigError
+from treehammer.collectors.record.value_checks import is_variant
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.definition.model import COMMIT_AXIS, RELEASE_AXIS, Scalar
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read import campaign_queries
+from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.query_model import Selection, parse_alternatives
 from treehammer.sql.write.store import Store
-from treehammer.web.addresses import link_to_same_page
+from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.page_query import ALTERNATIVES, CAMPAIGNS, Conditions, PageQuery, Text
 from treehammer.web.sections import Badge, Link
 
@@ -174,6 +182,120 @@ class CompareQuery(PageQuery):
         for condition in self.conditions:
             words += ["--where", condition]
         return shlex.join(words)
+
+
+#: Axis -> dimension and column that have its values; others are of the variant or of the subject.
+_RECORDED_AXES = {
+    "server_version": ("storage", "server_version"),
+    "origin_version": ("storage", "origin_version"),
+    "cache_block_kib": ("storage", "cache_block_kib"),
+    "architecture": ("node", "architecture"),
+    COMMIT_AXIS: ("origin", "commit_id"),
+}
+_SUBJECT_AXES = ("site", "storage_site", "door", "dataset")
+#: Axes that change the work itself, so that their values are not compared.
+_WORK_AXES = ("branches", "events", RELEASE_AXIS)
+
+
+@dataclass(frozen=True)
+class MeasuredAxes:
+    """Axes with their measured values, sorted."""
+
+    values: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def load(cls, store: Store) -> MeasuredAxes:
+        """Load the axes of all variants, and those of site, storage, node and campaign."""
+        names = ("variant", "axis_root", *_SUBJECT_AXES)
+        listed = overview_queries.list_values_by_column(store, names)
+        values = {RELEASE_AXIS: {*listed.pop("axis_root")} - {""}}
+        for variant in filter(is_variant, listed.pop("variant")):
+            for axis, value in parse_variant(variant).values:
+                values.setdefault(axis, set()).add(format_scalar(value))
+        values |= {name: set(texts) - {""} for name, texts in listed.items()}
+        for axis, place in _RECORDED_AXES.items():
+            values[axis] = set(overview_queries.list_dimension_values(store, *place))
+        values["campaign"] = {item.id for item in campaign_queries.list_newest_campaigns(store, 2)}
+        return cls(
+            {axis: sorted(texts, key=natural_sort_key) for axis, texts in values.items() if texts}
+        )
+
+    @property
+    def comparable(self) -> list[str]:
+        """Axes with several values, and the comparison of two selections."""
+        return [*(axis for axis, texts in self.values.items() if len(texts) > 1), SELECTION_AXIS]
+
+    def require(self, query: CompareQuery) -> None:
+        """Refuse an axis or a side that was never measured, before measurements are read.
+
+        Raises:
+            NothingToDoError: nothing was measured with it.
+        """
+        if query.axis == SELECTION_AXIS:
+            return
+        values = self.values.get(query.axis)
+        if not self.values.keys() - {"campaign"}:
+            raise NothingToDoError("there are no measurements yet")
+        if values is None:
+            raise NothingToDoError(
+                f"no measurement has the axis {query.axis}",
+                hint=f"Axes with several values: {', '.join(self.comparable)}.",
+            )
+        if query.axis in ("campaign", COMMIT_AXIS):  # by name, or by the beginning of a hash
+            return
+        for side in (query.a, query.b):
+            if not any(matches_text(side, value) for value in values):
+                raise NothingToDoError(
+                    f"no measurement has {query.axis}={side}",
+                    hint=f"Values present: {', '.join(values)}.",
+                )
+
+    def list_settings(self) -> Iterator[Link]:
+        """Link to comparisons of the settings of tests that were measured with several values."""
+        for axis in self._settings:
+            values = self.values[axis]
+            for value in values[1:]:
+                query = {"axis": axis, "a": values[0], "b": value}
+                yield Link(f"{axis}: {value} against {values[0]}", link_to("compare", query=query))
+
+    @property
+    def _settings(self) -> list[str]:
+        others = (*_RECORDED_AXES, *_SUBJECT_AXES, *_WORK_AXES, "campaign", SELECTION_AXIS)
+        return [axis for axis in self.comparable if axis not in others]
+
+    @property
+    def missing_text(self) -> str:
+        """Say which settings were measured with one value only, so that nothing can be compared."""
+        if not self.values.get(RELEASE_AXIS):
+            return ""
+        known = {"cache_mb": "none", "format": "ttree", **{a: v[0] for a, v in self.values.items()}}
+        single = [
+            f"{axis} ({known[axis]})"
+            for axis in ("cache_mb", "format", "access", "cache", "threads")
+            if axis in known and axis not in self.comparable
+        ]
+        if not single:
+            return ""
+        return (
+            f"Measured with one value only, so that nothing can be said: {', '.join(single)}. Give two "
+            "in one campaign, as in -P cache_mb=0,30."
+        )
+
+
+def format_scalar(value: Scalar) -> str:
+    """Format a value of an axis as people type it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def matches_text(text: str, value: str) -> bool:
+    """Return whether a typed value means a measured one: numbers compare as numbers."""
+    try:
+        is_truth = value in ("true", "false")
+        return text == value or (is_truth and text.lower() == value) or float(text) == float(value)
+    except ValueError:
+        return False
 
 
 def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +16,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from treehammer.analysis.comparison.compared_sides import TooManyMeasurementsError, compare_now
-from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
+from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
-from treehammer.sql.core.schema import dimension_tables
-from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
+from treehammer.sql.read import campaign_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import fetch_scope_verdicts, list_release_comparisons
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
@@ -35,7 +33,12 @@ from treehammer.web.page import PageContent, PageOperation, PageRequest, PageRes
 from treehammer.web.page_query import ListQuery, OneOf, PathText
 from treehammer.web.page_service import error_sentence
 from treehammer.web.pages import common_tables
-from treehammer.web.pages.compare_query import CompareQuery, VerdictFilter, load_stored_verdicts
+from treehammer.web.pages.compare_query import (
+    CompareQuery,
+    MeasuredAxes,
+    VerdictFilter,
+    load_stored_verdicts,
+)
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
 
@@ -46,11 +49,6 @@ if TYPE_CHECKING:
 MAX_FORESTS = 3
 #: Stored comparisons on one page of the list.
 COMPARISONS_PER_PAGE = 20
-#: Axes that every test has, those of the catalogue among them; others can be typed.
-_RECORDED_AXES = [name[5:] for name in METRICS_BY_NAME if name.startswith("axis_")]
-COMPARABLE_AXES = tuple(
-    dict.fromkeys(("root", *CONTEXT_AXES, *_RECORDED_AXES, "format", SELECTION_AXIS))
-)
 #: Seconds between two refreshes of the progress of a comparison in the background.
 REFRESH_INTERVAL_S = 2
 #: Values of an axis suggested in the form.
@@ -134,7 +132,7 @@ def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
         return _list_comparisons(request, query, error_sentence(error), status)
     if isinstance(comparison, ComparisonTask):
         return _show_progress(request, comparison)
-    form = _build_form(store, query)
+    form = _build_form(query, store, MeasuredAxes.load(store))
     command = query.compare_command if comparison.is_live else ""
     return build_comparison(replace(comparison, form=form, command=command))
 
@@ -168,7 +166,7 @@ def _find_comparison(
     store, raw = request.store, request.raw
     if not raw.query_params.get("recompute") and (rows := load_stored_verdicts(store, query)):
         return DisplayedComparison(store, raw, rows)
-    _require_measured_sides(store, query)
+    MeasuredAxes.load(store).require(query)
     try:
         comparison = compare_now(store, query.sides, max_read=MAX_READ)
     except TooManyMeasurementsError as error:
@@ -177,25 +175,6 @@ def _find_comparison(
             return task
         comparison = task.result
     return DisplayedComparison(store, raw, comparison.verdicts, comparison.pairs)
-
-
-def _require_measured_sides(store: Store, query: CompareQuery) -> None:
-    """Refuse sides that were never measured, before measurements are read."""
-    values = _list_axis_values(store, [query.axis], limit=None).get(query.axis, ())
-    for side in (query.a, query.b) if values else ():
-        if not any(side == value or _are_equal_numbers(side, value) for value in values):
-            raise NothingToDoError(
-                f"no measurement has {query.axis}={side}",
-                hint=f"Values present: {', '.join(values)}.",
-            )
-
-
-def _are_equal_numbers(*texts: str) -> bool:
-    try:
-        first, second = map(float, texts)
-    except ValueError:
-        return False
-    return first == second
 
 
 @page(
@@ -263,10 +242,13 @@ def _list_comparisons(
         "the result:",
         "treehammer compare 6.38.00 6.40.00",
     )
+    measured = MeasuredAxes.load(store)
     sections = (
         ui.Paragraph("Is B faster or slower than A, where, and how certain is that?"),
-        _build_form(store, query),
+        _build_form(query, store, measured),
         ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
+        ui.Links([*measured.list_settings()], "Settings"),
+        ui.quiet(measured.missing_text),
         ui.Titled(
             "Releases",
             ui.quiet(
@@ -306,31 +288,16 @@ def _draw_releases(store: Store) -> Iterator[ui.Figure]:
             yield ui.Figure(f"releases-{test}", plot, plot.caption, heading)
 
 
-def _build_form(store: Store, query: CompareQuery) -> ui.Special:
-    axes = COMPARABLE_AXES if query.axis in COMPARABLE_AXES else (query.axis, *COMPARABLE_AXES)
+def _build_form(query: CompareQuery, store: Store, measured: MeasuredAxes) -> ui.Special:
     return ui.Special(
         "compare_form.html.j2",
         query=query,
-        axes=axes,
+        axes=dict.fromkeys((*measured.comparable, query.axis)),
         campaigns=campaign_queries.list_campaign_choices(
             store, MAX_CAMPAIGN_CHOICES, query.campaigns
         ),
-        values_by_axis=_list_axis_values(store, axes),
+        values_by_axis={axis: values[:MAX_SUGGESTED] for axis, values in measured.values.items()},
     )
-
-
-def _list_axis_values(
-    store: Store, axes: Iterable[str], limit: int | None = MAX_SUGGESTED
-) -> dict[str, list[str]]:
-    """List the measured values of each axis, of which others have none to suggest."""
-    columns = {
-        axis: name
-        for axis in axes
-        for name in (f"axis_{axis}", axis)
-        if name in dimension_tables["subject"].c
-    }
-    values = overview_queries.list_values_by_column(store, columns.values(), limit)
-    return {axis: sorted(values[name], key=natural_sort_key) for axis, name in columns.items()}
 
 
 class _AbandonedError(TreehammerError):

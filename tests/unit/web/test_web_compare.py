@@ -229,6 +229,27 @@ def test_unmeasured_sides_are_refused_before_reading(
         assert known in text
 
 
+def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
+    """Another one is refused at once, before measurements are read."""
+    pages.store.add(jobs())
+    page = pages.read("/compare")
+    assert set(page.list_choices("axis")) == {"root", "site", "door", "selection"}
+    assert (
+        "Measured with one value only, so that nothing can be said: cache_mb (30), format (ttree)"
+        in page.text
+    )
+    refused = pages.read("/compare?axis=format&a=ttree&b=rntuple", 404).text
+    assert "No measurement has the axis format. Axes with several values: root, site" in refused
+    assert "--axis" not in refused
+    pages.store.add(
+        Measurement({**job.values, "variant": variant, "measurement_id": f"{number:024x}"})
+        for number, job in enumerate(jobs())
+        for variant in [Variant((("root", "6.40.00"), ("cache_mb", 300))).canonical_json]
+    )
+    (link,) = pages.read("/compare").list_links(".*axis=cache_mb")
+    assert link.endswith("axis=cache_mb&a=30&b=300")
+
+
 def test_form_suggests_values_of_the_axis(filled_service: ServiceThread) -> None:
     page = filled_service.load_page("/compare?axis=site")
     assert page.count('list="values-site"') == 2
