@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ConfigError, suggest_word
+from treehammer.web.addresses import DRAWING
 from treehammer.web.arranged_table import is_arrangement
 from treehammer.web.display_formats import days_until, today
 
@@ -35,7 +36,7 @@ _NO_NUL = "^[^\\u0000]*$"
 #: Type of a validation error whose message states the allowed values.
 _REFUSED = "refused"
 #: Parameters of every page beside its own.
-_COMMON = ("format", "table")
+_COMMON = (DRAWING, "format", "table")
 
 
 def _refuse(reason: str, hint: str = "") -> PydanticCustomError:

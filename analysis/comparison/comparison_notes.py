@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import fmean
 from types import MappingProxyType
 
 from treehammer.analysis.comparison.verdict_text import (
@@ -114,6 +115,38 @@ def _describe_unexplained(
         )
     named = _name_first([f"{describe_variant(row.label)} at {row.site}" for row in unexplained])
     return f"{worse}, but neither over the sites nor in all variants of a site: {named}"
+
+
+def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
+    """Name the sites at which a metric improves and worsens most, by the mean of their variants.
+
+    Only sites with a certain change count; '' for fewer than two judged sites.
+    """
+    effects: dict[str, list[VerdictRow]] = defaultdict(list)
+    for row in rows:
+        if row.metric == metric and row.scope in SERIES_SCOPES and row.effect is not None:
+            effects[row.site].append(row)
+    judged = {
+        site: fmean(row.effect or 0.0 for row in of_site)
+        for site, of_site in effects.items()
+        if any(Verdict(row.verdict).is_statistical for row in of_site)
+    }
+    if len(judged) < 2:
+        return ""
+    parts, named = [], 0
+    for verdict, word in ((Verdict.FASTER, "Gain"), (Verdict.SLOWER, "Lose")):
+        sites = [site for site in judged if any(row.verdict == verdict for row in effects[site])]
+        sites.sort(key=lambda site: -abs(judged[site]))
+        listed = [f"{site} ({format_effect(judged[site])})" for site in sites]
+        named += len(sites)
+        if listed:
+            parts.append(f"{word}: {_name_first(listed)}")
+    rest = len(judged) - named
+    if not parts:
+        return (
+            f"No site gains or loses {title_metric(metric)} for certain, of {len(judged)} judged."
+        )
+    return f"{title_metric(metric)}, {'. '.join(parts)}{f'. No certain change: {rest} more' if rest > 0 else ''}"
 
 
 def summarize_attribution(

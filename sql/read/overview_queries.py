@@ -6,6 +6,7 @@ databases of any size.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,7 @@ from treehammer.sql.core.measurement_sql import has_outcome, is_bad, is_supersed
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import (
     campaign,
+    campaign_owner,
     dimension_tables,
     job,
     measurement,
@@ -56,13 +58,21 @@ class SiteDay:
 class CampaignState:
     """A campaign with its jobs by state and its measurements by outcome, without superseded ones.
 
-    ``last_run_us`` is the start of its last measurement; None before the first one.
+    Attributes:
+        last_run_us: start of its last measurement; None before the first one.
+        owner: group of the key that sent it; '' for one of this installation.
     """
 
     campaign: CampaignRow
     jobs: Mapping[str, int]
     outcomes: Mapping[Outcome, int]
     last_run_us: int | None = None
+    owner: str = ""
+
+    @property
+    def submitter(self) -> str:
+        """Who submitted it: the user of its plan, else the group of the key that sent it."""
+        return str(json.loads(self.campaign.plan).get("submitter", "")) or self.owner
 
     @property
     def recorded(self) -> int:
@@ -176,6 +186,17 @@ def list_dimension_values(store: ResultsReader, dimension: str, name: str) -> li
         return [str(value) for value in connection.scalars(query)]
 
 
+def fetch_cpu_models(store: ResultsReader, hosts: Collection[str]) -> dict[str, str]:
+    """Fetch the CPU model of hosts; unknown ones are left out."""
+    node = dimension_tables["node"].c
+    models: dict[str, str] = {}
+    with store.connection() as connection:
+        for chunk in split_ids(sorted(hosts)):
+            query = sa.select(node.host, node.cpu_model).where(node.host.in_(chunk)).distinct()
+            models |= {host: model for host, model in connection.execute(query) if model}
+    return models
+
+
 def list_active_campaigns(
     store: ResultsReader, open_states: Collection[str]
 ) -> list[CampaignState]:
@@ -201,19 +222,28 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
     last_us: dict[str, int] = {}
+    owners: dict[str, str] = {}
     count = sa.func.count()
     with store.connection() as connection:
         for chunk in split_ids(ids):
             rows += fetch_rows(
                 connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(chunk))
             )
+            owned = campaign_owner.c.campaign_id.in_(chunk)
+            of_owners = sa.select(campaign_owner.c.campaign_id, campaign_owner.c.owner)
+            owners |= dict(map(tuple, connection.execute(of_owners.where(owned))))
             by = (job.c.campaign_id, job.c.state)
             states = sa.select(*by, count).where(job.c.campaign_id.in_(chunk)).group_by(*by)
             for id_, state, number in connection.execute(states):
                 jobs[id_][state] = number
             last_us |= _count_outcomes(connection, chunk, outcomes)
     rows.sort(key=lambda row: (-row.created_us, row.id))
-    return [CampaignState(row, jobs[row.id], outcomes[row.id], last_us.get(row.id)) for row in rows]
+    return [
+        CampaignState(
+            row, jobs[row.id], outcomes[row.id], last_us.get(row.id), owners.get(row.id, "")
+        )
+        for row in rows
+    ]
 
 
 def _count_outcomes(

@@ -7,6 +7,7 @@ number of CPUs.  If a site allows fewer concurrent jobs than it would have clust
 
 from __future__ import annotations
 
+import getpass
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -249,6 +250,7 @@ def _canonical_request(
     """Return the request as canonical JSON."""
     document = {
         "definition": pinned.definition.describe(),
+        "submitter": _find_user(),
         "sites": [site.name for site in sites.storage],
         **({"from": [site.name for site in sites.runners]} if sites.runners else {}),
         **sites.describe(),
@@ -259,6 +261,14 @@ def _canonical_request(
         },
     }
     return json.dumps(document, sort_keys=True, default=str)
+
+
+def _find_user() -> str:
+    """Find the name of the user; '' in a container without one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def _default_display_name(pinned: PinnedTest, created_us: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,8 @@ _COLORS = {
     _OPEN: _GRAY,
 }
 _LABEL_LETTERS, _LETTER_WIDTH = 60, 7
+#: Lines of a slide; pixels of its drawing, of its labels and between its panels.
+_SLIDE_LINES, _SLIDE_WIDTH, _SLIDE_HEIGHT, _SLIDE_LABELS, _SLIDE_GAP = 12, 1600, 648, 330, 30
 #: Draws a mark once in each panel, not for each line.
 _ONCE: tuple[vega.Specification, ...] = (
     {"aggregate": [{"op": "count", "as": "lines"}], "groupby": ["metric"]},
@@ -193,6 +196,50 @@ class ForestPlot:
         return vega.complete_specification(
             chart, rows, {"panels": len(metrics), "label_width": labels}
         )
+
+
+@dataclass(frozen=True)
+class ForestSlide:
+    """A forest plot in 16:9, titled by its conclusion, for a talk."""
+
+    plot: ForestPlot
+    title: str
+
+    @property
+    def specification(self) -> vega.Specification:
+        """The chart in Vega-Lite."""
+        lines = {*self.plot.lines[:_SLIDE_LINES]}
+        labeled = zip(self.plot.labels, self.plot.rows, strict=True)
+        rows = tuple(row for label, row in labeled if label in lines)
+        chart = ForestPlot(rows, self.plot.delta).specification
+        panels = chart["usermeta"]["panels"]
+        # With fixed room for labels and title, sheets of all plots have one shape.
+        for layer in chart["spec"]["layer"]:
+            if "y" in layer["encoding"]:
+                extent = {"minExtent": _SLIDE_LABELS, "maxExtent": _SLIDE_LABELS}
+                layer["encoding"]["y"]["axis"] |= extent | {"labelLimit": _SLIDE_LABELS - 10}
+        width = (_SLIDE_WIDTH - _SLIDE_LABELS) / panels - _SLIDE_GAP
+        chart["spec"] |= {"width": width, "height": _SLIDE_HEIGHT}
+        chart["spacing"] = _SLIDE_GAP
+        theme, sizes = chart["config"], {"labelFontSize": 18, "titleFontSize": 18}
+        chart["config"] = {
+            **theme,
+            "axis": {**theme["axis"], **sizes},
+            "legend": {**theme["legend"], **sizes},
+            "header": {**theme["header"], "labelFontSize": 20},
+        }
+        left_out = len(self.plot.lines) - len(lines)
+        more = f" The {len(lines)} surest of {len(self.plot.lines)} lines." if left_out > 0 else ""
+        text = textwrap.wrap(self.title, 100, max_lines=3, placeholder=" …")
+        title = {
+            "text": [*text, "", "", ""][:3],
+            "subtitle": f"{self.plot.caption.partition('. ')[0]}.{more}",
+            "fontSize": 25,
+            "subtitleFontSize": 16,
+            "limit": _SLIDE_WIDTH,
+            "offset": 18,
+        }
+        return {**chart, "title": title}
 
 
 def _name_claim(row: VerdictRow) -> str:

@@ -13,7 +13,7 @@ from treehammer.analysis.comparison.limit_outcomes import judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read import campaign_queries
+from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, is_over
 from treehammer.sql.read.cost_queries import describe_amounts, fetch_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
@@ -172,12 +172,14 @@ def _build_live_part(
 
 
 def _describe_submission(store: Store, campaign: CampaignRow) -> Iterator[ui.Section]:
-    """Describe test, time and cost, and link to the results."""
+    """Describe test, submitter, time and cost, and link to the results."""
+    (state,) = overview_queries.fetch_campaign_states(store, [campaign.id])
+    submitter = state.submitter
     yield ui.quiet(
         f"Test {campaign.test_name}{' at ' if campaign.commit_id else ''}",
         ui.Code(campaign.commit_id[:12]) if campaign.commit_id else "",
         f"{', with uncommitted changes' if campaign.dirty else ''} · submitted "
-        f"{format_time(campaign.created_us)}",
+        f"{format_time(campaign.created_us)}{submitter and f' by {submitter}'}",
     )
     yield ui.quiet(_describe_cost(store, campaign))
     anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]

@@ -234,6 +234,7 @@ def campaign_table(name: str, caption: str, campaigns: Sequence[CampaignState]) 
             ),
             hidden("campaign_id", value="campaign.id"),
             column("test", value="campaign.test_name"),
+            column("submitter", "by", format_value=lambda name: name or "–"),
             column("submitted_us", value="campaign.created_us"),
             column(
                 "last_run_us",

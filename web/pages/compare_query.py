@@ -217,7 +217,12 @@ class MeasuredAxes:
             values[axis] = set(overview_queries.list_dimension_values(store, *place))
         values["campaign"] = {item.id for item in campaign_queries.list_newest_campaigns(store, 2)}
         return cls(
-            {axis: sorted(texts, key=natural_sort_key) for axis, texts in values.items() if texts}
+            # TTrees are the base of other formats.
+            {
+                axis: sorted(texts, key=lambda text: (text != "ttree", natural_sort_key(text)))
+                for axis, texts in values.items()
+                if texts
+            }
         )
 
     @property

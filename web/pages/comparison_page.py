@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
@@ -11,14 +11,13 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from treehammer.analysis.changes import change_points
 from treehammer.analysis.comparison import (
     comparison_notes,
     instruction_changes,
     series_changes,
     verdict_text,
 )
-from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
+from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.series_changes import CounterChange
 from treehammer.analysis.statistics import verdict
 from treehammer.analysis.statistics.metric_units import find_display_unit, head_unit
@@ -32,19 +31,18 @@ from treehammer.text_formatting import format_signed, format_significant, plural
 from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
+from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.figure_layout import choose_release_colors
-from treehammer.web.figures.forest_plot import ForestPlot, effect_weight
+from treehammer.web.figures.forest_plot import ForestPlot, ForestSlide, effect_weight
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
 from treehammer.web.page import PageContent
 from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
+from treehammer.web.pages.comparison_findings import list_findings, list_job_outputs
 from treehammer.web.pages.effect_matrix import MATRIX_LEGEND, matrix_of_counters, matrix_of_verdicts
 
 #: Notes shown before the others are folded.
 MAX_NOTES = 10
-#: Steps over time that the page names.
-MAX_REGRESSIONS = 2
-
 #: Days before the comparison at which the trend begins at the earliest.
 TREND_DAYS = 90
 _SIDES = (("a", "own", True), ("b", "median", False))
@@ -140,6 +138,10 @@ class DisplayedComparison:
         a, b = verdict_text.side_names(self.rows[0], self.names)
         return replace(self.rows[0], a=a, b=b)
 
+    def list_findings(self) -> Iterator[ui.Paragraph]:
+        """List what readers ask next, see :mod:`.comparison_findings`."""
+        return list_findings(self.store, self.rows, self.names, lambda: self.pairs)
+
 
 def build_comparison(comparison: DisplayedComparison) -> PageContent:
     """Build the page of a comparison."""
@@ -164,7 +166,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
     choices = list_filter_choices(comparison.filter, rows, comparison.counters)
     sections = (
         ui.headline(conclusion),
-        ui.Bullets([*_list_findings(comparison), *attribution]),
+        ui.Bullets([*comparison.list_findings(), *attribution]),
         *(
             ui.Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
             for name in ("metric", "verdict")
@@ -213,42 +215,30 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         (pooled, by_site, missing, counters, instructions, *pairs),
         about,
         [ui.Link("Compare", link_to("compare"))],
+        drawings=_draw_slide(comparison, conclusion),
     )
 
 
-def _list_findings(comparison: DisplayedComparison) -> Iterator[ui.Paragraph]:
-    """Describe the headline's largest certain regression, and since when release B is slower."""
-    rows, names = comparison.rows, comparison.names
-    slower = [
-        row
-        for row in select_headline(rows)
-        if row.verdict == verdict.Verdict.SLOWER and row.effect is not None
-    ]
-    if slower:
-        metric = verdict_text.list_metrics(slower)[0]
-        of_metric = (row for row in slower if row.metric == metric)
-        largest = max(of_metric, key=lambda row: abs(row.effect or 0.0))
-        text = verdict_text.describe_verdict(largest, names)
-        variant, title = (
-            verdict_text.describe_variant(largest.label),
-            verdict_text.title_metric(metric),
-        )
-        yield ui.Paragraph(f"Largest: {variant}, {title}: {text}")
-    if rows[0].axis != "root":
-        return
-    changes = common_tables.list_recent_changes(comparison.store, release=rows[0].b)
-    regressions = [change for change in changes if change_points.is_regression(change)]
-    for change in regressions[:MAX_REGRESSIONS]:
-        text = change_points.describe_change(change)
-        link = ui.Link("evidence", link_to("change", change=change.id), f"Evidence: {text}")
-        yield ui.Paragraph(f"{text} (", link, ")")
-
-
-def _show_forest(comparison: DisplayedComparison) -> ui.Figure | None:
+def _show_forest(comparison: DisplayedComparison) -> ui.Section | None:
     rows = [*comparison.pooled, *comparison.by_site]
     plot = ForestPlot.of_comparisons([rows], comparison.delta)
-    # A single change is told in words.
-    return ui.Figure("changes", plot, plot.caption) if plot and len(plot.lines) > 1 else None
+    if plot is None:
+        return None
+    files = (
+        ui.Link(form.upper(), link_to_same_page(drawing=f"talk.{form}"), is_file=True)
+        for form in DRAWN_FORMATS
+    )
+    talk = ("For a talk (16:9): ", *ui.separate(files, ", "))
+    if len(plot.lines) < 2:  # A single change is told in words.
+        return ui.quiet(*talk)
+    return ui.Figure("changes", plot, ui.Paragraph(plot.caption, " ", *talk))
+
+
+def _draw_slide(comparison: DisplayedComparison, conclusion: str) -> Mapping[str, ForestSlide]:
+    """Draw the changes for a talk, titled by the conclusion."""
+    rows = [*comparison.pooled, *comparison.by_site]
+    plot = ForestPlot.of_comparisons([rows], comparison.delta)
+    return {"talk": ForestSlide(plot, conclusion)} if plot else {}
 
 
 def _fold_same(
@@ -304,7 +294,8 @@ def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
     ]
     trend = ui.quiet("Trend: ratio of the daily means of equal work in all campaigns.")
     charts = ui.Group("charts", *figures)
-    return ui.Titled("Jobs and trend", trend, charts, anchor="cell") if figures else None
+    jobs = list_job_outputs(comparison.store, series[0], pairs) if series else None
+    return ui.Titled("Jobs and trend", jobs, trend, charts, anchor="cell") if figures else None
 
 
 def _describe_origin(comparison: DisplayedComparison) -> ui.Paragraph:

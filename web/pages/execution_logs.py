@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.responses import FileResponse
 
 from treehammer.collectors.job_spec import LOCAL_BATCH
+from treehammer.collectors.shared_files import IrregularFileError, read_file_end
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import JobRow
 from treehammer.submit.batch.interface import BatchSystem
@@ -22,30 +24,55 @@ from treehammer.web.page import PageResources
 
 #: Parameter with the attempt and name of a whole log.
 LOG = "log"
+#: Bytes of a log that the page of a job shows.
+MAX_SHOWN_BYTES = 4000
 #: Maps a job to its output folders by attempt, as far as they are on this machine.
 FindFolders = Callable[[JobRow], Mapping[int, Path]]
 
-_LOG_NAME = re.compile(r"\d{1,9}-\d{1,9}\.(out|err)")
-_ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
+_ADDRESS = re.compile(r"(\d{1,9})/((\d{1,9}-\d{1,9}|worker)\.(out|err))")
 
 
-def show_log(measurement: Row, folder: Path | None, variants: VariantLabels) -> ui.Folded:
-    """Show the end of an execution's output, with links to whole logs on this machine."""
-    attempt, place = measurement["attempt"], (measurement["round"], measurement["position"])
+def show_outputs(
+    measurements: Sequence[Row], folder: Path | None, variants: VariantLabels
+) -> Iterator[ui.Section]:
+    """Show the ends of the outputs of executions and worker, with links to whole logs on this machine."""
+    for measurement in measurements:
+        place = measurement["round"], measurement["position"]
+        logs = list_logs(folder, *(f"{place[0]}-{place[1]}.{stream}" for stream in ("err", "out")))
+        if end := measurement["log_excerpt"] or _read_end(folder, logs):
+            title = f"End of the output, {_measurement_title(measurement, variants)}"
+            is_open = bool(measurement["failure_class"])
+            yield _show_log(title, end, measurement["attempt"], logs, is_open=is_open)
+    logs = list_logs(folder, "worker.out", "worker.err")
+    if end := _read_end(folder, logs):
+        yield _show_log("End of the worker's output", end, measurements[0]["attempt"], logs)
+    if folder is None:
+        yield ui.quiet(
+            "The whole output is not on this machine: ",
+            ui.Code("logs/ROUND-POSITION.out"),
+            " and ",
+            ui.Code("worker.out"),
+            " are in the job's folder on the submit node until the campaign is purged.",
+        )
+
+
+def _show_log(
+    title: str, end: str, attempt: int, logs: Sequence[tuple[str, int]], *, is_open: bool = True
+) -> ui.Folded:
     whole = [
         ui.Link(f"{name} ({format_size(size)})", link_to_same_page(**{LOG: f"{attempt}/{name}"}))
-        for name, size in list_logs(folder, *place)
+        for name, size in logs
     ]
-    missing = (
-        "The whole output is not on this machine; the submit node has it until the campaign is "
-        "purged."
-    )
-    return ui.Folded(
-        f"End of the output, {_measurement_title(measurement, variants)}",
-        ui.Log(measurement["log_excerpt"]),
-        ui.quiet("Whole output: ", *ui.separate(whole, ", ")) if whole else ui.quiet(missing),
-        is_open=bool(measurement["failure_class"]),
-    )
+    links = ui.quiet("Whole output: ", *ui.separate(whole, ", ")) if whole else None
+    return ui.Folded(title, ui.Log(end), links, is_open=is_open)
+
+
+def _read_end(folder: Path | None, logs: Sequence[tuple[str, int]]) -> str:
+    """Read the end of the first log; '' without any."""
+    path = _find_log(folder, logs[0][0]) if folder and logs else None
+    with suppress(OSError, IrregularFileError):
+        return read_file_end(path, MAX_SHOWN_BYTES) if path else ""
+    return ""
 
 
 def _measurement_title(row: Row, variants: VariantLabels) -> str:
@@ -78,11 +105,10 @@ def open_own_batch_system(resources: PageResources, name: str) -> BatchSystem | 
         return None  # such as a pool of another installation
 
 
-def list_logs(folder: Path | None, round_: int, position: int) -> list[tuple[str, int]]:
-    """List the logs of an execution that contain anything, each with its bytes."""
+def list_logs(folder: Path | None, *names: str) -> list[tuple[str, int]]:
+    """List the logs with these names that contain anything, each with its bytes."""
     if folder is None:
         return []
-    names = [f"{round_}-{position}.{stream}" for stream in ("err", "out")]
     paths = ((name, _find_log(folder, name)) for name in names)
     sizes = ((name, path.stat().st_size) for name, path in paths if path)
     return [(name, size) for name, size in sizes if size]
@@ -106,7 +132,8 @@ def send_log(folders: Mapping[int, Path], address: str) -> FileResponse:
 def _find_log(folder: Path, name: str) -> Path | None:
     """Find a log by its name; a link that leads out of the folder, as a payload may leave, is none."""
     try:
-        path = (folder / "logs" / name).resolve(strict=True)
+        own = folder if name.startswith("worker.") else folder / "logs"
+        path = (own / name).resolve(strict=True)
         inside = path.is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
         return None

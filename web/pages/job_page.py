@@ -16,6 +16,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_results, explain_slowness
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
+from treehammer.hctests.definition.model import format_commit
 from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -34,7 +35,7 @@ from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants,
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText
 from treehammer.web.pages.common_tables import count_messages, efficiency_section
-from treehammer.web.pages.execution_logs import LOG, find_output_folders, send_log, show_log
+from treehammer.web.pages.execution_logs import LOG, find_output_folders, send_log, show_outputs
 from treehammer.web.pages.latency_figure import build_bin_table, draw_reads, sum_reads
 
 _PROVENANCE = (
@@ -135,9 +136,17 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
+    numbers = sorted({*recorded, *(row["attempt"] for row in rows)})
     attempts = {
-        number: _describe_attempt(number, recorded.get(number), rows, folders.get(number), variants)
-        for number in sorted({*recorded, *(row["attempt"] for row in rows)})
+        number: _describe_attempt(
+            number,
+            recorded.get(number),
+            rows,
+            folders.get(number),
+            variants,
+            is_last=number == numbers[-1],
+        )
+        for number in numbers
     }
     explanation = _explain_job(store, job)
     reads = sum_reads(rows)
@@ -226,6 +235,8 @@ def _describe_attempt(
     rows: Sequence[Row],
     folder: Path | None,
     variants: VariantLabels,
+    *,
+    is_last: bool,
 ) -> tuple[ui.Titled, DataTable]:
     """Show an attempt: its end, measurements, node, storage and logs; return its table, too.
 
@@ -251,11 +262,14 @@ def _describe_attempt(
         *_describe_end(row),
         table,
         ui.Group("columns", *groups) if facts["Node"] else None,
-        *(
-            show_log(measurement, folder, variants)
-            for measurement in measured
-            if measurement["log_excerpt"]
-        ),
+        ui.Titled(
+            "Output",
+            *show_outputs(measured, folder, variants),
+            anchor="output" if is_last else f"output-{number}",
+            level=3,
+        )
+        if measured
+        else None,
         anchor=f"attempt-{number}",
     )
     return section, table
@@ -359,6 +373,12 @@ def build_measurement_table(
         *hidden_columns("variant_label", "measurement_id", "attempt"),
         column("axis_root"),
         column("root_version", "ROOT version", hidden=not differs),
+        column(
+            "commit_id",
+            "commit",
+            format_value=format_commit,
+            hidden=len({row["commit_id"] for row in rows}) < 2,
+        ),
         *columns("kind", "round", "position"),
         column("outcome", css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower"),
         column("why", "reason", is_long=True, hidden=not has_reason),

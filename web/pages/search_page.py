@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
@@ -12,10 +14,29 @@ from treehammer.web.columns import column, hidden
 from treehammer.web.figures.explore_query import View
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, Text
-from treehammer.web.sections import Paragraph
+from treehammer.web.sections import Link, Paragraph
 
 #: Kind -> column by which Explore shows it; the others have pages of their own.
 _EXPLORED = {HitKind.HOST: "host", HitKind.TEST: "test_name"}
+
+
+#: Words that are no names -> what the pages know of them, and where.
+_TOPICS: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("branch", "column", "field"): (
+        "CPU time is measured for a whole read, not for its branches. 'treehammer read FILE' lists the "
+        "branches by their bytes; a test with -P branches=PATTERN measures the chosen ones. Reads of a "
+        "few branches and of all are compared here:",
+        "doors",
+    ),
+    ("cache", "format", "rntuple", "ttree", "thread"): (
+        "Settings of tests that were measured with several values are compared, by site too:",
+        "compare",
+    ),
+    ("log", "output", "stdout", "stderr"): (
+        "The output of each execution is on the page of its job:",
+        "campaigns",
+    ),
+}
 
 
 class SearchQuery(PageQuery):
@@ -58,7 +79,18 @@ def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
     )
     title = f"Search: {text}" if text else "Search"
     ask = Paragraph("Find a site, campaign, job, host, ROOT release or test by its name.")
-    return PageContent(title, [table if text else ask], (table,), searched=text)
+    sections = [_describe_topic(text), table if text else ask]
+    return PageContent(title, sections, (table,), searched=text)
+
+
+def _describe_topic(text: str) -> Paragraph | None:
+    """Say what the pages know of a word that is no name; None for other texts."""
+    words = text.casefold().split()
+    for topic, (answer, page_name) in _TOPICS.items():
+        if any(word.startswith(topic) for word in words):
+            address = link_to(page_name)
+            return Paragraph(f"{answer} ", Link(address, address), ".", look="headline")
+    return None
 
 
 def _link_to_hit(hit: SearchHit) -> str:

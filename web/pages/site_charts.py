@@ -13,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
+from treehammer.analysis.comparison.verdict_text import format_change_interval, format_effect
 from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door_days
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.statistics.estimates import Estimate, combine_estimates, estimate_mean
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.statistics.verdict import ALPHA
 from treehammer.sql.read import query_model
 from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, ContextHistory
 from treehammer.sql.write.store import Store
@@ -35,6 +38,7 @@ DOOR_METRICS: Mapping[str, str] = {
     "cpu_per_event_s": "CPU time per event",
     "wall_per_event_s": "Wall time per event",
 }
+_EFFECT_METRIC = "wall_per_event_s"
 _NO_VERSIONS_NOTE = "No versions reported in this period."
 
 
@@ -206,8 +210,63 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     )
 
 
-def build_change_table(history: ContextHistory) -> DataTable:
+def _format_effect(change: Estimate | None) -> str:
+    """Format a change with its 95 % interval; '' if unknown."""
+    if change is None:
+        return ""
+    interval = format_change_interval(*change.interval(ALPHA))
+    return f"{format_effect(change.mean)} {interval}"
+
+
+def _find_server_effects(
+    history: ContextHistory, days: Sequence[DoorDay]
+) -> dict[tuple[str, str], Estimate]:
+    """Estimate by how much wall time per event of the same work changed with a server's version.
+
+    Days between the version's neighbors are the units. Whatever else changed on that day is in it.
+
+    Returns:
+        component and first day of the new version -> change in ln.
+    """
+    effects = {}
+    for aspect, by_day in history.items():
+        if aspect.attribute != SERVER_VERSION:
+            continue
+        door_days = [
+            day
+            for day in days
+            if day.metric == _EFFECT_METRIC and aspect.component.startswith(f"door {day.door} (")
+        ]
+        starts = [
+            after for before, after in itertools.pairwise(by_day) if by_day[before] != by_day[after]
+        ]
+        for previous, start, end in zip(
+            [0, *starts], starts, [*starts[1:], math.inf], strict=False
+        ):
+            sides = [
+                estimate_mean([day.log_ratio for day in door_days if first <= day.day < last])
+                for first, last in ((previous, start), (start, end))
+            ]
+            if sides[0] and sides[1]:
+                change = combine_estimates([sides[1], sides[0]], [1.0, -1.0])
+                effects[aspect.component, day_from_number(start).isoformat()] = change
+    return effects
+
+
+def describe_server_effects(rows: Sequence[Row]) -> str:
+    """Say what the newest change of each door's server changed; '' without any."""
+    newest = {row["thing"]: row for row in rows if row["what"] == SERVER_VERSION}
+    sentences = [
+        f"{row['thing']}: server {', '.join(row['before'])} → {', '.join(row['after'])} on {row['day']}"
+        + (f", wall time per event {row['effect']}" if row["effect"] else ", too few days to judge")
+        for row in newest.values()
+    ]
+    return f"{'; '.join(sentences)}." if sentences else ""
+
+
+def build_change_table(history: ContextHistory, door_days: Sequence[DoorDay]) -> DataTable:
     """Build the table of changes between measured days; those of one day share a mark."""
+    effects = _find_server_effects(history, door_days)
     changes = [
         {
             "day": day_from_number(after).isoformat(),
@@ -222,11 +281,21 @@ def build_change_table(history: ContextHistory) -> DataTable:
     ]
     days = sorted({str(change["day"]) for change in changes})
     marks = {day: number for number, day in enumerate(days, 1)}
-    rows: list[dict[str, Any]] = [{"mark": marks[str(item["day"])], **item} for item in changes]
+    rows: list[dict[str, Any]] = [
+        {
+            "mark": marks[str(item["day"])],
+            **item,
+            "effect": _format_effect(effects.get((str(item["thing"]), str(item["day"])))),
+        }
+        for item in changes
+    ]
     rows.sort(key=lambda row: row["mark"])
     columns = (
         *usual_columns("mark", "day", "thing", "what"),
         TableColumn("before", "before", ", ".join, is_long=True),
         TableColumn("after", "after", ", ".join, is_long=True),
+        TableColumn(
+            "effect", "wall time per event since", lambda text: text or "–", is_number=True
+        ),
     )
     return DataTable("changes", "Changes", columns, rows, empty_text="No changes in this period.")

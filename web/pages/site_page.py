@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from treehammer.analysis.descriptive import peer_comparison
+from treehammer.analysis.descriptive.door_comparison import DoorDay
 from treehammer.analysis.descriptive.efficiency_query import MAX_EXPLAINED, load_explained_rows
 from treehammer.analysis.descriptive.group_summary import describe_interpreted_loops
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
@@ -111,7 +112,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        **_build_history_tables(store, query),
+        **_build_history_tables(store, query, door_days),
         "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
@@ -123,6 +124,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ui.headline(_explain_last_day(store, site, tables)),
         ui.headline(standing.sentence),
         ui.headline(_describe_compiler(store, query)),
+        ui.Paragraph(site_charts.describe_server_effects(tables["changes"].rows)),
         ui.Links([ui.Link(*pair) for pair in _link_to_explore(store, query)]),
         _build_form(query, works),
         _compare_with_similar(
@@ -175,13 +177,15 @@ def _describe_compiler(store: Store, query: SiteQuery) -> str:
     return " ".join(describe_interpreted_loops(rows))
 
 
-def _build_history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
+def _build_history_tables(
+    store: Store, query: SiteQuery, door_days: Sequence[DoorDay]
+) -> dict[str, DataTable]:
     """Build the tables of the site's doors and middleware, and of their changes."""
     history = site_history.fetch_history(store, query.site, *query.day_numbers)
     earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
     return {
         "state": site_charts.build_state_table(history, earlier=earlier),
-        "changes": site_charts.build_change_table(history),
+        "changes": site_charts.build_change_table(history, door_days),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import tracemalloc
 from collections import Counter
@@ -53,6 +54,7 @@ def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
     (file,) = checksum.spec.executions[0].files
     assert (file.url, file.size) == ("/file/data/tiny/tiny.root", 100_000_000)
     row = plan.make_campaign_row()
+    assert json.loads(row.plan)["submitter"] == getpass.getuser()
     assert (row.planned_jobs, row.planned_measurements) == (5, 18)
     assert {job.state for job in plan.make_job_rows()} == {"queued"}
     assert sum(job.planned_measurements for job in plan.make_job_rows()) == 18

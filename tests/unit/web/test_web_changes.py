@@ -480,6 +480,15 @@ def test_tiles_count_latest_days_and_lead_to_evidence(pages: ServiceThread) -> N
     assert tiles[3][3].startswith("variants slower over sites: ROOT 6.40.00 against 6.38.00")
 
 
+def test_submitter_is_on_campaigns_and_overview(pages: ServiceThread) -> None:
+    running = [make_job_row("j", campaign_id="c", state="running")]
+    plan = json.dumps({"submitter": "ada"})
+    pages.store.add_campaign(make_campaign_row("c", plan=plan, planned_measurements=5), running)
+    for address, table in (("/", "running"), ("/campaigns", "campaigns")):
+        assert pages.read(address).tables[table].column("submitter") == ["ada"]
+    assert " by ada" in pages.read("/campaigns/c").text
+
+
 def test_tile_of_running_campaigns_shows_progress(pages: ServiceThread) -> None:
     for name, planned in (("first", 3), ("second", 1)):
         job = make_job_row(f"job-{name}", campaign_id=name, state="running")

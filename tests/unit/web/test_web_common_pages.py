@@ -428,6 +428,26 @@ def test_crawlers_are_kept_from_generated_views(filled_service: ServiceThread) -
     assert mark in filled_service.load_page("/sites?sort-sites=site")
 
 
+@pytest.mark.parametrize(
+    "word, answer, address",
+    [
+        (
+            "branches",
+            "CPU time is measured for a whole read, not for its branches.",
+            "/figures/doors",
+        ),
+        ("bigger cache", "compared, by site too", "/compare"),
+        ("log", "on the page of its job", "/campaigns"),
+    ],
+)
+def test_search_answers_words_that_are_no_names(
+    filled_service: ServiceThread, word: str, answer: str, address: str
+) -> None:
+    page = filled_service.read(f"/search?q={word}")
+    assert answer in page.text
+    assert address in page.list_links(address)
+
+
 def test_search_opens_the_only_exact_match(filled_service: ServiceThread) -> None:
     # "SITE" is part of several names, "site_a" is one of them.
     answer = filled_service.client.get("/search?q=SITE", headers=BROWSER, follow_redirects=False)

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -250,6 +251,31 @@ def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
     )
     (link,) = pages.read("/compare").list_links(".*axis=cache_mb")
     assert link.endswith("axis=cache_mb&a=30&b=300")
+
+
+def test_first_screen_says_where_on_which_node_and_links_outputs(pages: ServiceThread) -> None:
+    """Sites that lose most by a setting, CPU models, the output of the slowest job, a slide."""
+    measurements = [
+        Measurement({**job.values, "cpu_model": f"CPU {int(str(job.values['host'])[-1]) % 2}"})
+        for job in jobs("cache_mb", (30, 300))
+    ]
+    pages.store.add(measurements)
+    address = "/compare?axis=cache_mb&a=30&b=300"
+    page = pages.read(address)
+    findings = page.list_texts("li")
+    assert any(re.match(r"wall, Lose: .*SITE_A \(\+\d", text) for text in findings), findings
+    models = r"Slower variants by CPU model: CPU 0 \+\d.* % \(\d+ jobs\), CPU 1 \+\d"
+    assert any(re.match(models, text) for text in findings), findings
+    assert len(page.list_links(r".*drawing=talk\.")) == 3
+    label = quote(pages.load_tables(address)["by_site"][0]["label"])
+    cell = pages.read(f"{address}&site=SITE_A&variant={label}")
+    outputs = cell.list_links("/jobs/.*#output")
+    assert len(outputs) == 3
+    slide = pages.client.get(f"{address}&drawing=talk.svg").text
+    assert slide.startswith("<svg"), slide
+    width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', slide)[:2])
+    assert width / height == pytest.approx(16 / 9, rel=0.01)
+    assert "needs 9" in slide or "needs 10" in slide
 
 
 def test_form_suggests_values_of_the_axis(filled_service: ServiceThread) -> None:

@@ -439,6 +439,18 @@ def test_job_page_leads_to_the_whole_log(logs_service: ServiceThread) -> None:
     assert log.headers["x-content-type-options"] == "nosniff"
 
 
+def test_good_job_shows_its_output(logs_service: ServiceThread, sandbox: Path) -> None:
+    (sandbox / "logs" / "1-1.out").write_text("read 42 events\n")
+    (sandbox / "worker.out").write_text("branches=100% ok\n")
+    values: dict[str, Any] = {"campaign_id": "c", "job_id": "here", "attempt": 1}
+    logs_service.store.add([make_measurement("good", **values, plausible=True)])
+    page = logs_service.read("/jobs/here")
+    assert "read 42 events" in page.text
+    assert "branches=100% ok" in page.text
+    assert {"?log=1%2F1-1.out", "?log=1%2Fworker.out"} <= set(page.list_links(r"\?log"))
+    assert logs_service.client.get("/jobs/here?log=1/worker.out").text == "branches=100% ok\n"
+
+
 def test_job_of_another_installation_has_no_whole_log(logs_service: ServiceThread) -> None:
     page = logs_service.load_page("/jobs/elsewhere")
     assert "The whole output is not on this machine" in page

@@ -253,6 +253,32 @@ def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
     assert change["thing"] == "door testing (root)"
     assert page.count('"text": "door testing (root): server version XRootD v6.2.0"') == 2
     assert "Wall time per event by door" in page
+    assert f"on {change['day']}, too few days to judge." in pages.read("/sites/A").text
+
+
+def test_effect_of_a_servers_version_is_said(pages: ServiceThread) -> None:
+    """By the days before and after, as far as the neighboring changes of its version."""
+    measurements = (
+        make_measurement(
+            f"day {back}",
+            site="A",
+            day=display_formats.day_number(display_formats.today() - timedelta(days=back)),
+            door="near",
+            door_protocol="root",
+            server_version="XRootD v6.2.0" if back < 5 else "XRootD v5.8.1",
+            variant=LIGHT,
+            cpu_per_event_s=1.0,
+            wall_per_event_s=(1.25 if back < 5 else 1.0) * (1 + 0.002 * (back % 3)),
+            plausible=True,
+        )
+        for back in range(1, 10)
+    )
+    add(pages, measurements)
+    (change,) = pages.load_tables("/sites/A")["changes"]
+    assert change["effect"].startswith("+2")
+    page = pages.read("/sites/A").text
+    sentence = f"door near (root): server XRootD v5.8.1 → XRootD v6.2.0 on {change['day']}, wall time per event"
+    assert f"{sentence} {change['effect']}." in page
 
 
 BROWSER = {"Accept": "text/html,*/*"}
