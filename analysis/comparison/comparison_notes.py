@@ -133,15 +133,15 @@ def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
     }
     if len(judged) < 2:
         return ""
-    parts, named = [], 0
+    parts, changed_count = [], 0
     for verdict, word in ((Verdict.FASTER, "Gain"), (Verdict.SLOWER, "Lose")):
         sites = [site for site in judged if any(row.verdict == verdict for row in effects[site])]
         sites.sort(key=lambda site: -abs(judged[site]))
-        listed = [f"{site} ({format_effect(judged[site])})" for site in sites]
-        named += len(sites)
-        if listed:
-            parts.append(f"{word}: {_name_first(listed)}")
-    rest = len(judged) - named
+        labels = [f"{site} ({format_effect(judged[site])})" for site in sites]
+        changed_count += len(sites)
+        if labels:
+            parts.append(f"{word}: {_name_first(labels)}")
+    rest = len(judged) - changed_count
     if not parts:
         return (
             f"No site gains or loses {title_metric(metric)} for certain, of {len(judged)} judged."

@@ -229,9 +229,9 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
             rows += fetch_rows(
                 connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(chunk))
             )
-            owned = campaign_owner.c.campaign_id.in_(chunk)
-            of_owners = sa.select(campaign_owner.c.campaign_id, campaign_owner.c.owner)
-            owners |= dict(map(tuple, connection.execute(of_owners.where(owned))))
+            columns = campaign_owner.c.campaign_id, campaign_owner.c.owner
+            query = sa.select(*columns).where(campaign_owner.c.campaign_id.in_(chunk))
+            owners |= dict(map(tuple, connection.execute(query)))
             by = (job.c.campaign_id, job.c.state)
             states = sa.select(*by, count).where(job.c.campaign_id.in_(chunk)).group_by(*by)
             for id_, state, number in connection.execute(states):

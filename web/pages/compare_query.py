@@ -207,12 +207,12 @@ class MeasuredAxes:
     def load(cls, store: Store) -> MeasuredAxes:
         """Load the axes of all variants, and those of site, storage, node and campaign."""
         names = ("variant", "axis_root", *_SUBJECT_AXES)
-        listed = overview_queries.list_values_by_column(store, names)
-        values = {RELEASE_AXIS: {*listed.pop("axis_root")} - {""}}
-        for variant in filter(is_variant, listed.pop("variant")):
+        texts_by_column = overview_queries.list_values_by_column(store, names)
+        values = {RELEASE_AXIS: {*texts_by_column.pop("axis_root")} - {""}}
+        for variant in filter(is_variant, texts_by_column.pop("variant")):
             for axis, value in parse_variant(variant).values:
                 values.setdefault(axis, set()).add(format_scalar(value))
-        values |= {name: set(texts) - {""} for name, texts in listed.items()}
+        values |= {name: set(texts) - {""} for name, texts in texts_by_column.items()}
         for axis, place in _RECORDED_AXES.items():
             values[axis] = set(overview_queries.list_dimension_values(store, *place))
         values["campaign"] = {item.id for item in campaign_queries.list_newest_campaigns(store, 2)}
@@ -273,11 +273,12 @@ class MeasuredAxes:
         """Say which settings were measured with one value only, so that nothing can be compared."""
         if not self.values.get(RELEASE_AXIS):
             return ""
-        known = {"cache_mb": "none", "format": "ttree", **{a: v[0] for a, v in self.values.items()}}
+        first = {axis: values[0] for axis, values in self.values.items()}
+        first = {"cache_mb": "none", "format": "ttree", **first}
         single = [
-            f"{axis} ({known[axis]})"
+            f"{axis} ({first[axis]})"
             for axis in ("cache_mb", "format", "access", "cache", "threads")
-            if axis in known and axis not in self.comparable
+            if axis in first and axis not in self.comparable
         ]
         if not single:
             return ""

@@ -132,8 +132,8 @@ def send_log(folders: Mapping[int, Path], address: str) -> FileResponse:
 def _find_log(folder: Path, name: str) -> Path | None:
     """Find a log by its name; a link that leads out of the folder, as a payload may leave, is none."""
     try:
-        own = folder if name.startswith("worker.") else folder / "logs"
-        path = (own / name).resolve(strict=True)
+        log_folder = folder if name.startswith("worker.") else folder / "logs"
+        path = (log_folder / name).resolve(strict=True)
         inside = path.is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
         return None
