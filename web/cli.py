@@ -352,7 +352,7 @@ def create_command(
 
 def _check_name(text: str, option: str) -> str:
     """Return a name without surrounding space; invalid and reserved ones are refused."""
-    from treehammer.sql.write.audit_trail import LOCAL_OWNER
+    from treehammer.sql.core.rows import LOCAL_OWNER
 
     name = text.strip()
     if name == LOCAL_OWNER:

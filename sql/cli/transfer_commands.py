@@ -147,8 +147,8 @@ def import_command(
 
     Example: treehammer import theirs.root --dry-run
     """
+    from treehammer.sql.core.rows import LOCAL_OWNER
     from treehammer.sql.transfer.importer import collect_files, import_files, is_readable
-    from treehammer.sql.write.audit_trail import LOCAL_OWNER
 
     sources = collect_files(files)
     # Without a readable file no database is created either.

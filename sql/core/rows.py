@@ -132,6 +132,11 @@ class ReplicaRow(StoredRow):
     owner: Text = ""
 
 
+#: Group of campaigns that this installation submits without a key, or imports; administrators act
+#: for it. Also the key in receipts of its own writes.
+LOCAL_OWNER = "(this installation)"
+
+
 @dataclass(frozen=True)
 class CampaignOwnerRow(StoredRow):
     """Group that a campaign belongs to, since something of it was first sent."""

@@ -23,7 +23,7 @@ from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.measurement_sql import has_outcome, is_bad, is_superseded, load_subjects
-from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.rows import LOCAL_OWNER, CampaignRow
 from treehammer.sql.core.schema import (
     campaign,
     campaign_owner,
@@ -231,7 +231,8 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
             )
             columns = campaign_owner.c.campaign_id, campaign_owner.c.owner
             query = sa.select(*columns).where(campaign_owner.c.campaign_id.in_(chunk))
-            owners |= dict(map(tuple, connection.execute(query)))
+            rows_of_owners = connection.execute(query.where(campaign_owner.c.owner != LOCAL_OWNER))
+            owners |= dict(map(tuple, rows_of_owners))
             by = (job.c.campaign_id, job.c.state)
             states = sa.select(*by, count).where(job.c.campaign_id.in_(chunk)).group_by(*by)
             for id_, state, number in connection.execute(states):

@@ -28,7 +28,14 @@ from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurem
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import ForeignCampaignError, MeasurementFileError
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
-from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
+from treehammer.sql.core.rows import (
+    LOCAL_OWNER,
+    AttemptRow,
+    CampaignRow,
+    InstructionRow,
+    JobRow,
+    ReplicaRow,
+)
 from treehammer.sql.transfer.arrow_stream import OPERATIONS_COLUMN
 from treehammer.sql.transfer.export import MANIFEST_NAME
 from treehammer.sql.transfer.measurement_files import (
@@ -38,7 +45,6 @@ from treehammer.sql.transfer.measurement_files import (
     open_measurement_file,
     parse_rows,
 )
-from treehammer.sql.write.audit_trail import LOCAL_OWNER
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressFactory, pluralize

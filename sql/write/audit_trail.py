@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ForeignCampaignError
-from treehammer.sql.core.rows import AuditRow, CampaignOwnerRow, JobRow, ReceiptRow
+from treehammer.sql.core.rows import LOCAL_OWNER, AuditRow, CampaignOwnerRow, JobRow, ReceiptRow
 from treehammer.sql.core.schema import (
     access_key,
     access_revocation,
@@ -41,9 +41,6 @@ from treehammer.sql.engine.database_engine import (
     write_transaction,
 )
 
-#: Group of campaigns that this installation submits without a key, or imports; administrators act
-#: for it. Also the key in receipts of its own writes.
-LOCAL_OWNER = "(this installation)"
 #: Kinds of receipts: measurements of a job, a campaign, a job of it, a check of a replica.
 MEASUREMENTS, CAMPAIGN, JOB, REPLICA = "measurements", "campaign", "job", "replica"
 #: Kinds whose subjects are jobs.

@@ -25,7 +25,7 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.measurement_sql import has_outcome
-from treehammer.sql.core.rows import OUTLIER
+from treehammer.sql.core.rows import LOCAL_OWNER, OUTLIER
 from treehammer.sql.core.schema import (
     measurement,
     quality_flag,
@@ -34,7 +34,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
 )
 from treehammer.sql.engine.database_engine import split_ids
-from treehammer.sql.write.audit_trail import LOCAL_OWNER, MEASUREMENTS
+from treehammer.sql.write.audit_trail import MEASUREMENTS
 from treehammer.sql.write.quality_flags import STORE, flag_measurements, remove_flags
 from treehammer.sql.write.rollups import Owner
 

@@ -21,6 +21,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core import schema
 from treehammer.sql.core.rows import (
+    LOCAL_OWNER,
     AttemptRow,
     AuditRow,
     CampaignRow,
@@ -45,7 +46,6 @@ from treehammer.sql.write import audit_trail, maintenance, quality_flags, rollup
 from treehammer.sql.write.audit_trail import (
     CAMPAIGN,
     JOB,
-    LOCAL_OWNER,
     REPLICA,
     Delivery,
     Sender,

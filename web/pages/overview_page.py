@@ -57,6 +57,8 @@ DAYS, CHOICES = 14, (7, 14, 30, 60)
 REFRESH_INTERVAL_S = 60
 #: Latest comparisons shown.
 MAX_COMPARISONS = 5
+#: Submitters of running campaigns that the tile names.
+MAX_SUBMITTERS = 3
 #: Sites and campaigns listed by name; further ones are counted.
 MAX_NAMED_SITES = 10
 
@@ -320,9 +322,12 @@ def _count_slower_variants(overview: Overview) -> ui.Tile:
 
 
 def _count_running(overview: Overview) -> ui.Tile:
-    """Count running campaigns and their measurements."""
+    """Count running campaigns and their measurements, and name who submitted them."""
     active = overview.active
-    text = f"campaign{'s' * (len(active) != 1)} running"
+    submitters = [*dict.fromkeys(filter(None, (state.submitter for state in active)))]
+    more = len(submitters) - MAX_SUBMITTERS
+    names = ", ".join(submitters[:MAX_SUBMITTERS]) + (f" and {more} more" if more > 0 else "")
+    text = f"campaign{'s' * (len(active) != 1)} running{names and f' by {names}'}"
     planned = sum(state.campaign.planned_measurements for state in active)
     if not planned:
         return ui.Tile(str(len(active)), text, "#running")

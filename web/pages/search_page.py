@@ -20,21 +20,24 @@ from treehammer.web.sections import Link, Paragraph
 _EXPLORED = {HitKind.HOST: "host", HitKind.TEST: "test_name"}
 
 
-#: Words that are no names -> what the pages know of them, and where.
-_TOPICS: Mapping[tuple[str, ...], tuple[str, str]] = {
+#: Words that are no names -> what the pages know of them, and the page and its title.
+_TOPICS: Mapping[tuple[str, ...], tuple[str, str, str]] = {
     ("branch", "column", "field"): (
         "CPU time is measured for a whole read, not for its branches. 'treehammer read FILE' lists the "
-        "branches by their bytes; a test with -P branches=PATTERN measures the chosen ones. Reads of a "
-        "few branches and of all are compared here:",
+        "branches by their bytes; a test with -P branches=PATTERN measures the chosen ones. Reads of "
+        "few branches and of all: ",
         "doors",
+        "Doors and protocols",
     ),
     ("cache", "format", "rntuple", "ttree", "thread"): (
-        "Settings of tests that were measured with several values are compared, by site too:",
+        "Settings of tests that were measured with several values are compared, by site too: ",
         "compare",
+        "Compare",
     ),
     ("log", "output", "stdout", "stderr"): (
-        "The output of each execution is on the page of its job:",
+        "The output of each execution is on the page of its job: ",
         "campaigns",
+        "Campaigns",
     ),
 }
 
@@ -86,10 +89,9 @@ def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
 def _describe_topic(text: str) -> Paragraph | None:
     """Say what the pages know of a word that is no name; None for other texts."""
     words = text.casefold().split()
-    for topic, (answer, page_name) in _TOPICS.items():
+    for topic, (answer, page_name, title) in _TOPICS.items():
         if any(word.startswith(topic) for word in words):
-            address = link_to(page_name)
-            return Paragraph(f"{answer} ", Link(address, address), ".", look="headline")
+            return Paragraph(answer, Link(title, link_to(page_name)), ".", look="headline")
     return None
 
 

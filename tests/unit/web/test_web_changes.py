@@ -487,6 +487,7 @@ def test_submitter_is_on_campaigns_and_overview(pages: ServiceThread) -> None:
     for address, table in (("/", "running"), ("/campaigns", "campaigns")):
         assert pages.read(address).tables[table].column("submitter") == ["ada"]
     assert " by ada" in pages.read("/campaigns/c").text
+    assert "1 campaign running by ada: 0 of 5 measurements" in pages.read("/").text
 
 
 def test_tile_of_running_campaigns_shows_progress(pages: ServiceThread) -> None:

@@ -18,13 +18,13 @@ from treehammer.collectors.job_spec import EXTERNAL_PREFIX, STARTS_PATH
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
 from treehammer.sql.core.access_keys import AccessKey, mint_job_token
-from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.rows import LOCAL_OWNER, AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import receipt
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import ImportFile, import_files
-from treehammer.sql.write.audit_trail import LOCAL_OWNER, Delivery
+from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.recording import AddResult
