@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import sqlalchemy as sa
@@ -119,7 +121,7 @@ def _sum_executions(
 ) -> Mapping[str, UsedCost]:
     table = measurement.c
     times = (table.setup_cpu_s, table.stagein_cpu_s, table.payload_user_s, table.payload_sys_s)
-    cpu_s = sum((_sum_credible(column) for column in times), sa.literal(0.0))
+    cpu_s = reduce(add, map(_sum_credible, times))
     once = credible_value(table.bytes_read) + sa.func.coalesce(
         credible_value(table.bytes_read_extra), 0
     )
@@ -142,7 +144,7 @@ def _sum_executions(
 
 
 def _sum_credible(value: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
-    return sa.func.coalesce(sa.func.sum(credible_value(value)), 0.0)
+    return sa.func.coalesce(sa.func.sum(credible_value(value)), 0)
 
 
 def _join(*parts: Mapping[str, UsedCost]) -> dict[str, UsedCost]:

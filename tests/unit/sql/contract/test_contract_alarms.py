@@ -209,7 +209,6 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     assert update_changes(store, NOW, rebuild=True).new == 0
 
 
-@pytest.mark.backends("sqlite", "postgresql")
 def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
     store.add(build_measurements(100, -1, drift=0.001))
     assert update_changes(store, NOW - timedelta(days=8)).new == 2
