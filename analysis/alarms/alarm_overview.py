@@ -11,9 +11,12 @@ from treehammer.analysis.comparison.conclusion import select_headline
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
-from treehammer.analysis.status.rule_judgements import charge_run
-from treehammer.analysis.status.site_status import find_site_states, use_by_state
-from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
+from treehammer.analysis.status.site_status import (
+    charge_runs,
+    find_site_states,
+    use_by_state,
+)
+from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE, Subject
 from treehammer.analysis.status.status_rules import ShareRule, StatusRules, duration_us
 from treehammer.analysis.status.subject_state import (
     SERVICE_NAME,
@@ -44,6 +47,7 @@ from treehammer.sql.watch.state_history import (
     SITE,
     find_latest_rule_set,
     list_current_states,
+    list_outages,
     list_run_outcomes,
 )
 from treehammer.sql.write.store import Store
@@ -463,10 +467,11 @@ def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
 def _measure_share(
     store: ResultsReader, site: str, name: str, rule: ShareRule, rules: StatusRules, to_us: int
 ) -> list[AlarmFigure]:
-    runs = list_run_outcomes(store, to_us - duration_us(rule.window), to_us)
-    charged = [charge_run(run, SITE, rules) for run in runs if run.site == site]
-    good = sum(run.good for run in charged if run)
-    bad = sum(run.bad for run in charged if run)
+    from_us = to_us - duration_us(rule.window)
+    runs = [run for run in list_run_outcomes(store, from_us, to_us) if run.site == site]
+    by_subject = charge_runs(runs, (), rules, list_outages(store, from_us))
+    charged = by_subject.get(Subject(SITE, site), ())
+    good, bad = sum(run.good for run in charged), sum(run.bad for run in charged)
     return [
         AlarmFigure(f"{name}_good", good),
         AlarmFigure(f"{name}_bad", bad),

@@ -61,13 +61,17 @@ _COMPILER = FailureCause(
 _TEST = FailureCause(
     "payload", "Read the end of its output on the job's page; try the test with treehammer try."
 )
+DATASET = FailureCause(
+    "dataset",
+    "Add its files with treehammer datasets add, which names what is wrong, or choose other branches.",
+)
 _SERVICE = FailureCause(
     "upload", "Check that the site's nodes reach the results service, and its token."
 )
 _BATCH = FailureCause(
     "batch system", "Read the job's message; ask the pool's administrator, then treehammer resume."
 )
-_VALUES = FailureCause(
+IMPLAUSIBLE_VALUES = FailureCause(
     "implausible values", "Read the reasons in the table of failures of that day."
 )
 
@@ -110,15 +114,29 @@ _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
     "data-check": _REPLICAS,
     "payload": _TEST,
     "upload": _SERVICE,
-    "implausible": _VALUES,
+    "implausible": IMPLAUSIBLE_VALUES,
 }
 #: Ends of a payload that the worker or the kernel forced or explains.
 _CAUSES_BY_KIND: Mapping[str, FailureCause] = dict(
     zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK, _NETWORK), strict=True)
 )
+#: Kinds of the class payload by which the kit refuses files that are the same at every door.
+_DATASET_KINDS = ("branches", "files")
 #: Causes that a test, its files or its resources may have.
 _CAUSES_OF_TESTS = frozenset(
-    cause.name for cause in (MEMORY, DISK, TIME, CPUS, _DOOR, _SOFTWARE, _COMPILER, _TEST, _VALUES)
+    cause.name
+    for cause in (
+        MEMORY,
+        DISK,
+        TIME,
+        CPUS,
+        _DOOR,
+        _SOFTWARE,
+        _COMPILER,
+        _TEST,
+        DATASET,
+        IMPLAUSIBLE_VALUES,
+    )
 )
 #: Classes of access to the data, and with those of its content.
 _ACCESS = ("stage-in", "open", "read")
@@ -151,6 +169,8 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
         return FailureCause(f"node: {name}", f"{remedy[:1].upper()}{remedy[1:]}.")
     if label in ("payload", *_ACCESS) and kind in _CAUSES_BY_KIND:
         return _CAUSES_BY_KIND[kind]
+    if label == "payload" and kind in _DATASET_KINDS:
+        return DATASET
     if label == "stage-in" or (label in _ACCESS and _CLIENT.search(message)):
         statement = _NAMES.sub("", message)
         for words, cause in ((_DISK_WORDS, DISK), (_NETWORK_WORDS, _NETWORK)):

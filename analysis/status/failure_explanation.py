@@ -10,9 +10,11 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from treehammer.analysis.status.failure_attribution import (
+    DATASET,
+    IMPLAUSIBLE_VALUES,
     MIN_CENTRAL_SITES,
     MIN_FAILED_JOBS,
     STORAGE_CLASSES,
@@ -28,6 +30,7 @@ from treehammer.analysis.status.failure_attribution import (
 )
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow, StatusChangeRow
 from treehammer.sql.read.failure_counts import (
@@ -66,6 +69,19 @@ _SIGMA_PER_MAD = 1.4826
 _WALL, _CPU = "wall_per_event_s", "cpu_per_event_s"
 _BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
 _UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
+
+
+class _Verbs(NamedTuple):
+    """Verbs for the counted measurements: past, present of one test, present of several."""
+
+    past: str
+    singular: str
+    plural: str
+
+
+_FAILED = _Verbs("failed", "fails", "fail")
+#: Bad ones are failed or implausible.
+_BAD = _Verbs("were bad", "gives bad measurements", "give bad measurements")
 
 
 def add_explanations(
@@ -192,13 +208,7 @@ def _find_downtime(
     store: ResultsReader, runs: Sequence[FailedRun]
 ) -> tuple[DowntimeRow, int] | None:
     """Find the announced outage in which most failures happened, with their number; None without any."""
-    outages = [
-        row
-        for row in state_history.list_downtimes(
-            store, ends_after_us=min(run.started_us for run in runs)
-        )
-        if row.severity == state_history.OUTAGE
-    ]
+    outages = state_history.list_outages(store, min(run.started_us for run in runs))
     counts: Counter[DowntimeRow] = Counter()
     for run in runs:
         for row in outages:
@@ -219,11 +229,13 @@ def _explain_by_downtime(
     culprit = Culprit.STORAGE if is_storage else Culprit.SITE
     parts = {state_history.STORAGE_SITE: "the storage of ", state_history.SITE: "jobs at "}
     subject = f"{parts.get(downtime.subject_kind, '')}{downtime.site}"
-    failed = Tally(count, sum(run.count for run in runs))
+    affected = Tally(count, sum(run.count for run in runs))
+    is_failed = all(run.sign.failure != Outcome.IMPLAUSIBLE for run in runs)
+    noun = "failures" if is_failed else "bad measurements"
     since, until = format_minute(downtime.starts_us), format_minute(downtime.ends_us)
     return FailureExplanation(
         culprit.value,
-        f"{failed} failures in the announced downtime of {subject}: {culprit}, since {since} UTC",
+        f"{affected} {noun} in the announced downtime of {subject}: {culprit}, since {since} UTC",
         f"Cause: downtime until {until} UTC, {downtime.description}. Wait for its end.",
         tuple(sorted({run.test for run in runs})),
     )
@@ -243,13 +255,14 @@ def _describe_attribution(
     attribution: FailureAttribution, question: FailureQuestion, since: str, jobs: int
 ) -> str:
     """Write the sentence: counts, origin, since when."""
+    verbs = _choose_verbs(attribution, question)
     outside = f"{attribution.outside} elsewhere"
     others = _describe_other_causes(question.other_causes)
     if not attribution.outside.total:
         outside = others or "no other site ran this"
     elif others:
         outside += f", {others}"
-    counts = f"{attribution.inside} failed here, {outside}"
+    counts = f"{attribution.inside} {verbs.past} here, {outside}"
     test = (
         attribution.tests[0] if len(attribution.tests) == 1 else f"{len(attribution.tests)} tests"
     )
@@ -264,37 +277,56 @@ def _describe_attribution(
             attribution.sites.bad >= MIN_CENTRAL_SITES
             and 2 * attribution.sites.bad >= attribution.sites.total
         ):
-            return f"{test} fails {at_sites} and no other test ran: the test or central{since}"
+            return f"{test} {verbs.singular} {at_sites} and no other test ran: the test or central{since}"
         origin = str(attribution.culprit)
         if jobs < MIN_FAILED_JOBS:
             origin = "too few failed jobs to tell"
         elif others:
             origin = "the site or the test" if question.may_be_of_tests else "the site"
-        return f"{attribution.inside} failed here in {pluralize(jobs, 'job')}, {outside}: {origin}{since}"
+        in_jobs = f"here in {pluralize(jobs, 'job')}"
+        return f"{attribution.inside} {verbs.past} {in_jobs}, {outside}: {origin}{since}"
     if attribution.culprit is Culprit.TEST and attribution.commit:
         since_commit = f"since {commit} ({format_minute(attribution.commit_us)} UTC)"
         return (
-            f"{test} fails {at_sites} {since_commit}, {attribution.outside} failed before: the test"
+            f"{test} {verbs.singular} {at_sites} {since_commit}, "
+            f"{attribution.outside} {verbs.past} before: the test"
         )
     texts: Mapping[Culprit, str] = {
         Culprit.SITE: f"{counts}: the site{detail}",
         Culprit.STORAGE: (
             f"{counts}, and all sites read {attribution.name}: the storage"
             if attribution.detail
-            else f"{attribution.inside} failed at {attribution.sites} sites that read {attribution.name}, "
+            else f"{attribution.inside} {verbs.past} at {attribution.sites} sites that read {attribution.name}, "
             f"{attribution.outside} at other storages: the storage"
         ),
-        Culprit.TEST: f"{test} fails {at_sites}, other tests in {attribution.outside} there: the test",
+        Culprit.TEST: (
+            f"{test} {verbs.singular} {at_sites}, "
+            f"other tests in {attribution.outside} there: the test"
+        ),
         Culprit.RELEASE: (
-            f"ROOT {attribution.name} fails {at_sites}, other releases in {attribution.outside}: the release"
+            f"ROOT {attribution.name} {verbs.singular} {at_sites}, "
+            f"other releases in {attribution.outside}: the release"
         ),
         Culprit.CENTRAL: (
-            f"{attribution.inside} failed here, and {test} "
-            f"{'fails' if len(attribution.tests) == 1 else 'fail'} {at_sites}: central"
+            f"{attribution.inside} {verbs.past} here, and {test} "
+            f"{verbs.singular if len(attribution.tests) == 1 else verbs.plural} {at_sites}: central"
         ),
         Culprit.COMMON: f"{counts}: {attribution.culprit}",
     }
     return f"{texts[attribution.culprit]}{since}"
+
+
+def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) -> _Verbs:
+    """Choose the verbs by whether some of the counted measurements are implausible."""
+    counted = [
+        cell
+        for cell in question.cells
+        if cell.test in attribution.tests or attribution.culprit is Culprit.TEST
+    ]
+    has_implausible = any(
+        sign.failure == Outcome.IMPLAUSIBLE for cell in counted for sign in cell.failures
+    )
+    return _BAD if has_implausible else _FAILED
 
 
 def _describe_other_causes(causes: Mapping[str, str]) -> str:
@@ -303,7 +335,8 @@ def _describe_other_causes(causes: Mapping[str, str]) -> str:
         return ""
     names = [name for name, _ in Counter(causes.values()).most_common()]
     sites = pluralize(len(causes), "other site")
-    return f"{sites} failed by other causes ({', '.join(names)})"
+    verbs = _BAD if IMPLAUSIBLE_VALUES.name in names else _FAILED
+    return f"{sites} {verbs.past} by other causes ({', '.join(names)})"
 
 
 def _find_begin(
@@ -341,7 +374,9 @@ def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) 
     cause, count = causes.most_common(1)[0]
     share = f"{count:,} of {causes.total():,} by {cause.name}" if len(causes) > 1 else cause.name
     by_culprit: Mapping[Culprit, str] = {
-        Culprit.TEST: "Fix the test, or submit the commit before with URL@COMMIT.",
+        Culprit.TEST: cause.action
+        if cause is DATASET
+        else "Fix the test, or submit the commit before with URL@COMMIT.",
         Culprit.CENTRAL: f"Check what all sites share. {cause.action}",
     }
     return f"Cause: {share}. {by_culprit.get(attribution.culprit, cause.action)}"

@@ -47,7 +47,6 @@ from treehammer.sql.watch.state_history import (
     DOOR,
     JUDGED_KINDS,
     KIND_WORDS,
-    OUTAGE,
     STORAGE_SITE,
     SUBJECT_KINDS,
     RunOutcome,
@@ -55,6 +54,7 @@ from treehammer.sql.watch.state_history import (
     label_door,
     list_current_states,
     list_downtimes,
+    list_outages,
     list_overrides,
     list_run_outcomes,
     list_state_changes,
@@ -132,13 +132,12 @@ def _replay(
     """Replay all rules of all subjects within a window, on one set of data."""
     states = list_current_states(store, at_us=window.from_us, rules=True, doors=True)
     data_us = window.from_us - rules.longest_memory_us
-    announced = list_downtimes(store, ends_after_us=data_us)
-    downtimes = [downtime for downtime in announced if downtime.severity == OUTAGE]
+    downtimes = list_outages(store, data_us)
     overrides = list_overrides(store, ends_after_us=window.from_us)
     overrides = [override for override in overrides if override.made_us <= window.to_us]
     outcomes = list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times)
     judged_doors = _list_judged_doors(outcomes, states)
-    runs = _charge_runs(outcomes, judged_doors, rules, downtimes)
+    runs = charge_runs(outcomes, judged_doors, rules, downtimes)
     days = _judge_days(store, rules, window)
     rows: defaultdict[Subject, list[StatusChangeRow]] = defaultdict(list)
     for row in states:
@@ -190,7 +189,7 @@ def _list_judged_doors(
     )
 
 
-def _charge_runs(
+def charge_runs(
     runs: Iterable[RunOutcome],
     judged_doors: Collection[str],
     rules: StatusRules,

@@ -290,6 +290,12 @@ def list_downtimes(store: ResultsReader, *, ends_after_us: int = 0) -> list[Down
     return store.fetch_rows(DowntimeRow, query.order_by(table.starts_us, table.id))
 
 
+def list_outages(store: ResultsReader, ends_after_us: int) -> list[DowntimeRow]:
+    """List the downtimes in which the site does not work, like :func:`list_downtimes`."""
+    announced = list_downtimes(store, ends_after_us=ends_after_us)
+    return [downtime for downtime in announced if downtime.severity == OUTAGE]
+
+
 def replace_downtimes(
     store: Store, source: str, downtimes: Sequence[DowntimeRow], now_us: int
 ) -> DowntimeImport:

@@ -161,7 +161,7 @@ public:
          return Fail("open", "tree", "no tree '" + name + "'");
       const auto foreign = DescribeForeignBranches(*current.tree);
       if (!foreign.empty())
-         return Fail("data-check", "files", std::string(fFile->GetName()) + ": " + foreign);
+         return Fail("payload", "files", std::string(fFile->GetName()) + ": " + foreign);
       entries_total = current.tree->GetEntries();
       return WithoutErrors("open", "getting the tree of");
    }

@@ -327,7 +327,7 @@ def check_same_branches(
             path = differing[0]
             problem = f"branch {path!r} is {types[name][path]} in {url} and {expected[name][path]} in {first}"
         raise PayloadError(
-            "data-check",
+            "payload",
             "branches",
             "prepare",
             f"{problem}: files of one dataset must have equal branches. Add the files with "

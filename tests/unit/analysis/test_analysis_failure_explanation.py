@@ -322,6 +322,28 @@ def test_a_downtime_explains_only_what_it_may_cause(store: Store) -> None:
     assert explain(store).action.startswith("Cause: credential.")
 
 
+def test_files_that_are_wrong_everywhere_are_no_fault_of_a_storage(store: Store) -> None:
+    store.add(run_everywhere(5, test_name="load"))
+    store.add(
+        run(True, 6 + n, "payload", site=site, failure_kind="files")
+        for site in SITES
+        for n in range(6)
+    )
+    explanation = explain(store)
+    assert explanation.culprit == Culprit.TEST
+    assert explanation.action.startswith(
+        "Cause: dataset. Add its files with treehammer datasets add"
+    )
+
+
+def test_implausible_measurements_are_not_called_failed(store: Store) -> None:
+    store.add(run_everywhere(10))
+    store.add(run(hours=11 + n / 2, plausible=n > 4, failure_class=None) for n in range(10))
+    assert explain(store).sentence.startswith("5 of 20 were bad here, 0 of 70 elsewhere: the site")
+    state_history.replace_downtimes(store, "goc", [make_downtime(10, 30)], STORY_US)
+    assert explain(store).sentence.startswith("5 of 5 bad measurements in the announced downtime")
+
+
 def test_a_storage_is_explained_by_those_who_read_it(store: Store) -> None:
     break_storage(store)
     explanation = explain(store, by=STORAGE_SITE)
@@ -424,7 +446,9 @@ def hold(code: str, cause: str) -> str:
         ("payload/signal", "Reading damaged the memory: free(): invalid pointer.", "payload"),
         ("payload/exit", "RuntimeError: token of the proxy, duration 3 hours", "payload"),
         ("payload/reported-memory", "MemoryError", "payload"),
-        ("data-check/checksum", "checksum differs", "replica"),
+        ("data-check/content", "checksum differs", "replica"),
+        ("payload/files", "branch 'y' lies in another file", "dataset"),
+        ("payload/branches", "branch 'y' is int in a.root and long in b.root", "dataset"),
         ("software-setup/missing", "ROOT 6.40.00 is not installed", "software"),
         ("implausible", "", "implausible values"),
     ],

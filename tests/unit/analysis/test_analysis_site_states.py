@@ -26,6 +26,7 @@ from measurement_factory import (
 )
 from repository_code import invoke_command
 
+from treehammer.analysis.alarms.alarm_overview import assess_site
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.site_status import (
@@ -268,6 +269,19 @@ def test_failures_of_a_storage_in_a_downtime_do_not_count_for_jobs(store: Store)
         update = evaluate(store, 8.1 if other.site == "A" else 8.2)
         assert update.recorded
     assert history(store)[-1] == (5, "critical")
+
+
+@pytest.mark.parametrize("kind", ["", "site", "storage_site"])
+def test_figures_of_a_check_count_what_its_state_counts(store: Store, kind: str) -> None:
+    store.add(run_tests(0, 4, good=True) + run_tests(4, 8, good=False))
+    update_states(store, START + 8 * HOUR, load_shipped_rules())
+    before = {figure.name: figure.value for figure in assess_site(store, "A").figures}
+    assert before["daily_bad"]
+    downtime = replace(make_downtime(3.75, 9), subject_kind=kind)
+    state_history.replace_downtimes(store, "goc", [downtime], START)
+    update_states(store, START + 8 * HOUR + 1, load_shipped_rules())
+    during = {figure.name: figure.value for figure in assess_site(store, "A").figures}
+    assert during == {**before, "daily_bad": 0, "daily_bad_per_good": 0}
 
 
 def test_a_new_announcement_of_the_same_state_is_a_change(store: Store) -> None:

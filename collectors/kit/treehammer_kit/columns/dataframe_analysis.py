@@ -137,7 +137,7 @@ class FramePasses:
             name, entries = next(iter(survey.other_lengths.items()))
             total = sum(survey.clusters)
             raise PayloadError(
-                "data-check",
+                "payload",
                 "branches",
                 "survey",
                 f"{url}: branch {name!r} has {entries} of {total} entries, and a data frame repeats its "

@@ -236,7 +236,7 @@ class _OpenFile:
             entries = int(self._tree[name].num_entries)
             if entries != self.entries:
                 raise PayloadError(
-                    "data-check",
+                    "payload",
                     "branches",
                     "prepare",
                     f"{self.url}: branch {name!r} has {entries} of {self.entries} entries: uproot cannot "
@@ -259,7 +259,7 @@ class _OpenFile:
             _, end, first = places[number]
             if start < end and first != second:
                 raise PayloadError(
-                    "data-check",
+                    "payload",
                     "files",
                     "prepare",
                     f"{self.url}: branch {first!r} or {second!r} lies in another file, as both have baskets "
