@@ -176,7 +176,7 @@ def plan_request(
     check_common_start(plan, has_service=has_service)
     notes += list_content_notes(definition, manifests)
     review = find_review(plan, settings, store)
-    return replace(plan, notes=(*plan.notes, *notes, *review.list_notes()), review=review)
+    return replace(plan, notes=(*plan.notes, *notes, *review.notes), review=review)
 
 
 def _find_manifests(

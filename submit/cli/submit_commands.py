@@ -290,11 +290,11 @@ def render(
     Example: treehammer render ttree-read -o rendered
     """
     from treehammer.submit.campaigns import job_rendering
-    from treehammer.submit.campaigns.campaign_request import plan_request
+    from treehammer.submit.campaigns.campaign_request import find_review, plan_request
     from treehammer.submit.campaigns.job_reporting import reporting_for_preview
 
     plan = plan_request(request, settings, fetch=False, bars=progress_bar)
-    print_remarks(plan.notes)
+    print_remarks([*plan.notes, *find_review(plan, settings).list_reasons()])
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = reporting_for_preview(settings, plan.options)
         descriptions = job_rendering.render_jobs(

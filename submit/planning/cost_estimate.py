@@ -387,10 +387,9 @@ class PlanReview:
     broken_rules: tuple[BrokenRule, ...]
     notes: tuple[str, ...]
 
-    def list_notes(self) -> list[str]:
-        """List the notes, and the reasons of each broken rule, the ceilings of sites first."""
-        ordered = [*self.broken_rules[-1:], *self.broken_rules[:-1]]
-        return [*self.notes, *(line for rule in ordered for line in rule.lines)]
+    def list_reasons(self) -> list[str]:
+        """List the reasons of each broken rule."""
+        return [line for rule in self.broken_rules for line in rule.lines]
 
     def refuse_broken_rules(self, where: str) -> None:
         """Refuse a plan that breaks a rule.
@@ -398,10 +397,10 @@ class PlanReview:
         Raises:
             ConfigError: it does; ``where`` names the campaign.
         """
-        for rule in self.broken_rules:
-            if rule.lines:
-                hint = " ".join(rule.lines) + rule.advice
-                raise ConfigError(rule.title, where=where, hint=hint)
+        broken = [rule for rule in self.broken_rules if rule.lines]
+        if broken:
+            hint = " ".join(" ".join(rule.lines) + rule.advice for rule in broken)
+            raise ConfigError(", ".join(rule.title for rule in broken), where=where, hint=hint)
 
 
 def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) -> PlanReview:
@@ -426,7 +425,9 @@ def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) ->
             " Or reduce the campaign: -S repeats=N, -P axis=values.",
         ),
     )
-    return PlanReview(costs, rules, (*list_concurrency_bounds(plan), *list_memory_bounds(plan)))
+    load_bounds = () if load_lines else permission_checks.list_load_bounds(plan, slots)
+    notes = (*list_concurrency_bounds(plan), *list_memory_bounds(plan), *load_bounds)
+    return PlanReview(costs, rules, notes)
 
 
 def estimate_campaign_seconds(plan: Plan, costs: Sequence[SiteCost]) -> float | None:

@@ -5,6 +5,7 @@ Each job of a load test gets its share of the permitted load.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -155,6 +156,80 @@ def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int)
     for key, text in _computed_excesses(plan, access, permitted, jobs).items():
         if key not in stated:
             yield f"{door} {text}"
+
+
+def list_load_bounds(plan: Plan, slots: int = 1) -> list[str]:
+    """Describe each door whose ceiling will or may be the limit of a load without a rate of its own.
+
+    Args:
+        plan: the plan, whose load is permitted.
+        slots: jobs that run on this machine at once.
+    """
+    load = plan.pinned_test.definition.load
+    if load is None:
+        return []
+    concurrent = count_loading_jobs(plan, slots)
+    doors = {_door_key(a): a for a in plan.jobs.accesses if a.storage.name != LOCAL_BATCH}
+    return [
+        f"Door {access.door.name} of site {access.storage.name} {bound}"
+        for key, access in doors.items()
+        if access.door.load and (bound := _describe_bound(plan, access, load, concurrent[key]))
+    ]
+
+
+def _describe_bound(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> str:
+    definition, permitted = plan.pinned_test.definition, access.door.load
+    rates = {
+        key: getattr(permitted, key)
+        for key in ("opens_per_s", "mb_per_s")
+        if getattr(permitted, key)
+    }
+    variants = [
+        variant
+        for group in plan.jobs.groups_at(access)
+        for variant in group.variants
+        if (demand := compute_demand(definition, variant)).keys() == {"clients"}
+        and not demand["clients"].is_assumed
+    ]
+    if not rates or not variants:
+        return ""
+    needs = [_compute_files(plan, variant, jobs) for variant in variants]
+    times = [
+        (amount / rates[key], key, files, size_mb)
+        for files, size_mb in needs
+        for key, amount in (("opens_per_s", files), ("mb_per_s", files * size_mb))
+        if key in rates
+    ]
+    seconds, key, files, size_mb = max(times)
+    if seconds <= load.duration_s:
+        limits = " and ".join(f"{rate:g} {_LOAD_UNITS[key]}" for key, rate in rates.items())
+        return (
+            f"permits at most {limits} (load): the test states no rate, so this ceiling may be the "
+            "limit, not the storage. Summary, page and report say if it was."
+        )
+    size = f" of {size_mb:,.4g} MB" if key == "mb_per_s" else ""
+    return (
+        f"permits at most {rates[key]:g} {_LOAD_UNITS[key]} (load.{key}): {files:,.10g} files{size} need "
+        f"{seconds:,.4g} s at this rate, and the load ends after {load.duration_s:g} s with about "
+        f"{files * load.duration_s / seconds:,.0f} of them. Choose fewer files or clients, or "
+        "-S load.duration_s=SECONDS."
+    )
+
+
+def _compute_files(plan: Plan, variant: Variant, jobs: int) -> tuple[float, float]:
+    """Return the number of files that a closed loop moves in all, and their mean size in MB.
+
+    The number is 0 for loads that count no files.
+    """
+    definition = plan.pinned_test.definition
+    values = {**definition.settings, **dict(variant.values)}
+    count, clients, size_mb = (values.get(name, 0) for name in ("files", "clients", "size_mb"))
+    if not all(isinstance(value, (int, float)) for value in (count, clients, size_mb)):
+        return 0.0, 0.0
+    manifest = plan.jobs.planner.manifest_for(variant)
+    if not size_mb and manifest and manifest.files:
+        size_mb = statistics.fmean(file.size for file in manifest.files) / 1e6
+    return float(count * clients * jobs), float(size_mb)
 
 
 def _list_excesses(load: LoadTable, permitted: LoadPermission) -> Iterator[tuple[str, str]]:

@@ -267,7 +267,7 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     narrow = Site(name="narrow", batch="local", doors=make_site().doors, ceilings=Ceilings(jobs=4))
     plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
-    assert campaign_request.find_review(plan, settings).list_notes() == [
+    assert campaign_request.find_review(plan, settings).list_reasons() == [
         "Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."
     ]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
