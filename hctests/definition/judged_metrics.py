@@ -83,8 +83,6 @@ def find_headline_metric(
         ValueError: it cannot be judged, with the reason.
     """
     metric = find_numeric_metric(name, declared, is_load=is_load)
-    if is_hash(name):
-        raise ValueError("is a hash, whose values are only equal or different")
     if name in declared:
         if declared[name].exact:
             raise ValueError("is exact, so that every comparison lists it anyway")
@@ -111,6 +109,11 @@ def find_numeric_metric(
         KeyError: nothing has this name.
         ValueError: the test's measurements hold no such number, with the reason.
     """
+    if is_hash(name):
+        raise ValueError(
+            "is a hash, whose values are only equal or different: comparisons name those that "
+            "differ, and the payload can fail on a wrong one"
+        )
     if name in declared:
         return HeadlineMetric(name, declared[name].unit, declared[name].better)
     if name in METRICS_BY_NAME:

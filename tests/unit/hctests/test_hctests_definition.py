@@ -502,3 +502,14 @@ def test_schema_rejects_mistakes(write_test: WriteTest, text: str) -> None:
         jsonschema.validate(raw, build_test_schema())
     with pytest.raises(DefinitionError):
         definition_loader.load_definition(folder)
+
+
+@pytest.mark.parametrize("metric", ["out_hash", "value_checksum"])
+def test_limit_on_a_hash_is_refused(write_test: WriteTest, metric: str) -> None:
+    folder = write_test(
+        f'{TEST_HEADER}[metrics.out_hash]\n[[expect]]\nmetric = "{metric}"\nat_most = 1'
+    )
+    problem = only_problem(folder)
+    assert "test.toml:6: expect.metric: " in problem
+    assert f"{metric!r} is a hash, whose values are only equal or different" in problem
+    assert "the payload can fail on a wrong one" in problem
