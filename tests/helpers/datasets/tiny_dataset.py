@@ -27,6 +27,19 @@ from treehammer.datasets.specs.dataset_specs import MergedSpec
 from treehammer.text_formatting import no_progress
 
 
+def list_ntuple_pages(path: Path, name: str) -> dict[int, int]:
+    """List the pages of an RNTuple with uproot: offset in the file -> bytes with their checksum."""
+    import uproot  # most users of this module need no arrays
+
+    with uproot.open(path) as file:
+        return {
+            page.locator.offset: page.locator.num_bytes + 8 * page.has_checksum
+            for columns in file[name].page_link_list
+            for column in columns
+            for page in column.pages
+        }
+
+
 def load_generated_spec(path: Path) -> dataset_specs.GeneratedSpec:
     """The spec of random values in a file."""
     plan = dataset_specs.load_spec(path)
