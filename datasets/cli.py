@@ -16,7 +16,6 @@ from treehammer.datasets.manifest import (
     MANIFEST_NAME,
     MISSING_BRANCHES,
     OTHER_LENGTHS,
-    OTHER_TREES,
     RECORDING,
     UNREADABLE_BRANCHES,
     Manifest,
@@ -390,9 +389,8 @@ def print_findings(manifest: Manifest) -> None:
             click.echo(
                 f"{source} is stored as {file.name}: libraries take other names for patterns."
             )
-    other_trees = manifest.origin.get(OTHER_TREES, [])
-    if other_trees:
-        click.echo(f"Other trees: {_format_origin_value(other_trees)}; choose one with --tree.")
+    for line in manifest.describe_other_trees():
+        click.echo(line)
     for note in manifest.describe_peculiarities():
         click.echo(f"{note[0].upper()}{note[1:]}")
     unreadable = manifest.unreadable_branches

@@ -33,6 +33,8 @@ RECORDING = "recording"
 UNREADABLE_BRANCHES = "unreadable_branches"
 #: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.
 OTHER_TREES = "other_trees"
+#: Key of an origin: RNTuples of the first file that are older than version 1.0 of the format.
+OLD_NTUPLES = "old_ntuples"
 #: Key of an added dataset's origin: top-level branches of the main tree that all files have.
 BRANCHES = "branches"
 #: Key of an origin: branch that not all files have -> the files that lack it.
@@ -223,6 +225,16 @@ class Manifest:
         """All trees and RNTuples of the first file; empty where the manifest does not list them."""
         other_trees = self.origin.get(OTHER_TREES)
         return () if other_trees is None else (self.tree, *other_trees)
+
+    def describe_other_trees(self) -> Iterator[str]:
+        """Describe the trees and RNTuples that could have been meant, a sentence each."""
+        if other_trees := [name for name in self.trees if name != self.tree]:
+            yield f"Other trees: {list_some(other_trees)}; choose one with --tree."
+        if old_ntuples := self.origin.get(OLD_NTUPLES):
+            yield (
+                f"RNTuples before version 1.0 of the format, which no ROOT since 6.34 reads: "
+                f"{list_some(old_ntuples)}."
+            )
 
     @property
     def size(self) -> int:

@@ -381,6 +381,7 @@ class TreeContent:
         other_lengths: branch with another number of entries than its tree -> both numbers.
         friends: friend trees that lie with the main trees; they are not read.
         other_trees: trees and RNTuples of the first file beside the main one.
+        old_ntuples: RNTuples of the first file before version 1.0 of the format, which cannot be read.
         types: leaf or field -> its type; files do not differ in them.
     """
 
@@ -389,6 +390,7 @@ class TreeContent:
     other_lengths: Mapping[str, str] = field(default_factory=dict)
     friends: tuple[str, ...] = ()
     other_trees: tuple[str, ...] = ()
+    old_ntuples: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -428,7 +430,11 @@ def measure_files(
     with bars("Measuring files", len(paths)) as step:
         answer = run_action("measure", request, software, step)
     items = answer["layouts"]
-    content = replace(compare_trees(paths, items), other_trees=tuple(answer["others"]))
+    content = replace(
+        compare_trees(paths, items),
+        other_trees=tuple(answer["others"]),
+        old_ntuples=tuple(answer["old_ntuples"]),
+    )
     return tuple(_build_layout(item) for item in items), content
 
 

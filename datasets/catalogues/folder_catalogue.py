@@ -25,6 +25,7 @@ from treehammer.datasets.manifest import (
     FRIEND_TREES,
     MANIFEST_NAME,
     MISSING_BRANCHES,
+    OLD_NTUPLES,
     OTHER_LENGTHS,
     OTHER_TREES,
     RAW_LAYOUT,
@@ -502,6 +503,7 @@ def describe_content(content: production.TreeContent) -> dict[str, Any]:
         MISSING_BRANCHES: dict(content.missing),
         OTHER_LENGTHS: dict(content.other_lengths),
         FRIEND_TREES: list(content.friends),
+        OLD_NTUPLES: list(content.old_ntuples),
     }
     return {
         BRANCHES: list(content.branches),

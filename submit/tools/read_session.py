@@ -231,7 +231,6 @@ def describe_content(result: ReadResult) -> Iterator[str]:
     """Describe the files that were read, a sentence each."""
     manifest, rates = result.manifest, result.rates[0]
     kind = "RNTuple" if manifest.files[0].layout.format == RNTUPLE else "TTree"
-    other_trees = [name for name in manifest.trees if name != manifest.tree]
     total = pluralize(manifest.files[0].layout.branches, "branch", "branches")
     sizes = [f"{format_size(rates.zipped_bytes)} compressed"]
     if rates.unzipped_bytes is not None:
@@ -240,8 +239,7 @@ def describe_content(result: ReadResult) -> Iterator[str]:
         f"{', '.join(file.name for file in manifest.files)}: {kind} {manifest.tree!r}, "
         f"{rates.events:,} events, {rates.branches} of {total}, {', '.join(sizes)}"
     )
-    if other_trees:
-        yield f"Other trees: {list_some(other_trees)}; choose one with --tree."
+    yield from manifest.describe_other_trees()
     if embedded := sum(file.layout.embedded_bytes for file in manifest.files):
         yield (
             f"{format_size(embedded)} more compressed bytes lie inside the tree's own record: they are read "

@@ -148,7 +148,7 @@ def find_object(file: Any, path: str, name: str) -> FileObject:
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        raise RequestError(path, describe_missing_tree(name, objects))
+        raise RequestError(path, describe_missing_tree(name, objects, list_chains(file)))
     raise RequestError(
         path,
         f"the path {name!r} means {len(matching)} objects, as a name contains a slash: rename one",
@@ -187,8 +187,19 @@ def tree_extent(tree: Any) -> int:
     return int(tree.GetEntries() * tree.GetNbranches())
 
 
-def describe_missing_tree(name: str, objects: Sequence[FileObject]) -> str:
+def list_chains(file: Any) -> list[str]:
+    """List the chains of a file, which hold no data but the names of other files."""
+    objects = ROOT.treehammer.ListContents(file)
+    return sorted({str(item.first) for item in objects if str(item.second) == "TChain"})
+
+
+def describe_missing_tree(
+    name: str, objects: Sequence[FileObject], chains: Sequence[str] = ()
+) -> str:
     """Describe the objects that exist instead of the missing tree."""
+    if chains and (not objects or name in chains):
+        chain = name if name in chains else chains[0]
+        return f"{chain!r} is a TChain, which holds no data but names other files: add those files"
     if not objects:
         return "no TTree or RNTuple in this file"
     listed = ", ".join(
@@ -269,8 +280,14 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
             request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"
         )
     first = open_file(request["paths"][0], channel)
-    other_trees = {item.path for item in list_objects(first)} - {tree}
-    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts, "others": sorted(other_trees)}
+    objects = list_objects(first)
+    old_ntuples = {item.path for item in objects if is_old_ntuple(item)}
+    return {
+        "root": str(ROOT.gROOT.GetVersion()),
+        "layouts": layouts,
+        "others": sorted({item.path for item in objects} - {tree, *old_ntuples}),
+        "old_ntuples": sorted(old_ntuples),
+    }
 
 
 def describe_kind(layout: dict[str, Any]) -> str:
@@ -287,8 +304,14 @@ def find_largest(paths: Sequence[str], channel: TextIO) -> str:
             return name
         largest = largest or name
     if not largest:
-        raise RequestError(paths[0], describe_missing_tree("", []))
+        chains = list_chains(open_file(paths[0], channel))
+        raise RequestError(paths[0], describe_missing_tree("", [], chains))
     return largest
+
+
+def is_old_ntuple(item: FileObject) -> bool:
+    """Return whether an object is an RNTuple before version 1.0 of the format, which no ROOT reads."""
+    return bool(ROOT.treehammer.IsOldNTuple(item.key.GetClassName()))
 
 
 def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
@@ -301,7 +324,7 @@ def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
     friends: set[str] = set()
     for item in list_objects(file):
         announce(channel, path, item.path)
-        if ROOT.treehammer.IsOldNTuple(item.key.GetClassName()):  # no ROOT reads it
+        if is_old_ntuple(item):
             extents[item.path] = (0, 0)
             continue
         if item.is_ntuple:

@@ -223,6 +223,15 @@ void write()
       TFile file("old.root", "RECREATE");
       ROOT::Experimental::RNTuple anchor;
       file.WriteObjectAny(&anchor, "ROOT::Experimental::RNTuple", "ntpl");
+      TFile mixed("mixed.root", "RECREATE");
+      fill("T", 100);
+      fill("U", 10);
+      mixed.WriteObjectAny(&anchor, "ROOT::Experimental::RNTuple", "ntpl");
+      TChain chain("T");
+      chain.Add("friends.root");
+      chain.Write("C");
+      TFile alone("chain.root", "RECREATE");
+      chain.Write("C");
    }
    {
       TFile file("unfilled.root", "RECREATE");

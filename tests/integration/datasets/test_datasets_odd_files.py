@@ -98,6 +98,7 @@ def test_files_of_other_types_are_refused(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("chain.root", "'C' is a TChain, which holds no data but names other files"),
         ("relative.root", "branch 'y' of the tree 'T' lies in another file, 'side.root'"),
         ("absolute.root", "branch 'y' of the tree 'T' lies in another file, '/.*/side2.root'"),
         ("unfilled.root", "the tree 'Refs' is empty"),
@@ -110,6 +111,28 @@ def test_files_that_cannot_be_measured_are_refused(
     with pytest.raises(DatasetError, match=message) as refused:
         add[1](name)
     assert refused.value.where.endswith(name)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ("ntpl", "the RNTuple 'ntpl' was written before version"),
+        ("C", "'C' is a TChain, which holds no data but names other files"),
+        ("D", "has no tree 'D'; it has T, U, ntpl"),
+    ],
+)
+def test_named_objects_that_cannot_be_read_are_refused(
+    add: tuple[FolderCatalogue, Add], tree: str, message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message):
+        add[1]("mixed.root", tree=tree)
+
+
+def test_old_ntuple_beside_trees_is_named(add: tuple[FolderCatalogue, Add]) -> None:
+    assert [*add[1]("mixed.root").describe_other_trees()] == [
+        "Other trees: U; choose one with --tree.",
+        "RNTuples before version 1.0 of the format, which no ROOT since 6.34 reads: ntpl.",
+    ]
 
 
 def test_file_may_be_named_by_its_own_branches(add: tuple[FolderCatalogue, Add]) -> None:
