@@ -88,7 +88,13 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return {"root": request.version, "zlib": "1.3"}
         if action in ("rewrite", "order", "twin"):
             Path(document["path"]).write_bytes(f"root {action}".encode())
-            return {"root": request.version, "zlib": "1.3", "left_out": {}, "others": []}
+            return {
+                "root": request.version,
+                "zlib": "1.3",
+                "left_out": {},
+                "others": [],
+                "old_ntuples": [],
+            }
         if action == "hashes":
             return {"root": request.version, "checksum": "c", "lines": ["a x 1"], "uncovered": []}
         if action == "probe":
@@ -115,7 +121,7 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             "friends": [],
         }
         layouts = [layout for _ in document["paths"]]
-        return {"root": request.version, "layouts": layouts, "others": ["Runs"]}
+        return {"root": request.version, "layouts": layouts, "others": ["Runs"], "old_ntuples": []}
 
     monkeypatch.setattr(production, "run_action", run)
     return asked
