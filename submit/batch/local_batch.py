@@ -7,6 +7,7 @@
       queue.lock       held while jobs are added or removed, and while the runner decides to leave
       runner.lock      held by the runner for its lifetime
       runner.log       log of the runners, which grows with every change of a job's state
+      owners/CAMPAIGN  held by a process without which the campaign is of no use to anybody
       jobs/
         000012-CAMPAIGN/          one cluster: the jobs of one submission
           starts/                 where jobs that start together meet, written by the workers
@@ -30,8 +31,9 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +57,7 @@ from treehammer.submit.batch.interface import (
     remove_folder_atomically,
     require_folder_name,
 )
+from treehammer.text_formatting import pluralize
 
 #: Attempts of a queued job that was lost or requested a retry.
 MAX_LOCAL_ATTEMPTS = 2
@@ -166,12 +169,12 @@ class LocalBatch(BatchSystem):
 
     def __init__(self, spool_dir: Path, slots: int = 1) -> None:
         self.root, self.slots = spool_dir.absolute(), slots
-        self.jobs = self.root / "jobs"
+        self.jobs, self.owners = self.root / "jobs", self.root / "owners"
         # In a folder of its own: the runner wakes whenever a file beside the lock is touched.
         self.runner_lock, self.runner_log = self.root / "runner/lock", self.root / "runner.log"
         try:
             self._make_root()
-            for folder in (self.jobs, self.runner_lock.parent):
+            for folder in (self.jobs, self.owners, self.runner_lock.parent):
                 folder.mkdir(exist_ok=True)
             # Two processes must not turn on the write-ahead log at once.
             with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
@@ -276,6 +279,32 @@ class LocalBatch(BatchSystem):
         with suppress(FileNotFoundError), self.runner_lock.open() as lock:
             self.runner_lock.unlink()
             fcntl.flock(lock, fcntl.LOCK_EX)
+
+    @contextmanager
+    def owned(self, campaign_id: str) -> Iterator[None]:
+        """Let the runner cancel a campaign's jobs if this process ends within the block, however it does."""
+        require_folder_name(campaign_id)
+        path = self.owners / campaign_id
+        with ExitStack() as lock:
+            with self.locked():
+                lock.enter_context(hold_lock(path))
+            yield
+            path.unlink()
+
+    def cancel_orphans(self) -> None:
+        """Request the end of jobs whose owner has ended."""
+        for path in self.owners.iterdir():
+            if is_locked(path):
+                continue
+            with self.locked():
+                if is_locked(path):
+                    continue
+                with self.transaction() as connection:
+                    connection.execute(
+                        f"UPDATE job SET is_cancelled = TRUE WHERE batch_id GLOB ? AND {OPEN}",  # noqa: S608
+                        (f"*-{path.name}.*",),
+                    )
+                path.unlink(missing_ok=True)
 
     def count_changes(self) -> int:
         """Return a number that grows with every change of a job's state."""
@@ -427,12 +456,20 @@ class LocalBatch(BatchSystem):
             ) from error
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
-        """Explain why no queued job starts."""
-        if self.has_disk_space():
+        """Explain why no queued job starts: no disk space, or other campaigns that have the slots."""
+        if not self.has_disk_space():
+            least = MIN_FREE_BYTES // 1_000_000
+            return [
+                f"No job starts: less than {least} MB are free in {self.root}. Free disk space there."
+            ]
+        waiting = {job.cluster.partition("-")[2] for job in self.select(_LISTED, batch_ids)}
+        running = Counter(job.cluster.partition("-")[2] for job in self.select("state = 'running'"))
+        if waiting & running.keys():
             return []
-        least = MIN_FREE_BYTES // 1_000_000
         return [
-            f"No job starts: less than {least} MB are free in {self.root}. Free disk space there."
+            f"Waiting: campaign {campaign} has {pluralize(count, 'local slot')} "
+            f"(treehammer status {campaign}; treehammer cancel {campaign})"
+            for campaign, count in running.items()
         ]
 
     def purge(self, batch_ids: Iterable[str]) -> int:

@@ -144,7 +144,12 @@ class QueueRunner:
         self.log_line(f"runner {os.getpid()} starts")
         for job in self.queue.select("state = 'running'"):
             self.add_worker(job)  # left by a killed runner, perhaps alive
-        steps = (self.record_ended, self.end_workers, self.start_queued)
+        steps = (
+            self.record_ended,
+            self.queue.cancel_orphans,
+            self.end_workers,
+            self.start_queued,
+        )
         with StopSignals() as signals, self.queue.transaction() as connection:
             # While a connection is open, its files exist, for which a full disk would have no room.
             connection.execute("SELECT 1 FROM job").fetchone()

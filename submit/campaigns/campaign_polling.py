@@ -8,6 +8,7 @@ go on, because their results show how the site does.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -68,10 +69,11 @@ _WAITING_STATES = (JobState.QUEUED.value, JobState.HELD.value)
 
 @dataclass(frozen=True)
 class CampaignDisplay:
-    """Output of a command that follows a campaign: its progress while a block runs, and notices."""
+    """Output of a command that follows a campaign: its progress while a block runs, notices, phases."""
 
     open: Callable[[CampaignRow], AbstractContextManager[ShowProgress]]
     notify: Notify
+    phase: Notify
 
 
 def _ignore_line(line: str) -> None:
@@ -184,7 +186,7 @@ def follow_campaign(
         state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
         if state != last:
             last, changed_s = state, time.monotonic()
-        elif local is None and time.monotonic() - changed_s > STANDSTILL_S:
+        elif time.monotonic() - changed_s > _find_patience_s(progress, is_local=local is not None):
             changed_s = time.monotonic()
             for line in tracker.describe_obstacles(campaign):
                 notify_once(line)
@@ -196,6 +198,14 @@ def follow_campaign(
             local.wait_for_change(changes, LOCAL_POLL_S)
         else:
             time.sleep(GRID_POLL_S)
+
+
+def _find_patience_s(progress: CampaignCount, *, is_local: bool) -> float:
+    """Return the seconds without a change after which the reasons are looked for."""
+    if not is_local:
+        return STANDSTILL_S
+    # To look takes CPU time from running measurements.
+    return math.inf if progress.total.jobs[JobState.RUNNING.value] else LOCAL_POLL_S
 
 
 def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> LocalBatch | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,7 @@ class Queue:
 
     def step(self) -> None:
         self.runner.record_ended()
+        self.batch.cancel_orphans()
         self.runner.end_workers()
         self.runner.start_queued()
 
@@ -290,6 +292,38 @@ def test_no_job_starts_on_a_full_disk(queue: Queue, monkeypatch: pytest.MonkeyPa
         assert queue.states(ids) == [JobState.QUEUED]
         (line,) = queue.batch.explain_waiting(ids.values())
         assert line.startswith("No job starts: less than 1000000000000 MB are free in")
+    assert queue.batch.explain_waiting(ids.values()) == []
+    queue.settle()
+
+
+def test_jobs_end_with_the_process_that_owns_them(queue: Queue) -> None:
+    """Whatever ends it: the kernel releases its lock."""
+    script = queue.wait_for_release("never")
+
+    class KilledError(Exception):
+        """Ends the owner."""
+
+    with suppress(KilledError), queue.batch.owned("c"):
+        ids = queue.submit(*(describe_job(name, script) for name in "ab"))
+        queue.step()
+        assert queue.states(ids) == [JobState.RUNNING, JobState.QUEUED]
+        raise KilledError
+    queue.settle()
+    assert queue.states(ids) == [JobState.CANCELLED] * 2
+    with queue.batch.owned("d"):
+        ended = queue.submit(describe_job("c"), campaign="d")
+        queue.settle()
+    assert queue.states(ended) == [JobState.DONE]
+    assert list(queue.batch.owners.iterdir()) == []
+
+
+def test_waiting_job_names_the_campaign_that_has_the_slots(queue: Queue) -> None:
+    queue.submit(describe_job("a", queue.wait_for_release("a")), campaign="first")
+    ids = queue.submit(describe_job("b"), campaign="second")
+    queue.step()
+    (line,) = queue.batch.explain_waiting(ids.values())
+    assert line.startswith("Waiting: campaign first has 1 local slot (treehammer status first;")
+    queue.release("a")
     assert queue.batch.explain_waiting(ids.values()) == []
     queue.settle()
 
