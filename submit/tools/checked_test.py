@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from treehammer.collectors.job_spec import (
     ExecutionLimits,
     ExecutionSpec,
     JobSpec,
+    PayloadSpec,
     SoftwareRequest,
 )
 from treehammer.collectors.record.outcome import Failure
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker.child_processes import StopSignals, run_forked
-from treehammer.collectors.worker.run import payload_process
+from treehammer.collectors.worker.run import node_commands, payload_process
 from treehammer.collectors.worker.run.execution import Execution
 from treehammer.collectors.worker.run.job_context import JobContext
 from treehammer.collectors.worker.run.job_runner import locate_kit
@@ -40,7 +41,7 @@ from treehammer.datasets.specs.dataset_specs import (
 from treehammer.errors import DatasetError, DefinitionError, ExitCode, TreehammerError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.matrix import expand_variants
-from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest, Variant
+from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest, Scalar, Variant
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.campaigns.job_rendering import copy_payload
@@ -123,22 +124,43 @@ def find_payload_problems(
     with tempfile.TemporaryDirectory(prefix="treehammer-check-") as name:
         folder = Path(name).resolve()
         payload = copy_payload(pinned, folder / PAYLOAD_FOLDER)
-        trials = (partial(_try_execution, definition, specs, spec, folder) for spec in specs)
-        for number, failure in run_forked(trials):
-            if failure:
+        for number, trial in try_executions(definition, specs, folder):
+            if failure := trial.failure:
                 text = failure.message.replace(f"{payload}/", "")
                 yield ContentProblem("test.payload", _name_trial(specs[number], failure), text)
 
 
+@dataclass(frozen=True)
+class PayloadTrial:
+    """Trial of a payload up to its compiled loop.
+
+    Attributes:
+        failure: None if it succeeded.
+        loop_hash: hash of what its loop does, see the kit's ``loop_hash``; '' if unknown.
+    """
+
+    failure: Failure | None
+    loop_hash: str
+
+
+def try_executions(
+    definition: TestDefinition, specs: Sequence[ExecutionSpec], folder: Path, at_once: int = 1
+) -> Iterator[tuple[int, PayloadTrial]]:
+    """Start payloads below a folder as jobs do; yield the number of each, from 0, and its trial."""
+    trials = (partial(_try_execution, definition, specs, spec, folder) for spec in specs)
+    yield from run_forked(trials, at_once)
+
+
 def _try_execution(
-    definition: TestDefinition, specs: list[ExecutionSpec], spec: ExecutionSpec, folder: Path
-) -> Failure | None:
+    definition: TestDefinition, specs: Sequence[ExecutionSpec], spec: ExecutionSpec, folder: Path
+) -> PayloadTrial:
     os.setsid()
     payload_process.become_subreaper()
     with StopSignals() as signals:
-        execution = Execution(_make_context(definition, specs, folder, signals), spec)
+        context = _make_context(definition, specs, folder, spec.round, signals)
+        execution = Execution(context, spec)
         execution.run()
-    return execution.failure
+    return PayloadTrial(execution.failure, node_commands.find_loop_hash(context, spec))
 
 
 def _select_variants(definition: TestDefinition) -> list[Variant]:
@@ -159,22 +181,39 @@ def _make_spec(
     bars: ProgressFactory,
 ) -> ExecutionSpec:
     request: SoftwareRequest = parse_software_request(str(variant["root"]))
+    software = prepare_root(request, settings.software_dir, bars)
+    return make_trial_spec(number, dict(variant.values), software, definition)
+
+
+def make_trial_spec(
+    number: int,
+    variant: Mapping[str, Scalar],
+    software: SoftwareRequest,
+    definition: TestDefinition,
+    payload: PayloadSpec | None = None,
+) -> ExecutionSpec:
+    """Make the execution that tries a payload, that of the test by default."""
     return ExecutionSpec(
         round=number,
         position=1,
         kind=COMPILE,
-        variant=dict(variant.values),
-        software=prepare_root(request, settings.software_dir, bars),
+        variant=variant,
+        software=software,
         files=(),
         tree=definition.test.tree,
         passes=1,
         seed=definition.test.seed,
         identity={},
+        payload=payload,
     )
 
 
 def _make_context(
-    definition: TestDefinition, specs: list[ExecutionSpec], folder: Path, signals: StopSignals
+    definition: TestDefinition,
+    specs: Sequence[ExecutionSpec],
+    folder: Path,
+    number: int,
+    signals: StopSignals,
 ) -> JobContext:
     # Nothing is read: no recording, and no settings of a server.
     payload = replace(make_payload_spec(definition), record=False, before=None)
@@ -188,7 +227,9 @@ def _make_context(
         executions=tuple(specs),
     )
     kit = locate_kit(str(folder / "kit"))
-    return JobContext(job, str(folder), str(folder / "output"), kit, 1, signals)
+    # Trials that run at once share no logs.
+    output = str(folder / f"output-{number}")
+    return JobContext(job, str(folder), output, kit, 1, signals)
 
 
 def _name_trial(spec: ExecutionSpec, failure: Failure) -> str:

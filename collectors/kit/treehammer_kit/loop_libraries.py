@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from .loop_hash import hash_loop
 from .payload_task import PayloadTask
 
 #: Function of a loop's library that returns the loop's address.
@@ -284,7 +285,7 @@ class BuildError(Exception):
 
 
 def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str, Any]:
-    """Build the libraries unless they exist, and try them; return their folder.
+    """Build the libraries unless they exist, and try them; return their folder, and the loop's hash.
 
     It is '' where ROOT's interpreter compiles the loop, with the reason unless the test requires that.
     The compiler's messages go to standard error.
@@ -301,7 +302,8 @@ def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str,
         print(f"treehammer_kit: the loop is compiled by {CLING}: {error}", file=sys.stderr)
         return {"folder": "", "reason": _name_reason(error)}
     _remove_old(base)
-    return {"folder": folder}
+    library = library_paths(folder, loop)[1]
+    return {"folder": folder, "loop_hash": hash_loop(library, sys.argv[0], loop.code)}
 
 
 def _name_reason(error: Exception) -> str:

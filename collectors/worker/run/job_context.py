@@ -208,6 +208,7 @@ class JobContext:
         builds: failures of the builds in folders, None for success.
         loops: folders of the libraries of compiled loops, '' for none.
         loop_fallbacks: reasons for having none, '' where the test requires that.
+        loop_hashes: hashes of what compiled loops do, '' for none.
         count: count of instructions; None for a measurement.
     """
 
@@ -231,6 +232,7 @@ class JobContext:
         self.builds: Dict[str, Optional[Failure]] = {}
         self.loops: Dict[str, str] = {}
         self.loop_fallbacks: Dict[str, str] = {}
+        self.loop_hashes: Dict[str, str] = {}
         self.job = job
         self.job_folder = job_folder
         self.output = output

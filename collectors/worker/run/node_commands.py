@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
-from ...job_spec import CHECKSUM, BuildCommand, ExecutionSpec, Scalar, ServerCommand
+from ...job_spec import CHECKSUM, COMPILE, BuildCommand, ExecutionSpec, Scalar, ServerCommand
 from ...json_documents import decode_json
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import read_file_end, read_regular_file
@@ -281,6 +281,13 @@ _KIT_MENTION = b"treehammer_kit"
 #: Seconds after which ROOT's interpreter compiles the loop instead.
 _TIMEOUT_S = 600
 _MAX_RESULT_BYTES = 1_000_000
+#: Parts of a compiler's errors that no further header mends.
+_CERTAIN_ERRORS = (
+    "has no member named",
+    "error: expected ",
+    "invalid conversion",
+    "cannot convert",
+)
 
 
 def has_loop(context: JobContext, spec: ExecutionSpec) -> bool:
@@ -320,6 +327,11 @@ def find_loop_libraries(context: JobContext, spec: ExecutionSpec) -> str:
     return context.loops.get(_make_key(context, spec), "")
 
 
+def find_loop_hash(context: JobContext, spec: ExecutionSpec) -> str:
+    """Return the hash of what the loop does that this job built; '' for none."""
+    return context.loop_hashes.get(_make_key(context, spec), "")
+
+
 def find_loop_fallback(context: JobContext, spec: ExecutionSpec) -> str:
     """Return why this job could not build the libraries; '' where it could, or did not try."""
     return context.loop_fallbacks.get(_make_key(context, spec), "")
@@ -342,7 +354,7 @@ def build_loop(
         variables: the payload's environment variables.
 
     Raises:
-        ExecutionError: the job was stopped.
+        ExecutionError: the job was stopped, or a trial found a loop that cannot compile.
         OSError: the node cannot start a process.
     """
     base, result = locate_base(context, spec), os.path.join(folder, "loop.json")
@@ -350,21 +362,35 @@ def build_loop(
     build_variables = {**variables, LOOP_BUILD_VARIABLE: base, "TREEHAMMER_RESULT": result}
     payload = context.job.payload_of(spec)
     entry = os.path.join(context.locate_payload(spec), payload.entry)
+    log = os.path.join(context.output, "logs", f"loop-{len(context.loops) + 1}.out")
     code = run_logged_command(
         setup.build_command(payload.kind, entry, build_variables),
         folder,
         {**setup.env, **build_variables},
-        os.path.join(context.output, "logs", f"loop-{len(context.loops) + 1}.out"),
+        log,
         _TIMEOUT_S,
         lambda: context.signals.raise_if_stopped("setup"),
     )
+    if spec.kind == COMPILE and (error := _find_certain_error(log)):
+        message = f"the payload's loop does not compile: {error}"
+        raise ExecutionError(Failure("payload", "compile", "compile", message))
     key, values = _make_key(context, spec), _read_values(result)
     context.loops[key] = str(values.get("folder", ""))
+    context.loop_hashes[key] = str(values.get("loop_hash", ""))
     reason = values.get("reason", "")
     if not values:
         ended = f"ended with {code}" if code is not None else f"did not end within {_TIMEOUT_S} s"
         reason = f"its build {ended}"
     context.loop_fallbacks[key] = str(reason)[:_MAX_OUTPUT]
+
+
+def _find_certain_error(log: str) -> str:
+    """Find an error of the compiler that ROOT's interpreter, which knows more classes, shares; '' for none."""
+    try:
+        error = find_compiler_error(read_file_end(log, _MAX_LOG_BYTES))
+    except OSError:
+        return ""
+    return error if any(text in error for text in _CERTAIN_ERRORS) else ""
 
 
 def _make_key(context: JobContext, spec: ExecutionSpec) -> str:

@@ -7,6 +7,8 @@ import itertools
 import math
 import os
 import re
+import shutil
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import (
     summarize_idle_time,
     summarize_threads,
 )
+from treehammer.collectors.kit.treehammer_kit.loop_hash import hash_loop
 from treehammer.collectors.kit.treehammer_kit.loop_libraries import LoopSource, find_libraries
 from treehammer.collectors.kit.treehammer_kit.pass_summary import (
     LATENCY_PARTS,
@@ -290,6 +293,31 @@ def test_only_libraries_that_no_job_used_for_long_are_removed(tmp_path: Path) ->
         os.utime(folder / name, (then, then))
     loop_libraries._remove_old(str(tmp_path))
     assert [path.name for path in folder.iterdir()] == ["loop-used.so"]
+
+
+SCRIPT = "import treehammer_kit\n# {comment}\ntreehammer_kit.run({code!r}, turns={turns})\n"
+CODE = 'extern "C" int count(int n) {{ /* {comment} */\n return {number} * n; }}\n'
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ here")
+def test_loops_differ_by_what_they_do(tmp_path: Path) -> None:
+    def compute_hash(comment: str = "one", number: int = 2, *, turns: bool = True) -> str:
+        code = CODE.format(comment=comment, number=number)
+        source, library = tmp_path / f"{comment}.cpp", tmp_path / f"{comment}.so"
+        source.write_text(code)
+        command = ["g++", "-O2", "-fPIC", "-shared", str(source), "-o", str(library)]
+        subprocess.run(command, check=True)
+        script = tmp_path / "read.py"
+        script.write_text(SCRIPT.format(comment=comment, code=code, turns=turns))
+        return hash_loop(str(library), str(script), code)
+
+    first = compute_hash()
+    assert len(first) == 64
+    assert compute_hash("another comment") == first
+    assert compute_hash(number=3) != first
+    assert compute_hash(turns=False) != first, "the script is part of the work, but for its loop"
+    (tmp_path / "none.so").write_text("not a library")
+    assert hash_loop(str(tmp_path / "none.so"), "read.C", "") == ""
 
 
 KIT_LOOP = "import treehammer_kit\ntreehammer_kit.run('')\n"
