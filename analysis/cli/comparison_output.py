@@ -12,7 +12,8 @@ import click
 from treehammer.analysis.comparison import instruction_changes, series_changes, verdict_text
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
-from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison.conclusion import WALL, describe_conclusion
+from treehammer.analysis.comparison.series_changes import describe_phases
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import TableColumn
@@ -23,30 +24,48 @@ MAX_SENTENCES = 6
 
 
 def describe_comparisons(
-    results: Sequence[ComparisonResult], names: Mapping[str, str]
+    results: Sequence[ComparisonResult],
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    verbose: bool = False,
 ) -> list[Block]:
-    """Describe comparisons by tables and notes; notes that they share stand once, at the end.
+    """Describe comparisons: the conclusion of each, their tables, and notes, shared ones once.
 
     Args:
         results: the comparisons.
         names: of the campaigns or commits that are compared, by identity.
+        verbose: whether to say how the verdicts were reached as well.
     """
-    notes, common = _separate_common(
-        [[*attribute_rows(result.comparison.verdicts, names), *result.notes] for result in results]
-    )
+    notes, common = _separate_common([_list_notes(result, names, verbose) for result in results])
     blocks: list[Block] = []
+    for result in results:
+        verdicts = result.comparison.verdicts
+        text = describe_conclusion(verdicts, names, good_controls=verbose)
+        blocks.append(Note(click.style(text, bold=True)))
     for result, result_notes in zip(results, notes, strict=True):
-        blocks += [*([""] if blocks else []), *_list_tables(result, names)]
+        blocks += ["", *_list_tables(result, names, verbose)]
         blocks += map(Note, result_notes)
     blocks += map(Note, ["\nAll comparisons:", *common] if common else [])
     return [*blocks, *(block for result in results for block in _list_instructions(result, names))]
 
 
-def describe_verdicts(
-    results: Sequence[ComparisonResult], names: Mapping[str, str] = MappingProxyType({})
-) -> list[Block]:
-    """Describe comparisons by their tables, without notes."""
-    return [block for result in results for block in ("", *_list_tables(result, names))]
+def _list_notes(result: ComparisonResult, names: Mapping[str, str], verbose: bool) -> list[str]:
+    """List the notes of a comparison: where its changes point, reasons for no verdict, phases."""
+    comparison = result.comparison
+    judged_sites = {row.site for row in comparison.of_series}
+    attributed = attribute_rows(comparison.verdicts, names)
+    if verbose:
+        return [*attributed, *result.notes]
+    reasons = [
+        f"{row.verdict.capitalize()}: {row.evidence.why}; {row.evidence.remedy}."
+        for row in comparison.of_series
+        if row.evidence.why
+    ]
+    return [
+        *(attributed if len(judged_sites) > 1 else ()),
+        *dict.fromkeys(reasons),
+        *describe_phases(result.phases),
+    ]
 
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
@@ -70,24 +89,21 @@ def flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]
     ]
 
 
-def describe_conclusions(
-    results: Sequence[ComparisonResult], names: Mapping[str, str]
-) -> list[str]:
-    """Describe the conclusion of each comparison."""
-    texts = (describe_conclusion(result.comparison.verdicts, names) for result in results)
-    return [click.style(f"\n{text}", bold=True) for text in texts]
-
-
-def _list_tables(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:
+def _list_tables(result: ComparisonResult, names: Mapping[str, str], verbose: bool) -> list[Block]:
     """List the tables of verdicts by site and over sites, sentences on them, and changed counters."""
     comparison = result.comparison
     first = comparison.verdicts[0]
     title = verdict_text.comparison_title(first, names)
     columns = _verdict_columns(comparison.verdicts, names)
-    blocks: list[Block] = [_make_table(comparison.of_series, columns, f"{title}, by site"), ""]
+    blocks: list[Block] = [
+        _make_table(comparison.of_series, columns, f"{title}, by site", verbose),
+        "",
+    ]
     if pooled := [row for row in comparison.over_sites if row.effect is not None]:
         pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
-        blocks += [_make_table(pooled, pooled_columns, f"{title}, all sites"), ""]
+        blocks += [_make_table(pooled, pooled_columns, f"{title}, all sites", verbose), ""]
+    if not verbose:
+        return blocks + _list_changed_counters(result, names)
     blocks += verdict_text.explain_not_pooled(comparison.over_sites)
     certain = [row for row in comparison.verdicts if row.verdict in CERTAIN_VERDICTS]
     for row in certain[:MAX_SENTENCES]:
@@ -141,12 +157,15 @@ def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> li
 
 
 def _make_table(
-    verdicts: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str
+    verdicts: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str, verbose: bool
 ) -> TextTable:
     def build_row(verdict: VerdictRow) -> dict[str, Any]:
         cells = {
             "interval": verdict_text.format_interval(verdict) or None,
-            "shown_verdict": verdict_text.format_verdict(verdict),
+            # CPU time decides, so the jobs that wall time lacks are no news.
+            "shown_verdict": verdict_text.format_verdict(
+                verdict, with_plan=verbose or verdict.metric != WALL
+            ),
             "holds_for": verdict_text.describe_scope(verdict),
         }
         flat = verdict_text.flatten_verdict(verdict)

@@ -37,6 +37,13 @@ delta_option = click.option(
     show_default=True,
     help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
 )
+#: For commands that print verdicts.
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also say how the verdicts were reached: controls, checks, builds, counters, plans.",
+)
 
 
 @click.command("compare")
@@ -48,6 +55,7 @@ delta_option = click.option(
 )
 @_where_option
 @delta_option
+@verbose_option
 @prints_rows(keys="those of verdicts, exact counters and phases, which scope tells apart")
 @on_interrupt("nothing half-made was stored")
 @pass_store
@@ -61,6 +69,7 @@ def compare_command(
     campaign: str | None,
     wheres: tuple[str, ...],
     delta: float,
+    verbose: bool,
 ) -> CommandOutput:
     """Say whether B is faster or slower than A, where, and how certain that is.
 
@@ -89,8 +98,7 @@ def compare_command(
     return CommandOutput(
         comparison_output.flatten_results(results),
         (),
-        above=comparison_output.describe_comparisons(results, names),
-        notes=comparison_output.describe_conclusions(results, names),
+        above=comparison_output.describe_comparisons(results, names, verbose=verbose),
         remarks=[f"The commits were measured in different ways: {reason}."] * bool(reason),
         exit_code=comparison_result.rate_results(results, delta),
     )

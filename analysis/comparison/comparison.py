@@ -50,7 +50,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.judged_metrics import HeadlineMetric
 from treehammer.hctests.definition.model import Scalar
-from treehammer.sql.core.evidence import VerdictEvidence
+from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read.query_model import Condition, Selection
 
@@ -214,12 +214,13 @@ def _build_comparison(
     series: Sequence[tuple[SeriesEffect, Judgement]],
     pooled: Sequence[tuple[PooledEffect, Judgement]],
 ) -> Comparison:
+    jobs = {pair.job_id for effect, _ in series for pair in effect.pairs}
+    controls = [*check_controls(samples, jobs, rows.query.axis)]
     verdicts = (
-        *(rows.build_series_row(*pair) for pair in series),
+        *(rows.build_series_row(*pair, controls) for pair in series),
         *(rows.build_pooled_row(*pair) for pair in pooled),
     )
-    jobs = {pair.job_id for effect, _ in series for pair in effect.pairs}
-    verdicts = attach_controls(verdicts, check_controls(samples, jobs, rows.query.axis))
+    verdicts = attach_controls(verdicts, controls)
     return Comparison(
         query=rows.query,
         pairs=tuple(row for effect, _ in series for row in rows.build_pair_rows(effect)),
@@ -353,7 +354,9 @@ class _RowBuilder:
                 log_ratio=pair.d,
             )
 
-    def build_series_row(self, effect: SeriesEffect, judged: Judgement) -> VerdictRow:
+    def build_series_row(
+        self, effect: SeriesEffect, judged: Judgement, controls: Sequence[ControlCheck]
+    ) -> VerdictRow:
         a_value, b_value = effect.side_means
         plan = _plan_series(effect, judged, self.query.delta)
         evidence = VerdictEvidence(
@@ -372,6 +375,7 @@ class _RowBuilder:
             better=effect.headline.better,
             cpu_s=effect.cpu_s,
             launches=effect.launches if effect.scope != SITE_SCOPE else 0,
+            scatter=effect.find_scatter(controls),
             same_data=effect.data_comparison.value,
             build=effect.build.reasons,
             bundled=effect.build.bundled,

@@ -10,6 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
+from treehammer.analysis.comparison.series_changes import describe_changed_results
 from treehammer.analysis.comparison.verdict_text import (
     METRIC_TITLES,
     describe_place,
@@ -33,7 +34,7 @@ from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.stored_comparisons import VerdictCount
-from treehammer.text_formatting import format_counts
+from treehammer.text_formatting import format_counts, format_significant
 
 #: Scopes, the widest first, with words for several verdicts.
 SCOPE_WORDS = {SITES_SCOPE: "over sites", SITE_SCOPE: "by site", HOST_SCOPE: "by host"}
@@ -149,6 +150,10 @@ class Claim(Enum):
     Claims with B as the subject come first, so that "it" refers to B.
     """
 
+    SCATTERS = (
+        "{b} scatters {size}, so that one number does not describe its {time}",
+        "it scatters {size}",
+    )
     MORE = "{b} needs {size} more {time} than {a}", "it needs {size} more"
     LESS = "{b} needs {size} less {time} than {a}", "it needs {size} less"
     SAME = (
@@ -202,22 +207,31 @@ class _Result:
 
 
 def describe_conclusion(
-    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
+    rows: Sequence[VerdictRow],
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    good_controls: bool = True,
 ) -> str:
     """Describe the result of a comparison in plain sentences.
 
-    It is made of the comparison's headline: verdicts over sites replace those of single sites.  Wall time is mentioned only where its claim
-    differs from that on CPU time.
+    Results of the test itself that differ come first: a time of other results answers another question.
+    The rest is made of the comparison's headline: verdicts over sites replace those of single sites.  Wall
+    time is mentioned only where more is claimed of it than of CPU time.
 
     Args:
         rows: all verdicts of one comparison; '' without any.
         names: of campaigns or commits, by identity.
+        good_controls: whether to mention controls that are in order as well.
     """
     results = [*_describe_results(select_headline(rows), names)]
     controls = rows[0].evidence.controls if rows else ()
-    checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
     doubtful = any(check.is_off for check in controls)
-    return " ".join([*checks, *results] if doubtful else [*results, *checks])
+    checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
+    if doubtful or not good_controls:
+        results = [*checks, *results] if doubtful else results
+    else:
+        results += checks
+    return " ".join(filter(None, [describe_changed_results(rows), *results]))
 
 
 def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
@@ -241,10 +255,18 @@ def _list_news(rows: Sequence[VerdictRow]) -> Iterator[tuple[list[_Result], _Sco
         if news := [
             result
             for result in results
-            if claims.get(_identify_part(result.row)) is not result.claim
+            if _is_news(result.claim, claims.get(_identify_part(result.row)))
         ]:
             yield news, _Scope.find(results, rows)
         claims |= {_identify_part(result.row): result.claim for result in results}
+
+
+def _is_news(claim: Claim, earlier: Claim | None) -> bool:
+    """Return whether a claim adds to the one on CPU time, which is more certain than wall time."""
+    if earlier is None:
+        return True
+    open_claims = (Claim.UNDECIDED, Claim.NOT_ENOUGH)
+    return claim is not earlier and claim not in open_claims and earlier is not Claim.SCATTERS
 
 
 def _identify_part(row: VerdictRow) -> tuple[str, str]:
@@ -329,6 +351,8 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
 
 def _find_claim(row: VerdictRow) -> Claim:
     verdict = Verdict(row.verdict)
+    if row.evidence.scatter and verdict.is_statistical:
+        return Claim.SCATTERS
     if verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT):
         return Claim.MORE if (row.effect or 0.0) > 0 else Claim.LESS
     return Claim[verdict.name]
@@ -341,10 +365,23 @@ def _describe_size(group: Sequence[_Result]) -> str:
         interval = []
     if group[0].claim is Claim.UNDECIDED:
         return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
+    if group[0].claim is Claim.SCATTERS:
+        return _describe_scatter(group)
     sizes = _join_sizes([result.row.effect or 0.0 for result in group])
     details = [f"{_join_sizes(interval)} %"] if interval else []
     details += _describe_relevance(group)
     return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
+
+
+def _describe_scatter(group: Sequence[_Result]) -> str:
+    """Describe the scatter where it is largest, against that of equal sides, and the mean effect."""
+    row = max((result.row for result in group), key=lambda row: row.evidence.scatter[1])
+    usual, scatter = row.evidence.scatter
+    sizes = " against ".join(f"±{format_significant(100 * sd, 2)} %" for sd in (scatter, usual))
+    ends = [_describe_amount(end) for end in (row.low, row.high) if end is not None]
+    means = [f"on average {' to '.join(ends)}"] if ends else []
+    times = f"{scatter / usual:.0f} times more from launch to launch than equal sides"
+    return f"{times} ({'; '.join([sizes, *means])})"
 
 
 def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:

@@ -311,9 +311,38 @@ def format_counter_verdict(change: CounterChange) -> str:
         return f"{ratio:,.1f} × the {words}"
     if ratio <= 1 / SHOWN_AS_RATIO:
         return f"1/{1 / ratio:,.1f} of the {words}"
+    return f"{_format_per_cent(ratio)} {words}"
+
+
+def _format_per_cent(ratio: float) -> str:
     per_cent = 100 * (ratio - 1)
     number = f"{per_cent:+.1f}" if abs(per_cent) >= 1 else f"{per_cent:+.2g}"
-    return f"{write_minus(number)} % {words}"
+    return f"{write_minus(number)} %"
+
+
+def describe_changed_results(rows: Sequence[VerdictRow]) -> str:
+    """Say that numbers which the test itself reports differ, e.g. ``pairs −18.2 %: the results differ.``
+
+    '' if none does, or none is declared as exact.
+    """
+    changes = [
+        change
+        for change in stored_counters(rows)
+        if change.metric not in METRICS_BY_NAME and change.verdict in (MORE, FEWER, OTHER)
+    ]
+    texts = list(dict.fromkeys(map(_describe_result, changes)))
+    if not texts:
+        return ""
+    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return f"{', '.join(texts[:MAX_NAMED])}{more}: the results differ."
+
+
+def _describe_result(change: CounterChange) -> str:
+    if change.verdict == OTHER:
+        return f"{change.metric} changed"
+    if change.effect is None:
+        return write_minus(f"{change.metric} {change.a_value:,g} → {change.b_value:,g}")
+    return f"{change.metric} {_format_per_cent(math.exp(change.effect))}"
 
 
 def summarize_counters(changes: Sequence[CounterChange]) -> str:

@@ -22,6 +22,7 @@ from treehammer.analysis.statistics.estimates import (
     Estimate,
     combine_estimates,
     estimate_over_hosts,
+    find_scatter,
     has_enough_jobs,
 )
 from treehammer.analysis.statistics.job_pairs import (
@@ -43,6 +44,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
 from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.evidence import ControlCheck
 from treehammer.text_formatting import pluralize
 
 Job = TypeVar("Job", JobPair, JobValue)
@@ -104,6 +106,16 @@ class SeriesEffect:
     def launches(self) -> int:
         """Launches that are the units of a host's verdict; 0 where jobs are."""
         return sum(len(pair.launches) for pair in self.pairs)
+
+    def find_scatter(self, controls: Iterable[ControlCheck]) -> tuple[float, ...]:
+        """Find out whether CPU time scatters more than that of equal launches, see :func:`.find_scatter`."""
+        if self.headline != DEFAULT_HEADLINE[0] or self.hosts > 1 or self.through_base:
+            return ()
+        ratios = [ratio for pair in self.pairs for ratio in pair.launches]
+        of_metric = [check for check in controls if check.metric == self.metric]
+        count = sum(check.launches for check in of_metric)
+        squares = sum(check.sum_of_squares for check in of_metric)
+        return find_scatter(ratios, count, squares / count if count else 0.0)
 
     @property
     def missing_jobs(self) -> int:

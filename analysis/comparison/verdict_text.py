@@ -298,12 +298,13 @@ def word_verdict(metric: str, verdict: str) -> str:
     return verdict if metric in METRIC_TITLES else _PLAIN_WORDS.get(verdict, verdict)
 
 
-def format_verdict(row: VerdictRow) -> str:
+def format_verdict(row: VerdictRow, *, with_plan: bool = True) -> str:
     """Format the verdict with the campaign that would decide, e.g. ``undecided, 24 jobs planned``."""
     words = [word_verdict(row.metric, row.verdict)]
+    words += ["scatters"] * bool(row.evidence.scatter)
     if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
         words.append(f"{pluralize(row.jobs_needed, 'job')} needed")
-    elif row.verdict in OPEN_VERDICTS:
+    elif row.verdict in OPEN_VERDICTS and with_plan:
         words.append(_describe_plan(row))
     if row.evidence.unpaired:
         words.append("unpaired")

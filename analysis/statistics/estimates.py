@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, stdev, variance
 from types import ModuleType
 
 import numpy as np
@@ -68,6 +68,33 @@ class Estimate:
 
     def _tail(self, distance: float) -> float:
         return float(load_special().stdtr(self.df, -distance / self.se))
+
+
+#: Scatter (ln) of the launches of equal sides, as measured on busy and quiet machines, and the number of
+#: launches that it counts for beside a comparison's own controls, of which there may be one.
+USUAL_SCATTER, USUAL_LAUNCHES = 0.015, 8
+#: Error rate at which launches are said to scatter more than those of equal sides.
+SCATTER_ALPHA = 0.001
+
+
+def find_scatter(ratios: Sequence[float], controls: int, mean_square: float) -> tuple[float, ...]:
+    """Find out whether launches scatter beyond doubt more than those of equal sides (F test).
+
+    Args:
+        ratios: ln(B/A) of each launch.
+        controls: number of launches of equal sides.
+        mean_square: of their ln(A/A).
+
+    Returns:
+        The standard deviations of equal and of these launches; () where they may be the same.
+    """
+    if len(ratios) < MIN_JOBS:
+        return ()
+    df = controls + USUAL_LAUNCHES
+    usual = (controls * mean_square + USUAL_LAUNCHES * USUAL_SCATTER**2) / df
+    ratio = variance(ratios) / usual
+    p = float(load_special().fdtrc(len(ratios) - 1, df, ratio))
+    return (math.sqrt(usual), stdev(ratios)) if p <= SCATTER_ALPHA else ()
 
 
 @cache

@@ -98,6 +98,11 @@ class ControlCheck:
         return self.low > 0 or self.high < 0
 
     @property
+    def sum_of_squares(self) -> float:
+        """Sum of the squares of ln(B/A), which is 0 for equal halves."""
+        return self.launches * self.mean**2 + (self.launches - 1) * (self.sd or 0.0) ** 2
+
+    @property
     def is_in_order(self) -> bool:
         """Whether several launches differ by less than the bound on average."""
         return self.launches > 1 and abs(self.mean) <= MAX_CONTROL_EFFECT
@@ -147,6 +152,8 @@ class VerdictEvidence(Evidence):
         phases: phase of the read -> CPU seconds of both sides, change with its interval and number of
             pairs; kept with the first row of each series.
         looks: number of looks at a campaign that ends when it is decided, which share the error rate.
+        scatter: standard deviations (ln) of equal launches and of these, where these scatter beyond doubt
+            more; else empty.
         controls: A/A launches of the compared jobs; kept with the comparison's first row.
 
     ``campaigns`` is None in older records: then the selection is not known.
@@ -195,6 +202,7 @@ class VerdictEvidence(Evidence):
     phases: Mapping[str, Sequence[float]] = field(default_factory=dict)
     controls: tuple[ControlCheck, ...] = ()
     looks: int = 1
+    scatter: tuple[float, ...] = ()
 
     nested = {"controls": ControlCheck}
 

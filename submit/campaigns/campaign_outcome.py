@@ -29,6 +29,7 @@ from treehammer.collectors.record.outcome import (
     Outcome,
     classify_outcome,
 )
+from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
@@ -48,7 +49,7 @@ _MeasurementRow = Mapping[str, Value]
 _FailureKey = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
-_PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us")
+_PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us", "failure_kind")
 #: Common starts described one by one; of more, only those that are not good.
 MAX_SHOWN_STARTS = 10
 #: Failure groups that are described, and sites whose failures are explained.
@@ -155,7 +156,8 @@ def _measurement_failures(
     for row in select_failed_measurements(
         store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
     ):
-        if not is_from_last_attempt(row, last):
+        # The other half of a launch repeats the failure of the first.
+        if not is_from_last_attempt(row, last) or row["failure_kind"] == OTHER_HALF:
             continue
         site, message, reasons, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
         failure = name_failure(row)
@@ -191,10 +193,7 @@ def describe_failures(tracker: CampaignTracker, campaign: CampaignRow) -> Iterat
     groups = summarize_failures(tracker.store, campaign)
     for group in groups[:MAX_DESCRIBED_FAILURES]:
         yield f"\n{group.count} × {group.failure} at {group.site}: {group.message}"
-        if group.log:
-            yield textwrap.indent(group.log.rstrip(), "  | ")
-        if (path := _find_log(tracker, group.execution)) is not None:
-            yield f"  log: {path}"
+        yield from describe_log(tracker, group)
     if len(groups) > MAX_DESCRIBED_FAILURES:
         yield f"\nand {len(groups) - MAX_DESCRIBED_FAILURES} more failures: see failure_message,"
         yield "implausible_reasons and log_excerpt in the output of 'treehammer export'"
@@ -211,6 +210,14 @@ def describe_failures(tracker: CampaignTracker, campaign: CampaignRow) -> Iterat
         yield f"\n{join_names(sites)}: {text}"
     if len(ends_us) > MAX_EXPLAINED_SITES:
         yield f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages"
+
+
+def describe_log(tracker: CampaignTracker, group: FailureGroup) -> Iterator[str]:
+    """Describe what the payload of a failure printed."""
+    if group.log:
+        yield textwrap.indent(group.log.rstrip(), "  | ")
+    if (path := _find_log(tracker, group.execution)) is not None:
+        yield f"  log: {path}"
 
 
 def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:

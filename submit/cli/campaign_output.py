@@ -159,7 +159,13 @@ def make_display(*, to_stderr: bool | None = None) -> CampaignDisplay:
             to_stderr=output_form() != TABLE if to_stderr is None else to_stderr,
         ),
         lambda line: print_hint(line, err=True),
+        print_phase,
     )
+
+
+def print_phase(phase: str) -> None:
+    """Print a phase of a running command with its time, on standard error."""
+    print_hint(f"{time.strftime('%H:%M:%S')} {phase}", err=True)
 
 
 def follow_on_terminal(tracker: CampaignTracker, campaign: CampaignRow) -> CampaignCount:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.cli.result_commands import delta_option
+from treehammer.analysis.cli.result_commands import delta_option, verbose_option
 from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.instruction_changes import CountPair, InstructionChange
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.hctests.cli import definition_options
 from treehammer.hctests.definition.model import COMMIT_AXIS, compute_test_hash, format_commit
 from treehammer.sql.cli import open_store
@@ -31,6 +31,7 @@ from treehammer.terminal import (
     TEST,
     Block,
     CommandOutput,
+    Note,
     TextTable,
     add_options,
     on_interrupt,
@@ -84,6 +85,7 @@ def sequential_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @definition_options
 @sequential_options
+@verbose_option
 @click.option(
     "--count", "counts", is_flag=True, help="Also list the functions whose instructions changed."
 )
@@ -97,14 +99,15 @@ def try_command(
     overrides: Mapping[str, str],
     max_launches: int,
     delta: float,
+    verbose: bool,
     counts: bool,
 ) -> int:
     """Compare the working tree of a test with its last commit, in turns on this machine.
 
-    Ends as soon as it is decided whether the working tree is faster, slower or the same.
-    PATH is the folder of a test, or one that contains a single changed test. Reads with the last
+    Compiles both sides first. Ends at once if one does not compile, or if both are the same machine code,
+    and else as soon as it is decided whether the working tree is faster, slower or the same. PATH is the folder of a test, or one that contains a single changed test. Reads with the last
     ROOT release of the test unless -P root= names others. Leaves with 1 when the working tree is
-    slower by more than --delta or a measurement failed, with 3 when nothing changed.
+    slower by more than --delta, does not compile or fails, with 3 when nothing changed. Its jobs end with it.
 
     \b
     Example: treehammer try
@@ -123,37 +126,56 @@ def try_command(
         compared = local_comparison.plan_tree_comparison(
             folder, against, axes, overrides, settings, progress_bar
         )
-    code = _measure_times(compared, sequential, settings)
+        if not _try_sides(compared):
+            return ExitCode.REGRESSION
+    code = _measure_times(compared, sequential, settings, verbose=verbose)
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
             _count_instructions(compared, valgrind, settings)
     return code
 
 
+def _try_sides(compared: TreeComparison) -> bool:
+    """Compile both sides; print the failures and return whether there are none.
+
+    Raises:
+        NothingToDoError: both are the same machine code.
+    """
+    from treehammer.submit.cli.campaign_output import print_phase
+    from treehammer.submit.tools.compiled_sides import try_sides
+
+    print_phase("compiling both sides")
+    trials = try_sides(compared.plan)
+    for commit, text in trials.failures.items():
+        print_notes(f"Nothing was measured, because {compared.names[commit]} fails: {text}")
+    if trials.same_work:
+        base, tree = compared.names.values()
+        raise NothingToDoError(
+            f"{tree} compiles to the same machine code as {base}, and nothing else of it differs",
+            where=compared.plan.pinned_test.definition.test.name,
+            hint="Only comments, names or layout changed, so there is nothing to measure.",
+        )
+    return not trials.failures
+
+
 def _measure_times(
-    compared: TreeComparison, sequential: SequentialPlan, settings: Settings
+    compared: TreeComparison, sequential: SequentialPlan, settings: Settings, *, verbose: bool
 ) -> ExitCode:
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
     from treehammer.analysis.cli.comparison_output import flatten_results
     from treehammer.analysis.comparison.comparison_result import rate_results
-    from treehammer.submit.campaigns import submission
-    from treehammer.submit.campaigns.campaign_polling import make_tracker
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
 
     plan = compared.plan
-    with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
-        verdict = run_until_decided(plan, sequential, settings, campaign_output.make_display())
-        failed = campaign_output.rate_progress(verdict.progress)
-        if failed and output_form() == TABLE:
-            with open_store(settings, create=True) as store:
-                tracker = make_tracker(store, settings)
-                print_output(
-                    campaign_output.describe_progress(tracker, verdict.campaign, verdict.progress)
-                )
+    with on_interrupt(f"campaign {plan.campaign_id} is cancelled"):
+        verdict = run_until_decided(
+            plan, sequential, settings, campaign_output.make_display(to_stderr=True), is_owned=True
+        )
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
-    print_local_verdict(verdict, sequential, compared.names)
+    print_local_verdict(verdict, sequential, settings, compared.names, verbose=verbose)
+    failed = campaign_output.rate_progress(verdict.progress)
     return failed or rate_results(verdict.results, sequential.delta)
 
 
@@ -285,27 +307,48 @@ def _describe_repeats(result: CountResult) -> str:
 def print_local_verdict(
     verdict: LocalVerdict,
     sequential: SequentialPlan,
+    settings: Settings,
     names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    verbose: bool,
 ) -> None:
-    """Print the verdicts, the conclusion and the reason for the end; ``names`` are those of commits."""
+    """Print the verdicts, the failures and the reason for the end; ``names`` are those of commits."""
+    from treehammer.submit.campaigns.campaign_polling import make_tracker
+    from treehammer.submit.cli import campaign_output
+    from treehammer.submit.tools.local_comparison import describe_failed_sides
+
+    if campaign_output.rate_progress(verdict.progress):
+        with open_store(settings, create=True) as store:
+            tracker = make_tracker(store, settings)
+            failures = [*describe_failed_sides(tracker, verdict.campaign, names)]
+        if not any(result.is_comparable for result in verdict.results):
+            print_notes(f"Nothing was compared: {failures[0]}", *failures[1:])
+            return
+        _print_verdict(verdict.results, names, verdict.campaign, verbose=verbose)
+        print_notes(*failures)
+        return
     launches = f"after {verdict.launches} launches of each variant"
+    sentences = []
     if not verdict.results:
-        text = f"Nothing can be compared {launches}."
-    elif verdict.decided:
-        text = f"Decided {launches}, of at most {sequential.looks[-1]}."
-    else:
-        text = f"Undecided {launches}; --max-launches sets a higher limit."
-    _print_verdict(verdict.results, names, verdict.campaign, text)
+        sentences = [f"Nothing can be compared {launches}."]
+    elif not verdict.decided:
+        sentences = [f"Undecided {launches}; --max-launches sets a higher limit."]
+    elif verbose:
+        sentences = [f"Decided {launches}, of at most {sequential.looks[-1]}."]
+    _print_verdict(verdict.results, names, verdict.campaign, *sentences, verbose=verbose)
 
 
-def print_planned_verdict(store: Store, campaign: CampaignRow, plan: Plan, delta: float) -> None:
+def print_planned_verdict(
+    store: Store, campaign: CampaignRow, plan: Plan, delta: float, *, verbose: bool
+) -> None:
     """Print the verdict of a campaign that compares in turns, and ran as planned."""
     from treehammer.submit.cli.campaign_output import make_display
     from treehammer.submit.tools.local_comparison import judge_and_store
 
     definition = plan.pinned_test.definition
     if definition.test.mode == PAIRED and not definition.load:
-        _print_verdict(judge_and_store(store, campaign, make_display().notify, delta), {}, campaign)
+        results = judge_and_store(store, campaign, make_display().notify, delta)
+        _print_verdict(results, {}, campaign, verbose=verbose)
 
 
 def _print_verdict(
@@ -313,12 +356,16 @@ def _print_verdict(
     names: Mapping[str, str],
     campaign: CampaignRow,
     *sentences: str,
+    verbose: bool,
 ) -> None:
     from treehammer.analysis.cli import comparison_output
 
-    print_early(*comparison_output.describe_verdicts(results, names))
-    conclusions = comparison_output.describe_conclusions(results, names)
-    print_notes(*conclusions, *sentences, *_describe_details(results, campaign))
+    blocks = comparison_output.describe_comparisons(results, names, verbose=verbose)
+    if output_form() == TABLE:
+        print_early(*blocks)
+    else:
+        print_notes(*(block for block in blocks if isinstance(block, Note)))
+    print_notes(*sentences, *_describe_details(results, campaign))
 
 
 def _describe_details(results: Sequence[ComparisonResult], campaign: CampaignRow) -> Iterator[str]:

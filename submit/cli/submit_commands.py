@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treehammer.analysis.cli.result_commands import verbose_option
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
@@ -137,6 +138,7 @@ request_options = option_group(
     "[default: decided with --wait in paired mode, unless -S sets repeats or rounds].",
 )
 @sequential_options
+@verbose_option
 @prints_rows(*_PLAN_COLUMNS)
 @click.pass_obj
 def submit(
@@ -147,6 +149,7 @@ def submit(
     until: str | None,
     max_launches: int,
     delta: float,
+    verbose: bool,
 ) -> int:
     """Run a test: plan its jobs, prepare their inputs, and submit them.
 
@@ -182,11 +185,11 @@ def submit(
             return ExitCode.DONE
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
         if ends_early:
-            return _run_until_decided(plan, sequential, settings)
+            return _run_until_decided(plan, sequential, settings, verbose=verbose)
         campaign = submission.submit_plan(plan, settings)
         print_early(f"Submitted as {campaign.id} ({campaign.name})")
         if wait:
-            return _wait_for_results(plan, campaign, delta, settings)
+            return _wait_for_results(plan, campaign, delta, settings, verbose=verbose)
         with open_store(settings, create=True) as store:
             print_remarks(make_tracker(store, settings).upload_campaign(campaign))
     print_early(
@@ -195,7 +198,9 @@ def submit(
     return ExitCode.DONE
 
 
-def _wait_for_results(plan: Plan, campaign: CampaignRow, delta: float, settings: Settings) -> int:
+def _wait_for_results(
+    plan: Plan, campaign: CampaignRow, delta: float, settings: Settings, *, verbose: bool
+) -> int:
     """Wait until all jobs have ended and print the results; return the exit code.
 
     Args:
@@ -203,6 +208,7 @@ def _wait_for_results(plan: Plan, campaign: CampaignRow, delta: float, settings:
         campaign: the submitted campaign.
         delta: smallest relevant effect of a verdict.
         settings: all settings.
+        verbose: whether to say how the verdict was reached.
     """
     from treehammer.submit.campaigns.campaign_polling import make_tracker
     from treehammer.submit.cli import campaign_output
@@ -211,20 +217,23 @@ def _wait_for_results(plan: Plan, campaign: CampaignRow, delta: float, settings:
         tracker = make_tracker(store, settings)
         progress = campaign_output.follow_on_terminal(tracker, campaign)
         output = campaign_output.describe_progress(tracker, campaign, progress)
+        print_planned_verdict(store, campaign, plan, delta, verbose=verbose)
         if output_form() == TABLE:
             print_output(output)
-        print_planned_verdict(store, campaign, plan, delta)
         limits_code = _check_limits(store, campaign)
     return output.exit_code or limits_code
 
 
-def _run_until_decided(plan: Plan, sequential: SequentialPlan, settings: Settings) -> int:
+def _run_until_decided(
+    plan: Plan, sequential: SequentialPlan, settings: Settings, *, verbose: bool
+) -> int:
     """Submit a comparison look by look, and print its verdict; return the exit code."""
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
 
-    verdict = run_until_decided(plan, sequential, settings, campaign_output.make_display())
-    print_local_verdict(verdict, sequential)
+    display = campaign_output.make_display(to_stderr=True)
+    verdict = run_until_decided(plan, sequential, settings, display)
+    print_local_verdict(verdict, sequential, settings, verbose=verbose)
     with open_store(settings, create=True) as store:
         limits_code = _check_limits(store, verdict.campaign)
     return campaign_output.rate_progress(verdict.progress) or limits_code

@@ -135,11 +135,8 @@ def read_command(
     return CommandOutput(
         document["reads"],
         above=[*describe_content(result)],
-        below=[*below, *comparison_output.describe_verdicts(result.comparisons)],
-        notes=[
-            *comparison_output.describe_conclusions(result.comparisons, {}),
-            *([f"Kept: treehammer summary --campaign {result.campaign.name}"] if is_kept else []),
-        ],
+        below=[*below, "", *comparison_output.describe_comparisons(result.comparisons)],
+        notes=[f"Kept: treehammer summary --campaign {result.campaign.name}"] if is_kept else [],
         document=document,
         exit_code=result.exit_code,
     )

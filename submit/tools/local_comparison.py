@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -33,20 +34,32 @@ from treehammer.hctests.definition.model import (
     PinnedTest,
     compute_test_hash,
     format_commit,
+    identify_commit,
 )
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns import campaign_polling, submission
-from treehammer.submit.campaigns.campaign_polling import CampaignDisplay, Notify
+from treehammer.submit.campaigns.campaign_outcome import (
+    describe_log,
+    select_failed_measurements,
+    summarize_failures,
+)
+from treehammer.submit.campaigns.campaign_polling import CampaignDisplay, Notify, ShowProgress
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.plan import Plan
 from treehammer.text_formatting import ProgressFactory
 
 #: Jobs that run at once unless the settings state a number: the launches of one look.
 SIDE_BY_SIDE = 2
+
+
+#: Failed executions, those of two launches, after which a comparison is given up.
+HOPELESS_FAILURES = 4
 
 
 #: Newest campaigns that are searched.
@@ -162,7 +175,12 @@ def choose_slots(settings: Settings) -> Settings:
 
 
 def run_until_decided(
-    plan: Plan, sequential: SequentialPlan, settings: Settings, display: CampaignDisplay
+    plan: Plan,
+    sequential: SequentialPlan,
+    settings: Settings,
+    display: CampaignDisplay,
+    *,
+    is_owned: bool = False,
 ) -> LocalVerdict:
     """Submit a comparison look by look until it is decided or its limit is reached.
 
@@ -171,6 +189,7 @@ def run_until_decided(
         sequential: the looks, and the limit of no effect.
         settings: all settings.
         display: shows progress and notices.
+        is_owned: whether the jobs end with this process; otherwise they continue.
 
     Raises:
         TreehammerError: a step failed; submitted jobs continue.
@@ -180,12 +199,24 @@ def run_until_decided(
         whole = plan.until_decided(sequential, find_proving_campaign(store, plan))
     settings = choose_slots(settings)
     submission.check_plan_limits(whole, settings)
+    local = LocalBatch(settings.spool_dir)
+    with local.owned(plan.campaign_id) if is_owned else nullcontext():
+        return _follow_looks(whole, sequential, settings, display)
+
+
+def _follow_looks(
+    whole: Plan, sequential: SequentialPlan, settings: Settings, display: CampaignDisplay
+) -> LocalVerdict:
     campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
     with Store.open(settings.database) as store, display.open(campaign) as show:
         tracker = campaign_polling.make_tracker(store, settings)
         _load_statistics()
         for launches, following in pairwise((*sequential.looks, 0)):
-            progress = campaign_polling.follow_campaign(tracker, campaign, show, display.notify)
+            display.phase(f"measuring {launches} launches of each variant")
+            progress = campaign_polling.follow_campaign(
+                tracker, campaign, _EndOfHopeless(tracker, campaign, show).show, display.notify
+            )
+            display.phase("judging")
             results = judge_and_store(store, campaign, display.notify, sequential.delta)
             decided = bool(results) and _are_decided(results, sequential.delta)
             if decided or not following or not results:
@@ -194,6 +225,25 @@ def run_until_decided(
                 whole.between_looks(launches, following), settings
             )
     return LocalVerdict(campaign, progress, results, launches, decided)
+
+
+@dataclass
+class _EndOfHopeless:
+    """Cancels a comparison whose launches mostly fail; shows its progress until then."""
+
+    tracker: CampaignTracker
+    campaign: CampaignRow
+    show_progress: ShowProgress
+    is_cancelled: bool = False
+
+    def show(self, progress: CampaignCount) -> None:
+        """Show the progress, and cancel the other jobs if two launches failed, and hardly any did not."""
+        self.show_progress(progress)
+        failed = progress.total.failed
+        good = progress.total.measured - failed
+        if failed >= max(HOPELESS_FAILURES, 2 * good) and not self.is_cancelled:
+            self.is_cancelled = True
+            self.tracker.cancel(self.campaign)
 
 
 def _load_statistics() -> None:
@@ -224,6 +274,33 @@ def _are_decided(results: Sequence[ComparisonResult], delta: float) -> bool:
         for row in reversed(result.comparison.of_series)
     }
     return not any(is_open(row.verdict, row.low, row.high, delta) for row in first.values())
+
+
+def describe_failed_sides(
+    tracker: CampaignTracker, campaign: CampaignRow, names: Mapping[str, str]
+) -> Iterator[str]:
+    """Describe each failure of a comparison once, by the sides that failed, with its log.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: the campaign.
+        names: display names of commits.
+    """
+    (axis,) = find_compared_axes(json.loads(campaign.plan)["definition"])
+    columns = ("failure_message", "variant", "commit_id", "dirty", "test_hash")
+    sides: dict[str, dict[str, None]] = {}
+    for row in select_failed_measurements(tracker.store, campaign, columns):
+        value = str(json.loads(str(row["variant"])).get(axis, ""))
+        if axis == COMMIT_AXIS:
+            value = identify_commit(
+                str(row["commit_id"]), bool(row["dirty"]), str(row["test_hash"])
+            )
+        name = names.get(value) or f"{axis} {value}"
+        sides.setdefault(str(row["failure_message"]), {})[name] = None
+    for group in summarize_failures(tracker.store, campaign):
+        where = " and ".join(sides.get(group.message, {})) or "a job"
+        yield f"{where} failed {group.count} times ({group.failure}): {group.message}"
+        yield from describe_log(tracker, group)
 
 
 def find_proving_campaign(store: Store, plan: Plan) -> str:

@@ -154,8 +154,7 @@ def test_demo_ends_with_verdict_control_counts_and_conclusion(demo_run: DemoRun)
         compared.index(text)
         for text in ("this host (6 launches)", "On this host, ", "Details: treehammer ")
     )
-    assert table < conclusion < details
-    assert "(6.38.00 against itself)" in compared
+    assert conclusion < table < details
 
 
 def test_demo_pages_contain_study_s0_figure_and_conclusion(demo_run: DemoRun) -> None:

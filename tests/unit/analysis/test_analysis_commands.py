@@ -87,10 +87,13 @@ def test_json_has_rows_and_terminal_has_notes(settings: Settings) -> None:
     assert {row["scope"] for row in rows} == {"site", "sites"}
     assert rows[0]["effect"] == pytest.approx(0.08, abs=0.02)
     assert rows[0]["a_value"] > 0
-    _, as_csv = run(settings, A, B, "--csv")
+    _, as_csv = run(settings, A, B, "--csv", "-v")
     table = list(csv.DictReader(io.StringIO(as_csv.stdout)))
     assert [row["verdict"] for row in table] == [row["verdict"] for row in rows]
     assert "count as none" in as_csv.stderr
+    _, plain = run(settings, A, B)
+    assert plain.stdout.startswith("At T2_A, ROOT 6.40.00 needs "), "the answer stands first"
+    assert "count as none" not in plain.output
 
 
 def test_compare_accepts_axis_campaign_and_condition(settings: Settings) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from click import unstyle
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.comparison_output import describe_conclusions
+from treehammer.analysis.cli.comparison_output import describe_comparisons
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
@@ -18,10 +19,12 @@ from treehammer.analysis.comparison.conclusion import (
     describe_conclusion,
     select_headline,
 )
+from treehammer.analysis.statistics.estimates import find_scatter
 from treehammer.analysis.statistics.verdict import Verdict, attach_controls
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.stored_comparisons import VerdictCount
+from treehammer.terminal import TextTable
 
 A, B = "6.38.00", "6.40.00"
 CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
@@ -343,8 +346,51 @@ def test_nothing_to_conclude() -> None:
     assert describe_conclusion([]) == ""
 
 
-def test_conclusion_is_emphasized_below_the_tables() -> None:
+def test_answer_stands_first_and_alone() -> None:
     samples = SimulatedCampaign(effect=0.1).samples()
     comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
-    (text,) = describe_conclusions([ComparisonResult(comparison)], {})
-    assert unstyle(text).startswith(f"\nAt T2_A, ROOT {B} needs 10.")
+    answer, *blocks = describe_comparisons([ComparisonResult(comparison)])
+    assert unstyle(str(answer)).startswith(f"At T2_A, ROOT {B} needs 10.")
+    assert "against itself" not in str(answer)
+    sentences = [block for block in blocks if isinstance(block, str) and block]
+    assert sentences == []
+    wall = next(block for block in blocks if isinstance(block, TextTable)).rows[1]
+    assert (wall["metric"], "would decide" in wall["shown_verdict"]) == (WALL, False)
+
+
+def test_results_that_differ_come_before_times() -> None:
+    rows = [make_row(Verdict.SLOWER, MORE)]
+    counters = {
+        "pairs": ("fewer", 1000.0, 818.0, 5, ""),
+        "digest_hash": ("other", 1.0, 2.0, 5, ""),
+        "read_calls": ("more", 1.0, 2.0, 5),
+        "steps": ("varies", 1.0, 2.0, 5, ""),
+    }
+    rows[0] = replace(rows[0], evidence=replace(rows[0].evidence, counters=counters))
+    text = describe_conclusion(rows)
+    assert text.startswith(
+        "pairs −18.2 %, digest_hash changed: the results differ. On this host, ROOT"
+    )
+
+
+def test_wall_time_that_lacks_jobs_is_no_news() -> None:
+    rows = [
+        make_row(Verdict.SLOWER, MORE),
+        make_row(Verdict.UNDECIDED, UNCLEAR, metric=WALL),
+    ]
+    assert "wall" not in describe_conclusion(rows)
+    assert "undecided" in describe_conclusion(rows[1:])
+
+
+@pytest.mark.parametrize("spread, scatters", [(0.09, True), (0.02, False)])
+def test_launches_that_scatter_have_no_one_size(spread: float, scatters: bool) -> None:
+    ratios = [0.5 + spread * step for step in (-1, -0.5, 0, 0.5, 1)]
+    scatter = find_scatter(ratios, 1, 0.007**2)
+    assert bool(scatter) == scatters
+    row = make_row(Verdict.SLOWER, (63.0, 40.0, 90.0))
+    row = replace(row, evidence=replace(row.evidence, scatter=scatter))
+    wall = make_row(Verdict.SLOWER, (70.0, 50.0, 90.0), metric=WALL)
+    text = describe_conclusion([row, wall])
+    assert ("needs 63.0 %" in text) != scatters
+    assert ("scatters 5 times more from launch to launch than equal sides" in text) == scatters
+    assert ("70.0 %" in text) != scatters

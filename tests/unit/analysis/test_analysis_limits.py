@@ -115,10 +115,10 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
     sentence = verdict_text.describe_verdict(rate)
     assert sentence.startswith("rate_hz with 128 is 5")
     assert "% higher (better) [" in sentence
-    for words in ("20.0 ms", "40.", "better", "worse", "queue_depth: worse at the only site"):
+    for words in ("20.0 ms", "40.", "better", "worse"):
         assert words in result.output
     assert "ms/event" not in result.output
-    assert "On this host, open_p99_s is 50" in result.output
+    assert result.output.startswith("On this host, open_p99_s is 50")
     assert " %) lower (better) with listen=128 than with listen=5. rate_hz is" in result.output
 
 

@@ -216,9 +216,9 @@ def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFix
     results = [
         ComparisonResult(sample) for sample in compare_together(samples, questions, now_us=0)
     ]
-    print_output(CommandOutput(columns=(), above=describe_comparisons(results[:1], {})))
+    print_output(CommandOutput(columns=(), above=describe_comparisons(results[:1], verbose=True)))
     alone = capsys.readouterr().out
-    print_output(CommandOutput(columns=(), above=describe_comparisons(results, {})))
+    print_output(CommandOutput(columns=(), above=describe_comparisons(results, verbose=True)))
     together = capsys.readouterr().out
     assert "All comparisons:" not in alone
     tables, _, common = together.partition("\nAll comparisons:\n")

@@ -560,7 +560,7 @@ def test_planned_campaign_in_turns_ends_with_the_verdict_on_each_axis(
     }
     name = add_campaign(store, "nightly", 0.08)
     campaign = replace(store.campaign(name), plan=json.dumps({"definition": definition}))
-    print_planned_verdict(store, campaign, plan, 0.05)
+    print_planned_verdict(store, campaign, plan, 0.05, verbose=False)
     output = "".join(capsys.readouterr())
     assert "At T2_A, ROOT 6.38.00 needs 7." in output
     assert "less CPU time per event than 6.40.00" in output
