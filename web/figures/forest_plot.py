@@ -224,7 +224,7 @@ class ForestSlide:
         theme, sizes = chart["config"], {"labelFontSize": 18, "titleFontSize": 18}
         chart["config"] = {
             **theme,
-            "axis": {**theme["axis"], **sizes},
+            "axis": {**theme["axis"], **sizes, "labelSeparation": 8},
             "legend": {**theme["legend"], **sizes},
             "header": {**theme["header"], "labelFontSize": 20},
         }
