@@ -336,7 +336,7 @@ class ReadRates:
         open_s: wall time of opening the files and reading metadata.
         cpu_efficiency: CPU time / wall time.
         passes: counted passes.
-        shares: part of the loop's wall time in all passes -> its share.
+        shares: part of the loop's wall time in that pass -> its share.
     """
 
     root: str

@@ -192,7 +192,7 @@ class AuditRow(StoredRow):
 
 @dataclass(frozen=True)
 class PairRow(StoredRow):
-    """One job's paired effect: ``log_ratio`` is the median over its rounds of ln(B/A) of ``metric``.
+    """One job's paired effect: ``log_ratio`` is ln(B/A) of ``metric``, as ``d`` of ``JobPair``.
 
     ``a_value`` and ``b_value`` are the means of the job's executions on either side, in the metric's unit.
     ``comparison_id`` names the comparison that wrote the row; ``comparison_key`` is the fingerprint
