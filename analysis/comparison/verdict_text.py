@@ -241,10 +241,12 @@ def describe_scope(row: VerdictRow) -> str:
 
 
 def describe_variant(label: str) -> str:
-    """Describe the kind of read of a label: ``branches=4% cache_mb=30`` is ``4 % of the branches, cache_mb=30``."""
+    """Describe the kind of read of a label: ``branches=4% root=6.40.00`` is ``4 % of the branches (root=6.40.00)``."""
     if not _AXIS_VALUES.fullmatch(label):
         return label
-    return _FRACTION.sub(_describe_fraction, label.replace(" ", ", "))
+    # Variants are listed with commas between them.
+    first, *others = _FRACTION.sub(_describe_fraction, label.replace(" ", "\n")).split("\n")
+    return f"{first} ({', '.join(others)})" if others else first
 
 
 def _describe_fraction(match: re.Match[str]) -> str:

@@ -132,8 +132,8 @@ def test_variants_with_different_verdicts_are_named() -> None:
     ]
     assert describe_conclusion(rows) == (
         f"On this host, ROOT {B} needs 1.7 % (0.8 to 2.6 %, not surely beyond 2 %) less CPU time "
-        f"per event than {A} for all branches, cache_mb=30; there is no difference beyond 2 % "
-        "for 2 % of the branches, cache_mb=30; "
+        f"per event than {A} for all branches (cache_mb=30); there is no difference beyond 2 % "
+        "for 2 % of the branches (cache_mb=30); "
         "it is undecided (between 0.8 % less and 2.6 % more) for 50 % of the events."
     )
 
