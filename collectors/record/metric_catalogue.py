@@ -239,6 +239,7 @@ def _worker_metrics() -> List[Metric]:
         m("eff_access", "float", "1", "higher", "CPU efficiency of the same: stage-in, if any, and one whole pass.", "CPU / wall of stage-in and phases of one pass"),
         m("run_mode", "text", "", "", "'solo' for an execution that ran undisturbed, 'paired' for one that took turns with another, 'sequential' for one that was to take turns but does not support it and ran alone.", "worker"),
         m("pinned_core", "int", "1", "", "Core on which both processes of a launch ran; absent where the node refused to pin them.", "sched_setaffinity"),
+        m("own_text_bytes", "int", "B", "", "Program text of the process in physical pages that no other launch shares; 0 where the node refuses it.", "worker"),
         m("segments", "int", "1", "", "Turns of this process in the launch that were counted.", "worker"),
         m("segment_entries", "int", "1", "", "Entries of one turn, so that a turn of the base takes about 5 ms of CPU.", "worker"),
         m("segment_cpu_log_ratio", "float", "1", "", "ln(B/A) of the CPU time of all segments, each the mean over its passes, 20 % trimmed from three passes on. On side B alone.", "segment_cpu_ns"),

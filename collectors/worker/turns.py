@@ -64,9 +64,14 @@ class Side(Protocol):
 
 @dataclass
 class TurnRecord:
-    """All counted turns of one launch, by side."""
+    """All counted turns of one launch, by side.
+
+    Attributes:
+        own_text_bytes: side -> bytes of program text in pages of that process alone.
+    """
 
     segment_entries: int
+    own_text_bytes: Mapping[str, int]
     passes: int = 0
     turns: Dict[str, List[TurnAnswer]] = field(
         default_factory=lambda: {BASE_SIDE: [], OTHER_SIDE: []}
@@ -104,7 +109,8 @@ class TurnConductor:
         Raises:
             TurnError: the sides have different numbers of entries, or an answer is invalid.
         """
-        record = TurnRecord(self._calibrate())
+        segment_entries = self._calibrate()
+        record = TurnRecord(segment_entries, self._ask_both("discard", 0))
         while not self._is_complete(record):
             self._run_pass(record)
             record.passes += 1
@@ -130,7 +136,6 @@ class TurnConductor:
             if base.cpu_ns < TURN_CPU_NS // 2:
                 count *= 2
             start, number = end, number + 1
-        self._ask_both("discard", 0)
         return choose_segment_entries(cpu, entries, total)
 
     def _run_pass(self, record: TurnRecord) -> None:

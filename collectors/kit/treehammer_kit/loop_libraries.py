@@ -35,6 +35,8 @@ LOOP_SYMBOL = "treehammer_loop"
 BUILD_VARIABLE = "TREEHAMMER_LOOP_BUILD"
 #: Variable with the folder of the libraries that were built for this ROOT.
 LIBRARIES_VARIABLE = "TREEHAMMER_LOOP_LIBRARIES"
+#: Variable with a folder into which a payload copies these libraries, to load the copies.
+COPY_VARIABLE = "TREEHAMMER_LOOP_COPY"
 #: File in that folder with the name of the compiler.
 COMPILER_FILE = "compiler"
 #: Value of ``loop_compiler`` where ROOT's interpreter compiles the loop.
@@ -115,6 +117,9 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
     """Find the libraries that the worker had built; None to let ROOT's interpreter compile the loop.
 
     Modules that a test imports may need PyROOT.
+
+    Raises:
+        OSError: their copies cannot be written.
     """
     folder = os.environ.get(LIBRARIES_VARIABLE)
     if not folder or not loop.code or task.imports or task.counting:
@@ -127,6 +132,10 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
         return None
     if not os.path.exists(kit) or not os.path.exists(loop_path):
         return None
+    copies = os.environ.get(COPY_VARIABLE)
+    if copies:
+        os.makedirs(copies)
+        kit, loop_path = (shutil.copy(path, copies) for path in (kit, loop_path))
     return LoopLibraries(kit, loop_path, compiler)
 
 

@@ -7,7 +7,8 @@ One command and one answer a line, over two named pipes:
 ``run FIRST LAST``  reads the entries at positions [FIRST, LAST); answer: nanoseconds of CPU and wall
                     time, bytes, voluntary and involuntary context switches, bytes from devices
 ``close``           closes the file and counts it
-``discard``         closes the file and forgets all of this pass
+``discard``         closes the file and forgets all of this pass; answer: bytes of program text in pages of
+                    this process alone from now on, 0 if none
 ``finish``          ends the execution, without an answer
 ==================  =================================================================================
 
@@ -25,6 +26,7 @@ from typing import IO, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from .pass_summary import FileRead, PassRead
 from .payload_task import PRIMED_SHARE, PayloadError, PayloadTask
+from .program_text import move_program_text
 
 
 @dataclass(frozen=True)
@@ -196,4 +198,5 @@ class TurnServer:
     def _discard(self) -> int:
         self._reader.discard_turns()
         self._files = []
-        return 0
+        # The calibration has loaded whatever a turn needs.
+        return move_program_text()

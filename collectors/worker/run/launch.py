@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Collection, Dict, Iterator, List, Optional, Set, Tuple
 
-from ...job_spec import BASE_SIDE, OTHER_SIDE, PAIRED, ExecutionSpec
+from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder
 from ..child_processes import ForkedCall
@@ -117,10 +117,35 @@ def _read_idle_ticks() -> Dict[int, int]:
 
 # --- Launch
 
+#: Variable of a random length up to a page, which moves the stack of a process.
+PADDING_VARIABLE, MAX_PADDING = "TREEHAMMER_PADDING", 4096
+#: Variable of the kit's loop_libraries: folder for copies of the loop, with a name of random length.
+LOOP_COPY_VARIABLE, MAX_PATH_PADDING = "TREEHAMMER_LOOP_COPY", 100
 #: Kind of the failure of a half whose other half failed.
 OTHER_HALF = "other-half"
 #: Wall limits of one execution that a launch may take, since it holds two.
 WALL_LIMITS = 2
+
+
+def vary_layout(side: str, kind: str, folder: str) -> Dict[str, str]:
+    """Draw what lays out the memory of a payload and says nothing about its ROOT.
+
+    The other side of an A/A launch also loads a second copy of its loop, by a path of another length:
+    what comes from being another file is part of the control.
+
+    Args:
+        side: side of the launch.
+        kind: kind of its executions.
+        folder: the payload's folder.
+
+    Returns:
+        variables of the payload.
+    """
+    variables = {PADDING_VARIABLE: "x" * random.randrange(MAX_PADDING)}
+    if side == OTHER_SIDE and kind == CONTROL:
+        name = "copy" + "x" * random.randrange(MAX_PATH_PADDING)
+        variables[LOOP_COPY_VARIABLE] = os.path.join(folder, name)
+    return variables
 
 
 class Launch:
@@ -175,7 +200,7 @@ class Launch:
     def _start_payload(self, side: str, core: Optional[int]) -> None:
         """Start one payload and wait until it is ready for turns; without turns, until it ends."""
         execution = self._by_side[side]
-        variables = {}
+        variables = vary_layout(side, self._specs[0].kind, execution.folder)
         if self.supports_turns:
             variables[TURNS_VARIABLE] = os.path.join(execution.folder, "turns")
         launched = LaunchedPayload(variables, make_pinning(core), WALL_LIMITS)
@@ -221,6 +246,7 @@ class Launch:
             execution.add_values(
                 segments=len(record.turns[side]),
                 segment_entries=record.segment_entries,
+                own_text_bytes=record.own_text_bytes[side],
                 segment_cpu_ns=times[side]["cpu"],
                 segment_wall_ns=times[side]["wall"],
             )

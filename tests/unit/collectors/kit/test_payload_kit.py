@@ -236,6 +236,17 @@ def test_libraries_are_found_with_their_compiler(built: Path, loop: LoopSource) 
     assert Path(libraries.loop).parent == built
 
 
+def test_second_copy_of_libraries_is_loaded(
+    built: Path, loop: LoopSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = built.parent / "copies"
+    monkeypatch.setenv(loop_libraries.COPY_VARIABLE, str(copies))
+    libraries = find_libraries(TASK, loop)
+    assert libraries is not None
+    assert {Path(libraries.kit).parent, Path(libraries.loop).parent} == {copies}
+    assert len(list(copies.iterdir())) == 2
+
+
 @pytest.mark.parametrize("lacking", ["kit", "loop", "compiler", "variable", "code", "imports"])
 def test_incomplete_libraries_are_not_used(
     built: Path, loop: LoopSource, monkeypatch: pytest.MonkeyPatch, lacking: str

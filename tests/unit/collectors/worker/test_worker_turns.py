@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
-from treehammer.collectors.kit.treehammer_kit import columns, turn_server
+from treehammer.collectors.kit.treehammer_kit import columns, loop_libraries, turn_server
 from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import (
     StepTurns,
     count_step_entries,
@@ -25,7 +25,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import launch
-from treehammer.collectors.worker.run.launch import make_pinning, reserve_core
+from treehammer.collectors.worker.run.launch import make_pinning, reserve_core, vary_layout
 from treehammer.collectors.worker.turns import (
     TURN_CPU_NS,
     PayloadEndedError,
@@ -260,6 +260,18 @@ def test_child_is_pinned_to_the_reserved_core(tmp_path: Path) -> None:
         assert ForkedCall(pinned).result() == {core}
 
 
+@pytest.mark.parametrize(
+    ("side", "kind", "is_copied"),
+    [("A", "control", False), ("B", "control", True), ("A", "timed", False), ("B", "timed", False)],
+)
+def test_layout_of_memory_is_drawn_for_each_side(side: str, kind: str, is_copied: bool) -> None:
+    drawn = [vary_layout(side, kind, "/work/1-2") for _ in range(50)]
+    assert len({len(variables["TREEHAMMER_PADDING"]) for variables in drawn}) > 10
+    copies = {variables.get(loop_libraries.COPY_VARIABLE, "") for variables in drawn}
+    assert (len({len(path) for path in copies}) > 10) is is_copied
+    assert all(path.startswith("/work/1-2/") == is_copied for path in copies)
+
+
 def test_launches_reserve_different_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Core 2 is the most idle, cores 0 and 1 are equally idle.
     ticks = [{0: 0, 1: 0, 2: 0}, {0: 5, 1: 5, 2: 9}]
@@ -369,7 +381,10 @@ def make_read(events: int) -> FileRead:
 
 
 @pytest.mark.parametrize(("together", "reads"), [(False, [10, 20]), (True, [30])])
-def test_passes_hold_all_files_that_were_closed(together: bool, reads: list[int]) -> None:
+def test_passes_hold_all_files_that_were_closed(
+    monkeypatch: pytest.MonkeyPatch, together: bool, reads: list[int]
+) -> None:
+    monkeypatch.setattr(turn_server, "move_program_text", lambda: 4096)
     one_pass = ["open 0", "run 0 10", "close", "open 1", "close"]
     commands = ["open 0", "run 0 4", "discard", *one_pass, *one_pass, "finish"]
     reader, answers = FakeReader(together), io.StringIO()
@@ -381,7 +396,7 @@ def test_passes_hold_all_files_that_were_closed(together: bool, reads: list[int]
     figures = "5 6 7 0 1 0"
     answered = [f"{first}", figures, "0", f"{second}", "0"]
     assert answers.getvalue().split("\n") == [
-        *("ready", f"{first}", figures, "0", *answered, *answered, "")
+        *("ready", f"{first}", figures, "4096", *answered, *answered, "")
     ]
 
 
