@@ -65,6 +65,9 @@ MIN_LAUNCH_CPU_S = 0.75
 
 #: Variable that every process of a job inherits; the batch system finds the processes by its value.
 JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
+#: Folder of the libraries of compiled loops, beside the environments of releases or in the job's output,
+#: and a variable of jobs on this machine that names one for all of them.
+LOOPS_FOLDER, SHARED_LOOPS_VARIABLE = "loops", "TREEHAMMER_SHARED_LOOPS"
 
 #: Exit code of a worker that the node stopped, for example by a full disk: another attempt may
 #: succeed.  (EX_TEMPFAIL of sysexits.h.)

@@ -21,7 +21,12 @@ from pathlib import Path
 
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
-from treehammer.collectors.job_spec import HTCONDOR_PREFIX, RETRY_EXIT_CODE, TOKEN_FILE
+from treehammer.collectors.job_spec import (
+    HTCONDOR_PREFIX,
+    RETRY_EXIT_CODE,
+    SHARED_LOOPS_VARIABLE,
+    TOKEN_FILE,
+)
 from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
@@ -125,6 +130,7 @@ def render_jobs(
     environ: Mapping[str, str] | None = None,
     service: JobReporting | None = None,
     slots: int = 1,
+    loops: Path | None = None,
 ) -> Iterator[JobDescription]:
     """Render jobs of a plan one by one, and write their inputs into ``folder``.
 
@@ -135,6 +141,7 @@ def render_jobs(
         environ: environment of the submission, ``os.environ`` by default.
         service: the results service that jobs report to; None for none.
         slots: number of jobs that this machine runs at once.
+        loops: folder in which jobs on this machine share compiled loops; None for none.
 
     Raises:
         ConfigError: a template is invalid.
@@ -150,6 +157,8 @@ def render_jobs(
         shared[watch.folder] = copy_payload(watch.pinned, folder / watch.folder)
     environ = os.environ if environ is None else environ
     environment = job_environment(environ)
+    if loops is not None:
+        environment[SHARED_LOOPS_VARIABLE] = str(loops)
     if service is not None:
         shared |= service.write_shared_files(folder)
         environment |= proxy_environment(environ)

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from treehammer.analysis.status.site_status import EVERY_SITE
-from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
+from treehammer.collectors.job_spec import LOCAL_BATCH, LOOPS_FOLDER, JobState
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
@@ -167,7 +167,13 @@ def _store_and_queue(
         StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
     ):
         staged.write(
-            render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
+            render_jobs(
+                plan,
+                staged.rendered,
+                service=service,
+                slots=settings.local_slots,
+                loops=settings.software_dir / LOOPS_FOLDER,
+            )
         )
         add(store, rows, service)
         _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)

@@ -386,6 +386,8 @@ class _Toolchain:
         for path in sorted(glob.glob(os.path.join(libraries, "lib[CRT]*.so"))):
             status = os.stat(path)
             state.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+        # A build in place may change headers alone.
+        state.append(str(max(map(_read_mtime_ns, _list_headers(headers)), default=0)))
         key = hashlib.sha256("\n".join(state).encode()).hexdigest()[:20]
         return cls(program, f"{version} {_OPTIMIZATION}", before, after, key)
 
@@ -400,6 +402,18 @@ class _Toolchain:
         code = subprocess.call(command, stdin=subprocess.DEVNULL)
         if code:
             raise BuildError(f"{self.compiler} ended with {code}")
+
+
+def _list_headers(folder: str) -> Iterator[str]:
+    for path, _, names in os.walk(folder):
+        yield from (os.path.join(path, name) for name in names)
+
+
+def _read_mtime_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _locate_root(headers: str, libraries: str) -> Tuple[str, str]:

@@ -16,7 +16,16 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
-from ...job_spec import CHECKSUM, COMPILE, BuildCommand, ExecutionSpec, Scalar, ServerCommand
+from ...job_spec import (
+    CHECKSUM,
+    COMPILE,
+    LOOPS_FOLDER,
+    SHARED_LOOPS_VARIABLE,
+    BuildCommand,
+    ExecutionSpec,
+    Scalar,
+    ServerCommand,
+)
 from ...json_documents import decode_json
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import read_file_end, read_regular_file
@@ -274,8 +283,6 @@ def describe_environment(
 #: Variables of the kit's loop_libraries: folder to build in, folder of built libraries.
 LOOP_BUILD_VARIABLE = "TREEHAMMER_LOOP_BUILD"
 LOOP_LIBRARIES_VARIABLE = "TREEHAMMER_LOOP_LIBRARIES"
-#: Folder of the libraries beside the environments of releases, or in the job's output.
-LOOPS_FOLDER = "loops"
 #: Text in a Python payload that may have a loop of the kit.
 _KIT_MENTION = b"treehammer_kit"
 #: Seconds after which ROOT's interpreter compiles the loop instead.
@@ -307,9 +314,11 @@ def locate_base(context: JobContext, spec: ExecutionSpec) -> str:
     Libraries of a test that builds its own depend on headers that the next job builds again.
     """
     private = os.path.join(context.work, LOOPS_FOLDER)
-    if spec.software.provider != "wheel" or context.job.payload_of(spec).build:
+    shared = os.environ.get(SHARED_LOOPS_VARIABLE, "")
+    if spec.software.provider == "wheel":
+        shared = os.path.join(os.path.dirname(spec.software.location), LOOPS_FOLDER)
+    if not shared or context.job.payload_of(spec).build:
         return private
-    shared = os.path.join(os.path.dirname(spec.software.location), LOOPS_FOLDER)
     try:
         os.makedirs(shared, exist_ok=True)
     except OSError:

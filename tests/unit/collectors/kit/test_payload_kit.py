@@ -376,8 +376,8 @@ def test_only_payloads_of_the_kit_are_compiled(
     assert not node_commands.has_loop(context, without)
 
 
-def test_releases_share_libraries_and_other_builds_keep_them_in_the_job(
-    tmp_path: Path, spec: ExecutionSpec
+def test_jobs_share_libraries_where_they_find_a_folder_for_them(
+    tmp_path: Path, spec: ExecutionSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context(tmp_path)
     assert node_commands.locate_base(context, spec) == str(tmp_path / "software" / "loops")
@@ -387,6 +387,14 @@ def test_releases_share_libraries_and_other_builds_keep_them_in_the_job(
     (tmp_path / "software" / "loops").rmdir()
     (tmp_path / "software" / "loops").touch()  # no folder can be made
     assert node_commands.locate_base(context, spec) == own
+    # On the machine of the submission, builds have one as well; a later change of one has another key.
+    monkeypatch.setenv("TREEHAMMER_SHARED_LOOPS", str(tmp_path / "cache"))
+    assert node_commands.locate_base(context, build) == str(tmp_path / "cache")
+    built = make_context(tmp_path)
+    built.job = SimpleNamespace(
+        load=None, payload_of=lambda _spec: SimpleNamespace(build=("make",))
+    )
+    assert node_commands.locate_base(built, build) == own
 
 
 @pytest.mark.parametrize(
