@@ -354,6 +354,7 @@ def make_context(folder: Path, kind: str = "python", text: str = KIT_LOOP, **job
         work=str(folder / "output" / "work"),
         loops={},
         loop_fallbacks={},
+        loop_hashes={},
     )
 
 
