@@ -136,6 +136,8 @@ class _PromptServer(uvicorn.Server):
             server.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
+        if tasks := list(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=1)  # They still close the files that they sent.
         await self.lifespan.shutdown()
 
 
