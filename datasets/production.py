@@ -107,6 +107,8 @@ def run_action(
         command = [*setup.build_command("python", str(GENERATE_SCRIPT)), action]
     except ExecutionError as fault:
         raise SoftwareError(str(fault)) from fault
+    # Loading takes seconds, on a busy machine many.
+    on_done(0, f"loading ROOT {request.request}")
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen(
             command,

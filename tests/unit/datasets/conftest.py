@@ -93,7 +93,6 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 "zlib": "1.3",
                 "left_out": {},
                 "others": [],
-                "old_ntuples": [],
             }
         if action == "hashes":
             return {"root": request.version, "checksum": "c", "lines": ["a x 1"], "uncovered": []}

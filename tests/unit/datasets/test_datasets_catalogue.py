@@ -237,8 +237,12 @@ def test_crash_names_the_file_and_object(
     (tmp_path / "__main__.py").write_text(DIE.format(announced=announced, end=end))
     monkeypatch.setattr(production, "GENERATE_SCRIPT", tmp_path)
     software = providers.parse_software_request("none")
+    notes: list[tuple[int, str]] = []
     with pytest.raises(TreehammerError) as caught:
-        production.run_action("measure", {}, software, lambda done, note="": None)
+        production.run_action(
+            "measure", {}, software, lambda done, note="": notes.append((done, note))
+        )
+    assert notes[0] == (0, "loading ROOT none")
     assert where in caught.value.where
     assert message in caught.value.message
     assert ("can be imported" in caught.value.hint) == blames_installation
