@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import time
@@ -391,19 +392,35 @@ def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
     process.end_process()
 
 
+@pytest.fixture
+def gate() -> Iterator[socket.socket]:
+    """A port that refuses connections until the test listens on it."""
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        yield port
+
+
 def test_killed_service_and_lost_sandboxes_lose_nothing(
-    user: GridUser, service: ServiceProcess
+    user: GridUser, service: ServiceProcess, gate: socket.socket
 ) -> None:
     site = user.grid.box.sites[0]
     user.settings = service.settings_for_user(user.settings)
-    top = "../../../.."
+    top = "../.."
+    # The second execution of each job waits until the gate listens; jobs share no folder with tests.
     user.set_payload(
-        f"test -e {top}/job.json -a ! -e {top}/{TOKEN_FILE} || exit 9\nsleep {NAP_S}; env"
+        f"test -e {top}/service.json -a ! -e {top}/{TOKEN_FILE} || exit 9\n"
+        f"if test -e {top}/first; then\n"
+        f"    until bash -c ': < /dev/tcp/127.0.0.1/{gate.getsockname()[1]}'; do sleep 0.2; done\n"
+        f"else touch {top}/first; sleep {NAP_S}; fi; env"
     )
     campaign = user.submit_campaign("--sites", f"{site},FAR", "-S", "repeats=1")
     user.grid.wait_until(user.read_measurements, "the first result is reported")
-    sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
-    assert sum(site["running"] for site in sites) >= 1, "reported before the job ended"
+
+    def is_running() -> bool:
+        sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
+        return any(site["running"] for site in sites)
+
+    user.grid.wait_until(is_running, "a job runs that has reported")
     with Store.open(user.settings.database) as store:
         done = (
             make_tracker(store, user.settings)
@@ -418,6 +435,7 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     secrets = [path.read_text().strip().rpartition(".")[2] for path in held]
     secrets.append(service.key.read_text().strip().rpartition(".")[2])
     service.start()
+    gate.listen()
     user.grid.wait_until(
         lambda: len(user.read_measurements()) == 4, "all measurements are reported"
     )
