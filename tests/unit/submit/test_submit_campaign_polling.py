@@ -606,7 +606,9 @@ def test_planned_campaign_in_turns_ends_with_the_verdict_of_any_axis(
     campaign = replace(
         store.campaign(rows[0]["campaign_id"]), plan=json.dumps({"definition": definition})
     )
-    print_planned_verdict(store, campaign, make_grid_plan(tmp_path, PAIRED_TEST), 0.02)
+    print_planned_verdict(
+        store, campaign, make_grid_plan(tmp_path, PAIRED_TEST), 0.02, verbose=True
+    )
     output = "".join(capsys.readouterr())
     assert " needs 8.1 % (7.6 to 8.7 %) more CPU time per event than " in output
     a, b = (format_commit(value) if axis == "commit" else value for value in map(str, values))

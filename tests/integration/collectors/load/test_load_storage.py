@@ -196,12 +196,15 @@ def test_token_stays_with_the_door(
 ) -> None:
     axes = {"period_s": 0.1, "block_kb": 1}
     url = f"{redirecting.address}/data"
-    rows = start("read", url, 1, credentials.environment, **axes).read_rows()
+    rows = start("read", url, 4, credentials.environment, **axes).read_rows()
     assert total(rows, "failed") == 0
     assert {row["server"] for row in rows} == {redirecting.server}
-    # Reads go to the server that answered the open.
-    assert redirecting.at_door == [("HEAD", "Bearer secret", 0)]
-    assert [token for _, token, _ in redirecting.at_server] == [None] * 11
+    assert [token for _, token, _ in redirecting.at_server] == [None] * 41
+    # Reads go to the server that answered the open; those before its answer, on a busy machine, follow it.
+    first, *early = redirecting.at_door
+    assert first == ("HEAD", "Bearer secret", 0)
+    assert early == [("GET", "Bearer secret", 0)] * len(early)
+    assert len(early) < 40
 
 
 def test_uploads_follow_redirects_without_the_token(
