@@ -1,10 +1,14 @@
 // The kit as a shared library that Python calls without PyROOT: one function calls all others by their
 // names, with arguments as text and results as JSON.
 //
-// TREEHAMMER_NTUPLE adds the reader of RNTuples.
+// TREEHAMMER_NTUPLE adds the reader of RNTuples, TREEHAMMER_FRAME that of data frames.
 #include "kit.hpp"
 #ifdef TREEHAMMER_NTUPLE
 #include "ntuple_reader.hpp"
+#endif
+
+#ifdef TREEHAMMER_FRAME
+#include "columns/dataframe.hpp"
 #endif
 
 #include <TEnv.h>
@@ -140,7 +144,7 @@ std::vector<int> ParseNumbers(const std::string &text)
    return numbers;
 }
 
-void AddShared(Members &members, const FileReader &reader, const FilePass &current)
+void AddShared(Members &members, const FileReader &reader)
 {
    members.Add("open", reader.open)
       .Add("get_tree", reader.get_tree)
@@ -162,19 +166,20 @@ void AddShared(Members &members, const FileReader &reader, const FilePass &curre
       .Add("hw_instructions", reader.hw_instructions)
       .Add("hw_cycles", reader.hw_cycles)
       .Add("hw_cache_misses", reader.hw_cache_misses)
-      .Add("other_files", reader.other_files)
-      .Add("current", Members()
-                         .Add("events", current.events)
-                         .Add("bytes", current.bytes)
-                         .Add("reported", current.reported));
+      .Add("other_files", reader.other_files);
+}
+
+Members DescribePass(const FilePass &current)
+{
+   return Members().Add("events", current.events).Add("bytes", current.bytes).Add("reported", current.reported);
 }
 
 /// Values of all public members.
 std::string Attributes(const Reader &reader)
 {
    Members members;
-   AddShared(members, reader, reader.current);
-   members.Add("bytes_read", reader.bytes_read)
+   AddShared(members, reader);
+   members.Add("current", DescribePass(reader.current)).Add("bytes_read", reader.bytes_read)
       .Add("bytes_read_extra", reader.bytes_read_extra)
       .Add("read_calls", reader.read_calls)
       .Add("cache_size", reader.cache_size)
@@ -215,8 +220,8 @@ void AddFormatCalls(Calls &calls, const Reader *)
 std::string Attributes(const NTupleReader &reader)
 {
    Members members;
-   AddShared(members, reader, reader.current);
-   members.Add("counters", reader.counters).Add("cluster_cache", reader.cluster_cache);
+   AddShared(members, reader);
+   members.Add("current", DescribePass(reader.current)).Add("counters", reader.counters).Add("cluster_cache", reader.cluster_cache);
    return Json(members);
 }
 
@@ -251,6 +256,9 @@ ReaderCalls<R> MakeReaderCalls()
    calls["Open"] = [](R &reader, const Arguments &given) { return Json(reader.Open(given.at(0))); };
    calls["Survey"] = [](R &reader, const Arguments &) { return Json(reader.Survey()); };
    calls["Contents"] = [](R &reader, const Arguments &) { return Json(reader.Contents()); };
+   calls["IsFoundByDataFrame"] = [](R &reader, const Arguments &given) {
+      return Json(reader.IsFoundByDataFrame(given.at(0)));
+   };
    calls["ClusterEntries"] = [](R &reader, const Arguments &) { return Json(reader.ClusterEntries()); };
    calls["ChooseEvents"] = [](R &reader, const Arguments &given) {
       reader.ChooseEvents(std::stoll(given.at(0)), std::stod(given.at(1)), std::stoull(given.at(2)));
@@ -282,6 +290,54 @@ ReaderCalls<R> MakeReaderCalls()
    AddFormatCalls(calls, static_cast<const R *>(nullptr));
    return calls;
 }
+
+#ifdef TREEHAMMER_FRAME
+template <>
+ReaderCalls<FrameReader> MakeReaderCalls<FrameReader>()
+{
+   ReaderCalls<FrameReader> calls;
+   calls["attributes"] = [](FrameReader &reader, const Arguments &) {
+      Members members;
+      AddShared(members, reader);
+      return Json(members.Add("bytes_read", reader.bytes_read).Add("read_calls", reader.read_calls));
+   };
+   calls["delete"] = [](FrameReader &reader, const Arguments &) {
+      delete &reader;
+      return Json(true);
+   };
+   calls["Open"] = [](FrameReader &reader, const Arguments &given) {
+      return Json(reader.Open(given.at(0), given.at(1)));
+   };
+   calls["Columns"] = [](FrameReader &reader, const Arguments &) { return Json(reader.Columns()); };
+   calls["Prepare"] = [](FrameReader &reader, const Arguments &) { return Json(reader.Prepare()); };
+   calls["Run"] = [](FrameReader &reader, const Arguments &) { return Json(reader.Run()); };
+   calls["StartTurns"] = [](FrameReader &reader, const Arguments &given) {
+      reader.StartTurns(std::stoll(given.at(0)));
+      return Json(true);
+   };
+   calls["RunTurn"] = [](FrameReader &reader, const Arguments &given) {
+      return Json(reader.RunTurn(std::stoll(given.at(0)), std::stoll(given.at(1))));
+   };
+   calls["DescribeTurn"] = [](FrameReader &reader, const Arguments &) { return Json(reader.DescribeTurn()); };
+   calls["FinishTurns"] = [](FrameReader &reader, const Arguments &) {
+      reader.FinishTurns();
+      return Json(true);
+   };
+   calls["Results"] = [](FrameReader &reader, const Arguments &) {
+      const FrameResults results = reader.Results();
+      return Json(Members()
+                     .Add("read", results.read)
+                     .Add("kept", results.kept)
+                     .Add("bins", results.bins)
+                     .Add("reported", results.reported));
+   };
+   calls["Close"] = [](FrameReader &reader, const Arguments &) {
+      reader.Close();
+      return Json(true);
+   };
+   return calls;
+}
+#endif
 
 template <typename R>
 std::string CallReader(void *reader, const std::string &name, const Arguments &given)
@@ -357,6 +413,17 @@ std::map<std::string, std::string (*)(const Arguments &)> MakeCalls()
    };
    calls["treehammer.NTupleReader"] = [](const Arguments &) { return Address(new NTupleReader); };
 #endif
+#ifdef TREEHAMMER_FRAME
+   calls["treehammer.EnableThreads"] = [](const Arguments &given) {
+      EnableThreads(std::stoi(given.at(0)));
+      return Json(true);
+   };
+   calls["treehammer.TheAnalysis"] = [](const Arguments &given) {
+      TheAnalysis() = reinterpret_cast<Analysis>(ParseAddress(given.at(0)));
+      return Json(true);
+   };
+   calls["treehammer.FrameReader"] = [](const Arguments &) { return Address(new FrameReader); };
+#endif
    return calls;
 }
 
@@ -370,6 +437,10 @@ std::string Call(const std::string &name, void *object, const Arguments &given)
 #ifdef TREEHAMMER_NTUPLE
    if (type == "NTupleReader")
       return CallReader<NTupleReader>(object, name.substr(dot + 1), given);
+#endif
+#ifdef TREEHAMMER_FRAME
+   if (type == "FrameReader")
+      return CallReader<FrameReader>(object, name.substr(dot + 1), given);
 #endif
    return calls.at(name)(given);
 }

@@ -57,6 +57,7 @@ class LoopSource:
         argument: class of its argument.
         ntuple: whether it reads RNTuples.
         folder: the payload's folder.
+        frame: whether it is an analysis with RDataFrame.
     """
 
     code: str
@@ -64,6 +65,7 @@ class LoopSource:
     argument: str
     ntuple: bool
     folder: str
+    frame: bool = False
 
     @property
     def key(self) -> str:
@@ -73,9 +75,24 @@ class LoopSource:
         digest.update(_hash_files(self.folder).encode())
         return digest.hexdigest()[:20]
 
+    @property
+    def hook(self) -> str:
+        """Function of the kit that holds the timed loop."""
+        return "TheAnalysis" if self.frame else "TheNTupleLoop" if self.ntuple else "TheLoop"
+
+    @property
+    def kit_options(self) -> List[str]:
+        """Options with which the kit's library is compiled for this loop."""
+        options = ["-DTREEHAMMER_NTUPLE"] if self.ntuple else []
+        return [*options, "-DTREEHAMMER_FRAME"] if self.frame else options
+
     def write_source(self) -> str:
         """Return the source of the loop's library."""
-        headers = ["kit.hpp", *(["ntuple_reader.hpp"] if self.ntuple else [])]
+        headers = [
+            "kit.hpp",
+            *(["ntuple_reader.hpp"] if self.ntuple else []),
+            *(["columns/dataframe.hpp"] if self.frame else []),
+        ]
         includes = "".join(f'#include "{os.path.join(KIT_FOLDER, header)}"\n' for header in headers)
         kind = f"void (*{LOOP_SYMBOL}())(treehammer::{self.argument} &)"
         return (
@@ -141,7 +158,7 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
 
 def library_paths(folder: str, loop: LoopSource) -> Tuple[str, str]:
     """Return the paths of the kit's and the loop's library in the folder for a ROOT."""
-    variant = "-ntuple" if loop.ntuple else ""
+    variant = f"{'-ntuple' if loop.ntuple else ''}{'-frame' if loop.frame else ''}"
     return (
         os.path.join(folder, f"kit{variant}-{_hash_kit()}.so"),
         os.path.join(folder, f"loop-{loop.key}.so"),
@@ -149,7 +166,8 @@ def library_paths(folder: str, loop: LoopSource) -> Tuple[str, str]:
 
 
 def _hash_kit() -> str:
-    return _hash_files(KIT_FOLDER)[:20]
+    folders = (KIT_FOLDER, os.path.join(KIT_FOLDER, "columns"))
+    return hashlib.sha256("".join(map(_hash_files, folders)).encode()).hexdigest()[:20]
 
 
 def _hash_files(folder: str) -> str:
@@ -334,9 +352,8 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
     with _replacing(description) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         stream.write(toolchain.compiler)
     if not os.path.exists(kit):
-        options = ["-DTREEHAMMER_NTUPLE"] if loop.ntuple else []
         with _replacing(kit) as temporary:
-            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, options)
+            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, loop.kit_options)
     source = f"{loop_path}.cpp"
     with _replacing(loop_path) as temporary:
         try:
@@ -349,7 +366,7 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
         root = CompiledRoot(kit, temporary)
         for name in task.libraries:
             root.gSystem.Load(os.path.join(task.folder, name))
-        root.load_loop("TheNTupleLoop" if loop.ntuple else "TheLoop")
+        root.load_loop(loop.hook)
 
 
 @dataclass(frozen=True)
@@ -399,7 +416,9 @@ class _Toolchain:
         """
         command = [self.program, *self.before, *options, source, "-o", target, *self.after]
         sys.stderr.flush()
-        code = subprocess.call(command, stdin=subprocess.DEVNULL)
+        # Messages in English, by which the first error is found.
+        environment = {**os.environ, "LC_ALL": "C"}
+        code = subprocess.call(command, stdin=subprocess.DEVNULL, env=environment)
         if code:
             raise BuildError(f"{self.compiler} ended with {code}")
 

@@ -257,8 +257,8 @@ def run_payload(
         base = os.environ.get(loop_libraries.BUILD_VARIABLE)
         if base is None:
             perform(task, report)
-        elif build:
-            report.values.update(build(base, task))
+        else:
+            report.values.update(build(base, task) if build else {"folder": ""})
 
     report_job("treehammer_kit", perform_job)
 

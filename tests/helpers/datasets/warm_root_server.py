@@ -34,12 +34,11 @@ void treehammer_warm_up_frame(const std::string &path)
       pass.Book(kept.Histo1D<ROOT::RVec<float>>({"floats", "", 10, 0., 10.}, "floats"));
    };
    treehammer::FrameReader reader;
-   reader.Open("warm", {path});
+   reader.Open("warm", path);
    reader.Columns();
    reader.Prepare();
    reader.Run();
-   for (std::size_t index = 0; index < reader.current->Size(); ++index)
-      reader.current->Bins(index);
+   reader.Results();
    reader.Close();
    treehammer::TheAnalysis() = nullptr;
 }

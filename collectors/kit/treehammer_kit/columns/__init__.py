@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Optional
+from typing import Any, Dict, NoReturn, Optional
 
-from ..payload_report import perform_with_root, run_payload
-from .dataframe_analysis import DataFrameExecution
+from .. import loop_libraries
+from ..loop_libraries import CLING
+from ..payload_report import PayloadReport, perform_with_root, run_payload
+from ..payload_task import PayloadTask
+from .dataframe_analysis import DataFrameExecution, describe_analysis
 from .uproot_analysis import Analyze, run_uproot_task
 
 __all__ = ["run_dataframe", "run_uproot"]
@@ -23,12 +26,24 @@ def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
             and histograms of ``[settings]``.
         folder: the payload's folder, base of ``@file``; by default the script's.
     """
-    run_payload(
-        lambda task, report: perform_with_root(
-            task, report, lambda root: DataFrameExecution(root, task, report).run(code)
-        ),
-        folder,
-    )
+
+    def perform(task: PayloadTask, report: PayloadReport) -> None:
+        libraries = None
+        # The default analysis depends on the types of the columns, which its files tell.
+        if code and task.kind != "checksum":
+            libraries = loop_libraries.find_libraries(task, describe_analysis(task, code))
+            report.values["loop_compiler"] = libraries.compiler if libraries else CLING
+        perform_with_root(
+            task,
+            report,
+            lambda root: DataFrameExecution(root, task, report).run(code),
+            libraries,
+        )
+
+    def build(base: str, task: PayloadTask) -> Dict[str, Any]:
+        return loop_libraries.build_libraries(base, task, describe_analysis(task, code))
+
+    run_payload(perform, folder, build if code else None)
 
 
 def run_uproot(analyze: Optional[Analyze] = None, *, folder: Optional[str] = None) -> NoReturn:

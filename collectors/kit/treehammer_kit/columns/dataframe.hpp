@@ -9,11 +9,13 @@
 #include <ROOT/RDataFrame.hxx>
 #include <ROOT/RResultPtr.hxx>
 #include <TH1D.h>
+#include <TROOT.h>
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -91,6 +93,19 @@ inline Analysis &TheAnalysis()
    return analysis;
 }
 
+/// Results of an event loop: numbers of events, contents of histograms by name, reported values.
+struct FrameResults {
+   Long64_t read, kept;
+   std::vector<std::pair<std::string, std::vector<double>>> bins;
+   std::map<std::string, double> reported;
+};
+
+/// Let event loops run in so many threads.
+inline void EnableThreads(int threads)
+{
+   ROOT::EnableImplicitMT(threads);
+}
+
 /// One timed event loop over some files: Open, Prepare, Run, Close, in this order.
 /// StartTurns, RunTurn and FinishTurns replace Run.
 class FrameReader : public FileReader {
@@ -115,11 +130,15 @@ public:
    FrameReader() = default;
    ~FrameReader() { fGate.reset(); } // before the loop's objects
 
-   bool Open(const std::string &tree, const std::vector<std::string> &urls)
+   /// `urls` are separated by line breaks.
+   bool Open(const std::string &tree, const std::string &urls)
    {
       WatchErrors();
-      fUrls = urls;
-      return Step(open, "opening the files of a data frame", [&] { fFrame.reset(new ROOT::RDataFrame(tree, urls)); });
+      fUrls.clear();
+      std::istringstream stream(urls);
+      for (std::string url; std::getline(stream, url);)
+         fUrls.push_back(url);
+      return Step(open, "opening the files of a data frame", [&] { fFrame.reset(new ROOT::RDataFrame(tree, fUrls)); });
    }
 
    bool Prepare()
@@ -171,6 +190,15 @@ public:
    {
       bytes_read += TFile::GetFileBytesRead();
       read_calls += TFile::GetFileReadCalls();
+   }
+
+   FrameResults Results()
+   {
+      FrameResults results{Long64_t(current->Read()), Long64_t(current->Kept()), {}, {}};
+      for (std::size_t index = 0; index < current->Size(); ++index)
+         results.bins.emplace_back(current->Name(index), current->Bins(index));
+      results.reported = current->Reported();
+      return results;
    }
 
    void Close()

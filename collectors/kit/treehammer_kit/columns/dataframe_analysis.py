@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from .. import root_engine, turn_server
+from ..loop_libraries import CompiledRoot, LoopSource
 from ..ntuple_passes import NTuplePasses
 from ..pass_summary import (
     KERNEL_COUNTERS,
@@ -94,7 +95,7 @@ class FramePasses:
         """
         reader, url = self._turns_reader, self._loops[self._turns_loop][0]
         raise_on_failure(reader, reader.RunTurn(first, last), "loop", url)
-        return str(reader.turn.Answer())
+        return str(reader.DescribeTurn())
 
     def close_turns(self) -> List[FileRead]:
         """End the event loop, if this file has one; return its figures."""
@@ -152,13 +153,13 @@ class FramePasses:
 
     def _close(self, reader: Any, run_queue_s: float) -> FileRead:
         """Add the histograms of an event loop to those of its pass; return its other figures."""
-        current, sums = reader.current, self._pass_sums
-        events = int(current.Read())
+        results, sums = reader.Results(), self._pass_sums
+        events = int(results.read)
         sums.events += events
-        sums.selected += int(current.Kept())
-        for index in range(int(current.Size())):
-            sums.add(str(current.Name(index)), list(current.Bins(index)))
-        reported = {str(item.first): float(item.second) for item in current.Reported()}
+        sums.selected += int(results.kept)
+        for item in results.bins:
+            sums.add(str(item.first), list(item.second))
+        reported = {str(item.first): float(item.second) for item in results.reported}
         reader.Close()
         self.other_files.update(dict.fromkeys(map(str, reader.other_files)))
         return _collect_figures(reader, events, run_queue_s, reported)
@@ -183,7 +184,7 @@ def open_frame(root: Any, task: PayloadTask, urls: Sequence[str]) -> Any:
             message = f"{url}: a data frame takes '*' and '[' in an address for a pattern. Rename the file."
             raise PayloadError("payload", "name", "open", message)
     reader = root.treehammer.FrameReader()
-    raise_on_failure(reader, reader.Open(task.tree, list(urls)), "open", urls[0])
+    raise_on_failure(reader, reader.Open(task.tree, "\n".join(urls)), "open", urls[0])
     return reader
 
 
@@ -254,6 +255,13 @@ def _collect_figures(
 
 # --- Execution
 
+
+def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
+    """Describe a payload's analysis, which a compiler builds as the loops of others."""
+    is_ntuple = task.format == RNTUPLE
+    return LoopSource(code, "analyze", "FramePass", is_ntuple, task.folder, frame=True)
+
+
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
 #: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
@@ -278,11 +286,12 @@ class DataFrameExecution:
         check_task(task)
         report.phase = "compile"
         start = time.monotonic()
+        if not isinstance(root, CompiledRoot):
+            root_engine.compile_kit(root)
+            if task.format == RNTUPLE:
+                root_engine.compile_ntuple_header(root, "ntuple_reader.hpp")
+            root_engine.compile_header(root, "columns/dataframe.hpp")
         self._configure()
-        root_engine.compile_kit(root)
-        if task.format == RNTUPLE:
-            root_engine.compile_ntuple_header(root, "ntuple_reader.hpp")
-        root_engine.compile_header(root, "columns/dataframe.hpp")
         report.values.update(root_engine.open_hardware_counters(root))
         if task.kind == COMPILE:
             self._try_analysis(code)
@@ -340,7 +349,7 @@ class DataFrameExecution:
         if task.cache_bytes == 0:
             self._root.gEnv.SetValue("TTreeCache.Size", 0.0)
         if task.threads > 1:
-            self._root.EnableImplicitMT(task.threads)
+            self._root.treehammer.EnableThreads(task.threads)
 
     def _compile_analysis(self, code: str) -> List[str]:
         """Compile the analysis, bound to the columns' types; return the columns that it reads."""
@@ -373,7 +382,10 @@ class DataFrameExecution:
             ColumnAnalysis.read(self._task.settings)
 
     def _declare_analysis(self, code: str) -> None:
-        """Compile an analysis and install it as the timed one."""
+        """Compile an analysis, or load it, and install it as the timed one."""
+        if isinstance(self._root, CompiledRoot):
+            self._root.load_loop(describe_analysis(self._task, code).hook)
+            return
         # Taking the address makes the JIT emit the function now, before anything is timed.
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
         compiled = root_engine.declare_payload_code(self._root, code)
