@@ -261,7 +261,7 @@ def _exclusion_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
 
 def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
     """Describe the A/A launches of the compared jobs, in which nothing differs."""
-    for check in controls:
+    for index, check in enumerate(controls):
         launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
         difference = f"{title_metric(check.metric)} {format_effect(check.mean)} in {launches}"
         if check.sd is not None:
@@ -273,6 +273,12 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
             )
         else:
             yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {difference}."
+        if check.sharing and index == 0:
+            yield (
+                f"In {check.sharing} of {launches} programs ran from physical pages that all launches "
+                "share (own_text_bytes is 0): what these pages cost, up to 1 %, stays the same until they "
+                "are evicted, and is not part of the interval."
+            )
 
 
 def _relevance_notes(series: Sequence[VerdictRow]) -> Iterator[str]:

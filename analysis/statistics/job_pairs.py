@@ -282,24 +282,23 @@ def check_controls(
     base = bases.pop() if len(bases) == 1 else ""
     checks = []
     for metric in HEADLINE_METRICS:
-        if ratios := _select_ratios(controls, metric):
-            checks.append(_summarize_controls(metric, base, ratios))
+        usable = [
+            control
+            for control in controls
+            if metric in control.launch_ratios and not control.reason_unusable(metric)
+        ]
+        if usable:
+            checks.append(_summarize_controls(metric, base, usable))
     return tuple(checks)
 
 
-def _select_ratios(controls: Iterable[Sample], metric: str) -> list[float]:
-    return [
-        control.launch_ratios[metric]
-        for control in controls
-        if metric in control.launch_ratios and not control.reason_unusable(metric)
-    ]
-
-
-def _summarize_controls(metric: str, base: str, ratios: list[float]) -> ControlCheck:
+def _summarize_controls(metric: str, base: str, controls: Sequence[Sample]) -> ControlCheck:
+    ratios = [control.launch_ratios[metric] for control in controls]
+    sharing = sum(control.shares_text for control in controls)
     spread = stdev(ratios) if len(ratios) > 1 else None
     estimate = estimate_mean(ratios)
     low, high = estimate.interval() if estimate else (None, None)
-    return ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high)
+    return ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
 
 
 Row = Mapping[str, Any]

@@ -111,6 +111,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "cache_block_kib",
     "loop_cpu_s",
     "passes_counted",
+    "own_text_bytes",
 )
 
 
@@ -124,7 +125,8 @@ class Sample:
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
     alone.  ``is_interpreted`` tells whether ROOT's interpreter compiled the loop: such executions form
-    series of their own.  ``side`` names the selection that it belongs to where two selections are compared,
+    series of their own.  ``shares_text`` tells whether its program ran from physical
+    pages that all launches share, in paired mode.  ``side`` names the selection that it belongs to where two selections are compared,
     ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
     commits are, and ``looks`` counts the looks at it (see
     :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`).
@@ -153,6 +155,7 @@ class Sample:
     dirty: bool = False
     plausible: bool = True
     is_interpreted: bool = False
+    shares_text: bool = False
     loop_cpu_s: float | None
     metrics: Mapping[str, float]
     build: Mapping[str, str] = field(default_factory=dict)
@@ -194,6 +197,7 @@ class Sample:
             cache_block_kib=row.get("cache_block_kib"),
             plausible=bool(row["plausible"]),
             is_interpreted=row.get("loop_compiler") == CLING or bool(row.get("loop_fallback")),
+            shares_text=row.get("own_text_bytes") == 0,
             loop_cpu_s=_sum_pass_cpu(row),
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,

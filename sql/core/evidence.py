@@ -80,6 +80,7 @@ class ControlCheck:
 
     ``base`` is the value of the compared axis that is compared with itself, '' for several values.
     ``sd`` is None for a single launch, the 95 % interval also for launches without spread.
+    In ``sharing`` of the launches, programs ran from physical pages that all launches share.
     """
 
     metric: str
@@ -89,6 +90,7 @@ class ControlCheck:
     sd: float | None
     low: float | None
     high: float | None
+    sharing: int = 0
 
     @property
     def is_off(self) -> bool:

@@ -371,6 +371,15 @@ def test_note_on_controls_names_launches_and_spread() -> None:
     assert [*control_notes([])] == []
 
 
+def test_launches_without_pages_of_their_own_are_named() -> None:
+    samples = [make_sample(1, 1.0, ratio, CONTROL) for ratio in (0.001, 0.002, -0.001)]
+    samples[1] = replace(samples[1], shares_text=True)
+    (check,) = check_controls(samples, {samples[0].job_id}, "root")
+    assert check.sharing == 1
+    _, note = control_notes([check])
+    assert note.startswith("In 1 of 3 A/A launches programs ran from physical pages that all")
+
+
 def test_cpu_is_summed_over_all_passes() -> None:
     row = {
         "variant": "{}",
@@ -382,9 +391,12 @@ def test_cpu_is_summed_over_all_passes() -> None:
         "loop_cpu_s": 0.5,
         "passes_counted": 4,
         "segment_cpu_log_ratio": 0.01,
+        "own_text_bytes": 0,
     }
     assert Sample.from_row(row).loop_cpu_s == 2.0
     assert Sample.from_row(row).launch_ratios == {CPU_METRIC: 0.01}
+    assert Sample.from_row(row).shares_text
+    assert not Sample.from_row({**row, "own_text_bytes": None}).shares_text
 
 
 GOOD = {
