@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -216,6 +216,9 @@ def _build_comparison(
 ) -> Comparison:
     jobs = {pair.job_id for effect, _ in series for pair in effect.pairs}
     controls = [*check_controls(samples, jobs, rows.query.axis)]
+    off = {check.metric for check in controls if check.is_off}
+    series = [(effect, _withhold(judged, effect.metric, off)) for effect, judged in series]
+    pooled = [(effect, _withhold(judged, effect.metric, off)) for effect, judged in pooled]
     verdicts = (
         *(rows.build_series_row(*pair, controls) for pair in series),
         *(rows.build_pooled_row(*pair) for pair in pooled),
@@ -227,6 +230,13 @@ def _build_comparison(
         verdicts=verdicts,
         notes=tuple(comparison_notes.comparison_notes(verdicts)),
     )
+
+
+def _withhold(judged: Judgement, metric: str, off: Collection[str]) -> Judgement:
+    """Withhold a verdict on a metric in which equal sides differ beyond doubt."""
+    if metric not in off or not judged.verdict.is_statistical:
+        return judged
+    return replace(judged, verdict=Verdict.CONTROL_OFF)
 
 
 def _count_looks(answerable: Sequence[tuple[ComparisonQuery, Sequence[SeriesEffect]]]) -> int:

@@ -178,7 +178,11 @@ _PLAN = (
     "to look again as jobs come in would double the false verdicts"
 )
 #: Suggested action for each statistical verdict; refused series have their own remedy.
-REMEDIES: Mapping[Verdict, str] = {Verdict.UNDECIDED: _PLAN, Verdict.DIFFERENT: _PLAN}
+REMEDIES: Mapping[Verdict, str] = {
+    Verdict.UNDECIDED: _PLAN,
+    Verdict.DIFFERENT: _PLAN,
+    Verdict.CONTROL_OFF: "repeat the campaign on quieter nodes",
+}
 #: Verdicts that have a sentence of their own.
 _EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE, Verdict.OTHER_CONTENT)
 
@@ -269,7 +273,7 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
         if check.is_off:
             yield (
                 f"Controls are off: {difference}, although nothing differs in them. "
-                "Do not trust effects of this size; repeat the campaign on quieter nodes."
+                "There is no verdict on it; repeat the campaign on quieter nodes."
             )
         else:
             yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {difference}."

@@ -181,6 +181,10 @@ class Claim(Enum):
         "{b} and {a} hold different values, so their difference does not judge either",
         "they hold different values",
     )
+    CONTROL_OFF = (
+        "there is no verdict on the {time} of {b} and {a}, since the control is off",
+        "there is no verdict",
+    )
     ONLY_IN_A = "{b} was not measured", "{b} was not measured"
     ONLY_IN_B = "{base} was not measured", "{base} was not measured"
     FAILED = "{b} and {a} are not compared, because measurements failed", "measurements failed"
@@ -225,7 +229,7 @@ def describe_conclusion(
     """
     results = [*_describe_results(select_headline(rows), names)]
     controls = rows[0].evidence.controls if rows else ()
-    doubtful = any(check.is_off for check in controls)
+    doubtful = bool(controls) and controls[0].is_off
     checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
     if doubtful or not good_controls:
         results = [*checks, *results] if doubtful else results
@@ -265,7 +269,7 @@ def _is_news(claim: Claim, earlier: Claim | None) -> bool:
     """Return whether a claim adds to the one on CPU time, which is more certain than wall time."""
     if earlier is None:
         return True
-    open_claims = (Claim.UNDECIDED, Claim.NOT_ENOUGH)
+    open_claims = (Claim.UNDECIDED, Claim.NOT_ENOUGH, Claim.CONTROL_OFF)
     return claim is not earlier and claim not in open_claims and earlier is not Claim.SCATTERS
 
 
@@ -460,17 +464,15 @@ def _describe_controls(
     controls: Sequence[ControlCheck], axis: str, names: Mapping[str, str]
 ) -> Iterator[str]:
     """Describe those controls that are off, and that of the first metric."""
-    is_any_off = any(check.is_off for check in controls)
     for index, check in sorted(enumerate(controls), key=lambda numbered: not numbered[1].is_off):
         value = name_value(axis, check.base, names)
         base = value if axis == "root" else _name_side(axis, value)
         pair = f"{base} against itself" if check.base else "equal executions"
         difference = f"({pair}) differs by {format_change_size(check.mean)} %"
-        if is_any_off:
-            difference += f" in {title_metric(check.metric)} time"
         if check.is_off:
             yield (
-                f"Do not trust this result: the control {difference}, although it compares equals."
+                f"Do not trust the {title_metric(check.metric)} time: the control {difference}, although "
+                "it compares equals."
             )
         elif index == 0 and check.launches == 1:
             yield f"The only control launch {difference}."

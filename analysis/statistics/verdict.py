@@ -34,7 +34,7 @@ DEFAULT_CERTAINTY = 0.95
 #: Larger campaigns are not worth naming.
 MAX_JOBS_NAMED = 10_000
 #: Raised when a rule changes: a verdict is only as good as the rule that gave it.
-RULE_VERSION = 3
+RULE_VERSION = 4
 
 
 class Verdict(StrEnum):
@@ -53,6 +53,7 @@ class Verdict(StrEnum):
     BUILD_DIFFERS = "build differs"
     VALUES_DIFFER = "values differ"
     OTHER_CONTENT = "other content"
+    CONTROL_OFF = "control is off"
     ONLY_IN_A = "only in A"
     ONLY_IN_B = "only in B"
     FAILED = "failed"
@@ -88,7 +89,7 @@ LOOKS = (5, 10, 20, 40, 80)
 #: Limit of the launches of a series unless the user sets one.
 DEFAULT_MAX_LAUNCHES = 40
 #: Verdicts that further launches may change.
-_OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH)
+_OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH, Verdict.CONTROL_OFF)
 #: Key of the plan in the request of a campaign.
 PLAN_KEY = "until_decided"
 

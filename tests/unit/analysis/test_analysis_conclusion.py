@@ -329,17 +329,21 @@ def test_control_follows_the_result(
     assert text.endswith(f"than {A}. {sentence}")
 
 
-def test_controls_that_are_off_come_first() -> None:
-    good = ControlCheck(CPU, A, 6, 0.001, 0.002, -0.001, 0.003)
-    off = ControlCheck(WALL, A, 6, 0.03, 0.002, 0.028, 0.032)
-    text = describe_conclusion(attach_controls([make_row(Verdict.SLOWER, MORE)], [good, off]))
-    assert (
-        "Do not trust this result: the control (6.38.00 against itself) differs by 3.0 % in wall"
-        in text
+def test_control_of_the_headline_that_is_off_comes_first() -> None:
+    good = ControlCheck(WALL, A, 6, 0.001, 0.002, -0.001, 0.003)
+    off = ControlCheck(CPU, A, 6, 0.03, 0.002, 0.028, 0.032)
+    row = make_row(Verdict.CONTROL_OFF, MORE)
+    text = describe_conclusion(attach_controls([row], [off, good]))
+    assert text == (
+        "Do not trust the CPU time: the control (6.38.00 against itself) differs by 3.0 %, although it "
+        f"compares equals. On this host, there is no verdict on the CPU time per event of ROOT {B} and "
+        f"{A}, since the control is off."
     )
-    assert "The control (6.38.00 against itself) differs by 0.1 % in CPU time, as it" in text
-    assert text.startswith("Do not trust")
-    assert text.index("as it should") < text.index("On this host")
+    # Wall time does not concern the answer on CPU time.
+    good, off = replace(good, metric=CPU), replace(off, metric=WALL)
+    text = describe_conclusion(attach_controls([make_row(Verdict.SLOWER, MORE)], [good, off]))
+    assert text.startswith("On this host")
+    assert "Do not trust the wall time: the control" in text
 
 
 def test_nothing_to_conclude() -> None:

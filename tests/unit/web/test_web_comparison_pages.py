@@ -93,7 +93,7 @@ def test_page_begins_with_conclusion_and_doubt(compared: tuple[ServiceThread, st
     service, address = compared
     page = service.read(address)
     (first,) = page.list_texts("p", "headline")
-    assert first.startswith("Do not trust this result: the control")
+    assert first.startswith("Do not trust the CPU time: the control")
     about = service.client.get(address.replace("/compare/", "/api/v1/comparisons/")).json()["about"]
     assert about["conclusion"] in first
     assert any(note.startswith("Controls are off") for note in about["notes"])
