@@ -371,6 +371,31 @@ def test_note_on_controls_names_launches_and_spread() -> None:
     assert [*control_notes([])] == []
 
 
+@pytest.mark.parametrize(("shift", "verdict"), [(0.05, "control is off"), (0.0, "slower")])
+def test_nothing_is_claimed_while_equal_launches_differ(shift: float, verdict: str) -> None:
+    ratios = {"timed": 0.1, CONTROL: shift}
+    simulated = SimulatedCampaign(rounds=1).samples()
+    jobs = sorted({sample.job_id for sample in simulated})
+    other = simulated[-1].variant.values
+    samples = [
+        replace(
+            sample,
+            kind=kind,
+            round=10 * sample.round + number,
+            launch_ratios={CPU_METRIC: ratio + 0.001 * jobs.index(sample.job_id)}
+            if kind == CONTROL or sample.variant.values == other
+            else {},
+        )
+        for sample in simulated
+        if sample.kind == "timed"
+        for number, (kind, ratio) in enumerate(ratios.items())
+        if kind == "timed" or dict(sample.variant.values)["root"] == "6.38.00"
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == verdict
+    assert (row.jobs_needed, row.effect is None) == (None, False)
+
+
 def test_launches_without_pages_of_their_own_are_named() -> None:
     samples = [make_sample(1, 1.0, ratio, CONTROL) for ratio in (0.001, 0.002, -0.001)]
     samples[1] = replace(samples[1], shares_text=True)
