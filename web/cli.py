@@ -78,7 +78,6 @@ _SESSION_COLUMNS = (
     *titled_columns(session="session", key_id="key id", role="role", name="for", address="address"),
     TableColumn("created_us", "signed in", format_minute),
     TableColumn("expires_us", "expires", format_minute),
-    *hidden_columns("identity"),
 )
 
 
@@ -274,9 +273,9 @@ def sessions_command(settings: Settings) -> list[dict[str, Any]]:
 
     with opened_engine(settings.database, create=False) as engine:
         sessions = SessionTable(engine).list_sessions(now_us=time.time_ns() // 1000)
-    names = ("key_id", "role", "name", "identity", "address", "created_us", "expires_us")
+    names = ("key_id", "role", "name", "address", "created_us", "expires_us")
     return [
-        {"session": session_id(row), **{name: getattr(row, name) or "" for name in names}}
+        {"session": session_id(row), **{name: getattr(row, name) for name in names}}
         for row in sessions
     ]
 
@@ -436,7 +435,9 @@ def list_command(settings: Settings, revoked: bool) -> CommandOutput:
 )
 @click.option("--job", metavar="ID", help="Revoke the token of this job: its full identity.")
 @click.option("--session", metavar="ID", help="Sign a browser out: see treehammer token sessions.")
-@click.option("--sessions-of", metavar="HOLDER", help="Sign out all browsers of a key or a person.")
+@click.option(
+    "--sessions-of", metavar="HOLDER", help="Sign out all browsers of a key or its holder."
+)
 @click.pass_obj
 def revoke_command(
     settings: Settings,

@@ -138,17 +138,12 @@ def fingerprint_master_key(master: bytes) -> str:
 
 @dataclass(frozen=True)
 class ReadSession:
-    """A signed-in browser as the service stores it.
-
-    ``key_id`` is the key that signed in, or None for an ``identity`` of an OpenID provider: its issuer
-    and subject.
-    """
+    """A browser signed in with a key, as the service stores it."""
 
     token_hash: str
     role: str
     name: str
-    key_id: str | None
-    identity: str | None
+    key_id: str
     address: str
     created_us: int
     expires_us: int

@@ -415,9 +415,8 @@ read_session = sa.Table(
     sa.Column("token_hash", StoredText(MAX_IDENTITY), primary_key=True),
     sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
     sa.Column("name", StoredText(MAX_TEXT), nullable=False),
-    # The key that signed in, or the issuer and subject of a sign-in by OpenID Connect.
-    sa.Column("key_id", StoredText(MAX_IDENTITY)),
-    sa.Column("identity", StoredText(MAX_TEXT)),
+    # The key that signed in.
+    sa.Column("key_id", StoredText(MAX_IDENTITY), nullable=False),
     sa.Column("address", StoredText(MAX_WORD), nullable=False),
     sa.Column("created_us", sa.BigInteger, nullable=False),
     sa.Column("expires_us", sa.BigInteger, nullable=False),

@@ -58,8 +58,8 @@ from treehammer.text_formatting import format_time
 _TOKEN_BYTES = 32
 #: Maximum number of characters of a session token.
 MAX_SESSION_TOKEN_LENGTH = 64
-#: Sessions of one key or identity; a further sign-in ends the oldest, since all are kept in memory.
-MAX_SESSIONS_PER_HOLDER = 1000
+#: Sessions of one key; a further sign-in ends the oldest, since all are kept in memory.
+MAX_SESSIONS_PER_KEY = 1000
 _FIELDS = [field.name for field in fields(ReadSession)]
 _COLUMNS = [read_session.c[name] for name in _FIELDS]
 _MASTER_BYTES = 32
@@ -235,16 +235,6 @@ def _record(connection: Connection, action: str, subject: str, now_us: int) -> N
     )
 
 
-@dataclass(frozen=True)
-class SessionHolder:
-    """Person who signed in: by a key, or as an ``identity`` of an OpenID provider."""
-
-    role: str
-    name: str
-    key_id: str | None = None
-    identity: str | None = None
-
-
 def make_session_token() -> str:
     """Create the token of a new session."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
@@ -268,8 +258,6 @@ def verify_session(token: str, access: AccessList, masters: MasterKeys, now_us: 
         raise TokenError("the session has ended: sign in again", may_be_new=True)
     if now_us > session.expires_us:
         raise TokenError("the session has expired: sign in again")
-    if session.key_id is None:
-        return AccessGrant(session.role, "", session.name, "", session.expires_us)
     key = require_valid_key(session.key_id, access, masters)
     require_unexpired(key.expires_us, now_us, "the key")
     return AccessGrant(key.role, key.key_id, key.name, key.owner, session.expires_us)
@@ -287,7 +275,7 @@ class SessionTable:
         self._engine = engine
 
     def open_session(
-        self, holder: SessionHolder, *, address: str, now_us: int, expires_us: int
+        self, grant: AccessGrant, *, address: str, now_us: int, expires_us: int
     ) -> str:
         """Open a session and return its token; delete expired sessions and surplus ones.
 
@@ -297,10 +285,9 @@ class SessionTable:
         token = make_session_token()
         session = ReadSession(
             hash_session_token(token),
-            holder.role,
-            holder.name,
-            holder.key_id,
-            holder.identity,
+            grant.role,
+            grant.name,
+            grant.key_id,
             address,
             now_us,
             expires_us,
@@ -311,7 +298,7 @@ class SessionTable:
             connection.execute(
                 sa.insert(table), [dict(zip(_FIELDS, astuple(session), strict=True))]
             )
-            _end_surplus(connection, holder)
+            _end_surplus(connection, grant.key_id)
         return token
 
     def list_sessions(self, *, now_us: int) -> Sequence[ReadSession]:
@@ -344,20 +331,15 @@ def end_sessions_of_key(connection: Connection, key_id: str) -> None:
     connection.execute(sa.delete(read_session).where(read_session.c.key_id == key_id))
 
 
-def _end_surplus(connection: Connection, holder: SessionHolder) -> None:
+def _end_surplus(connection: Connection, key_id: str) -> None:
     columns = read_session.c
-    of_holder = (
-        columns.key_id == holder.key_id
-        if holder.key_id is not None
-        else columns.identity == holder.identity
-    )
     newest_first = (
         sa.select(columns.token_hash)
-        .where(of_holder)
+        .where(columns.key_id == key_id)
         .order_by(columns.created_us.desc(), columns.token_hash)
     )
     hashes = connection.execute(newest_first).scalars().all()
-    for surplus in hashes[MAX_SESSIONS_PER_HOLDER:]:
+    for surplus in hashes[MAX_SESSIONS_PER_KEY:]:
         connection.execute(sa.delete(read_session).where(columns.token_hash == surplus))
 
 

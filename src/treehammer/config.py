@@ -174,33 +174,10 @@ class Settings:
         parse_user_header,
     )
     serve_url: str = _setting(
-        "serve: public address of the pages, https://HOST:PORT, for sign-in by OpenID and doctor "
+        "serve: public address of the pages, https://HOST:PORT, for the proxy, links and doctor "
         "[default: none]",
         "",
         parse_public_url,
-    )
-    serve_oidc_issuer: str = _setting(
-        "serve: OpenID provider that people sign in with [default: none]", "", parse_service_url
-    )
-    serve_oidc_client_id: str = _setting(
-        "serve: this service's client id at the provider", "", _PRINTABLE
-    )
-    serve_oidc_client_secret_file: Path | None = _setting(
-        "serve: file with the client secret [default: none, a public client]"
-    )
-    serve_oidc_scopes: str = _setting(
-        "serve: scopes requested from the provider", "openid profile email", _PRINTABLE
-    )
-    serve_oidc_group_claim: str = _setting(
-        "serve: claim with a person's groups", "groups", _PRINTABLE
-    )
-    serve_oidc_roles: str = _setting(
-        "serve: roles of the provider's groups, GROUP=ROLE, comma separated; * is everybody",
-        "",
-        _PRINTABLE,
-    )
-    serve_oidc_ca_file: Path | None = _setting(
-        "serve: CA certificates for the provider [default: the system's]"
     )
     serve_docs: str = _setting(
         "serve: address of the documentation, which pages link [default: /docs/ in a checkout where "
@@ -318,6 +295,13 @@ def _read_config_file(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
     for key in document:
+        if key.startswith("serve_oidc_"):
+            raise ConfigError(
+                f"{key} no longer exists: the service has no OpenID sign-in of its own",
+                where=str(path),
+                hint="Remove the keys serve_oidc_*, put a proxy that signs people in before the "
+                "service, and name its header in serve_user_header: docs/sign-in.md.",
+            )
         if key not in SETTING_NAMES:
             raise ConfigError(
                 f"unknown key {key!r}",

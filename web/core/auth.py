@@ -6,8 +6,6 @@ Keys and revocations are refreshed every few seconds.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import time
 from collections.abc import Callable
@@ -70,12 +68,6 @@ class AccessControl:
         self._failure: StoreError | None = None
         self._masters_failure = ""
         self._refreshing = asyncio.Lock()
-
-    def derive_secret(self, purpose: str) -> str:
-        """Derive a secret from the master key, the same in all processes with it."""
-        return hmac.digest(
-            self._masters.current, f"treehammer {purpose}".encode(), hashlib.sha256
-        ).hex()
 
     def now_us(self) -> int:
         """Return the time in microseconds since 1970 UTC."""

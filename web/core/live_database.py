@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 from starlette.requests import Request
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
-from treehammer.sql.core.access_keys import AccessList
+from treehammer.sql.core.access_keys import AccessGrant, AccessList
 from treehammer.sql.engine.backend import display_url, sqlite_path
 from treehammer.sql.engine.database_engine import (
     QueryGroup,
@@ -30,7 +30,7 @@ from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.audit_trail import Sender
-from treehammer.sql.write.keyring import Keyring, SessionHolder, SessionTable, hash_session_token
+from treehammer.sql.write.keyring import Keyring, SessionTable, hash_session_token
 from treehammer.sql.write.store import CampaignUpload, Store, UploadResult
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
@@ -99,12 +99,12 @@ class LiveDatabase:
             return Keyring(engine).load_access()
 
     def open_session(
-        self, holder: SessionHolder, *, address: str, now_us: int, expires_us: int
+        self, grant: AccessGrant, *, address: str, now_us: int, expires_us: int
     ) -> str:
         """Open a read session and return its token."""
         with self._use_engine() as engine:
             return SessionTable(engine).open_session(
-                holder, address=address, now_us=now_us, expires_us=expires_us
+                grant, address=address, now_us=now_us, expires_us=expires_us
             )
 
     def end_session(self, token: str) -> None:

@@ -247,12 +247,9 @@ def _exit_later(seconds: float) -> None:
 def _describe_read_access(settings: Settings) -> str:
     if settings.serve_read_access == PUBLIC:
         return "reading is public"
-    alternatives = (
-        [f"sign-in at {settings.serve_oidc_issuer}"] if settings.serve_oidc_issuer else []
-    )
     if settings.serve_user_header:
-        alternatives.append(f"{settings.serve_user_header} from the proxy")
-    return ", or ".join(["reading requires a key", *alternatives])
+        return f"reading requires a key, or {settings.serve_user_header} from the proxy"
+    return "reading requires a key"
 
 
 def log_to_stderr(level: int = logging.INFO, line_format: str = program_output.TEXT_FORMAT) -> None:

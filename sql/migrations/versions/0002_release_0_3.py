@@ -1,4 +1,4 @@
-"""Changes after release 0.2.0: new columns, and reasons of implausible measurements as rows."""
+"""Changes after release 0.2.0: new columns, reasons of implausible measurements, sessions of keys alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CHUNK_ROWS = 1000
 
 
 def upgrade() -> None:
-    """Add columns and the table of flags, and fill it."""
+    """Add columns and the table of flags, fill it, and end sessions that no key opened."""
     for table, columns in _COLUMNS.items():
         for column in columns.split():
             name, _, kind = column.partition(":")
@@ -60,6 +60,10 @@ def upgrade() -> None:
         ),
     )
     _fill_flags(op.get_bind())
+    op.execute(sa.text("DELETE FROM read_session WHERE key_id IS NULL"))
+    with op.batch_alter_table("read_session") as batch:
+        batch.alter_column("key_id", existing_type=StoredText(128), nullable=False)
+        batch.drop_column("identity")
 
 
 def _fill_flags(connection: sa.Connection) -> None:

@@ -38,6 +38,7 @@ from measurement_factory import (
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.sql.core.column_types import EvidenceText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
@@ -51,7 +52,7 @@ from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write.audit_trail import Delivery, Sender
-from treehammer.sql.write.keyring import Keyring, SessionHolder, SessionTable
+from treehammer.sql.write.keyring import Keyring, SessionTable
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressCallback, no_progress
@@ -121,9 +122,9 @@ def fill_database(url: str) -> None:
         keyring = Keyring(store._engine)
         keyring.create_key(b"master", "read", HOSTILE_TEXTS[2], now_us=1)
         keyring.revoke_tokens("job", "a", now_us=2)
-        holder = SessionHolder("read", HOSTILE_TEXTS[2], identity="me@here")
+        grant = AccessGrant("read", "0123456789ab", HOSTILE_TEXTS[2], "")
         SessionTable(store._engine).open_session(
-            holder, address="127.0.0.1", now_us=1, expires_us=2**60
+            grant, address="127.0.0.1", now_us=1, expires_us=2**60
         )
         fill_patrol_tables(store)
         _fill_empty_tables(store)

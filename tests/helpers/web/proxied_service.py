@@ -18,7 +18,6 @@ import httpx
 import psutil
 from command_forker import ForkedCommand, start_command
 from monitoring_servers import run_proxy
-from openid_provider import CLIENT_ID, LyingProvider, run_lying_provider
 from service_thread import make_body
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -38,14 +37,13 @@ USER_HEADER = "X-Forwarded-User"
 
 
 class ProxiedService:
-    """A service behind a proxy, in which people sign in at a provider that lies on request.
+    """A service behind a proxy.
 
     Args:
         folder: of its database, keys and log.
         proxy: name of the proxy.
         ports: of the service and of the proxy.
         authority: of the proxy's certificate.
-        provider: of sign-ins.
     """
 
     def __init__(
@@ -54,10 +52,8 @@ class ProxiedService:
         proxy: str,
         ports: tuple[int, int],
         authority: CertificateAuthority,
-        provider: LyingProvider,
     ) -> None:
         self.proxy = proxy
-        self.provider = provider
         self.settings = load_settings(
             {
                 "data_dir": folder,
@@ -84,9 +80,6 @@ class ProxiedService:
             "serve_url": self.url,
             "serve_user_header": USER_HEADER,
             "serve_query_seconds": 3,
-            "serve_oidc_issuer": self.provider.issuer,
-            "serve_oidc_client_id": CLIENT_ID,
-            "serve_oidc_roles": "cms-io=read",
         }
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
         environment |= {f"TREEHAMMER_{name.upper()}": str(v) for name, v in settings.items()}
@@ -218,13 +211,10 @@ def run_proxied_service(
     """Run a service behind a proxy, which is configured for the same settings except the given ones."""
     authority = CertificateAuthority(folder / "authority")
     port, public = find_free_ports(2)
-    with run_lying_provider() as provider:
-        service = ProxiedService(folder, proxy, (port, public), authority, provider)
-        with run_proxy(
-            proxy, folder / "proxy", replace(service.settings, **proxy_settings), authority
-        ):
-            service.start()
-            try:
-                yield service
-            finally:
-                service.kill()
+    service = ProxiedService(folder, proxy, (port, public), authority)
+    with run_proxy(proxy, folder / "proxy", replace(service.settings, **proxy_settings), authority):
+        service.start()
+        try:
+            yield service
+        finally:
+            service.kill()

@@ -1,4 +1,4 @@
-"""Tests of the service as a process, and of sign-in by an OpenID provider."""
+"""Tests of the service as a process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from command_forker import run_command
-from openid_provider import CLIENT_SECRET, serve_with_provider, sign_in_at_provider
 from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
 
@@ -214,30 +212,3 @@ def test_serve_notifies_systemd_of_start_and_stop(
         assert administrator.ends(process, signal.SIGINT)[0] == 0, "Ctrl-C is a regular stop"
         while b"STOPPING=1" not in receiver.recv(4096):
             pass
-
-
-BROWSER = {"Accept": "text/html,*/*"}
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    with serve_with_provider(tmp_path) as address:
-        yield address
-
-
-def test_provider_signs_members_of_group_in(address: str, tmp_path: Path) -> None:
-    with httpx.Client(headers=BROWSER, trust_env=False) as alice:
-        assert alice.get(address).status_code == 401
-        answer = sign_in_at_provider(alice, f"{address}/sign-in/openid?next=/campaigns", "alice")
-        assert (answer.status_code, answer.url.path) == (200, "/campaigns"), answer.text
-        assert "Sign out" in answer.text
-        assert alice.post(f"{address}/sign-out").status_code == 303
-        assert alice.get(address).status_code == 401
-    with httpx.Client(headers=BROWSER, trust_env=False) as eve:
-        answer = sign_in_at_provider(eve, f"{address}/sign-in/openid", "eve")
-        assert answer.status_code == 403
-        assert "none of their groups has a role" in answer.text
-        assert eve.get(address).status_code == 401
-    log = (tmp_path / "serve.log").read_text()
-    for secret in (CLIENT_SECRET, "code=", "state="):
-        assert secret not in log

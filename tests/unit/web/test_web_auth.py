@@ -194,7 +194,7 @@ def test_unknown_session_is_named(service: ServiceThread, session: str) -> None:
 def test_holder_has_limited_number_of_sessions(
     service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treehammer.sql.write.keyring.MAX_SESSIONS_PER_HOLDER", 2)
+    monkeypatch.setattr("treehammer.sql.write.keyring.MAX_SESSIONS_PER_KEY", 2)
     key, other = service.make_key("read").text, service.make_key("read").text
     kept = sign_in(service, other)
     cookies = []

@@ -21,7 +21,7 @@ from store_helpers import find_rollup_differences
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, TokenError
-from treehammer.sql.core.access_keys import MasterKeys
+from treehammer.sql.core.access_keys import AccessGrant, AccessKey, MasterKeys
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import measurement, quality_flag
@@ -30,13 +30,7 @@ from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write import keyring
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
-from treehammer.sql.write.keyring import (
-    Keyring,
-    SessionHolder,
-    SessionTable,
-    session_id,
-    verify_session,
-)
+from treehammer.sql.write.keyring import Keyring, SessionTable, session_id, verify_session
 from treehammer.sql.write.maintenance import (
     PRUNED_COLUMNS,
     ChangeScope,
@@ -286,14 +280,18 @@ def test_old_time_steps_are_merged(store: Store, url: str) -> None:
 
 
 MASTER = b"m" * 32
-PERSON = SessionHolder("read", "Älice", identity="https://issuer.example 4711")
+
+
+def make_grant(key: AccessKey) -> AccessGrant:
+    return AccessGrant("read", key.key_id, "Älice", "")
 
 
 def test_session_is_kept_until_it_ends(store: Store) -> None:
     table, keyring = SessionTable(store._engine), Keyring(store._engine)
-    token = table.open_session(PERSON, address="::1", now_us=10, expires_us=20)
+    key = keyring.create_key(MASTER, "read", "Älice", now_us=1)
+    token = table.open_session(make_grant(key), address="::1", now_us=10, expires_us=20)
     (row,) = table.list_sessions(now_us=20)
-    assert (row.name, row.identity, row.key_id) == ("Älice", PERSON.identity, None)
+    assert (row.name, row.key_id) == ("Älice", key.key_id)
     assert token not in repr(row)
     assert len(session_id(row)) == 12
     grant = verify_session(token, keyring.load_access(), MasterKeys(MASTER), 20)
@@ -310,9 +308,7 @@ def test_revoked_key_has_no_sessions(store: Store) -> None:
     table, keyring = SessionTable(store._engine), Keyring(store._engine)
     key, other = (keyring.create_key(MASTER, "read", "a", now_us=1) for _ in range(2))
     tokens = [
-        table.open_session(
-            SessionHolder("read", "a", key_id=one.key_id), address="-", now_us=1, expires_us=9
-        )
+        table.open_session(make_grant(one), address="-", now_us=1, expires_us=9)
         for one in (key, other)
     ]
     before = keyring.load_access()
@@ -327,12 +323,13 @@ def test_revoked_key_has_no_sessions(store: Store) -> None:
 
 
 def test_oldest_sessions_of_a_holder_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "MAX_SESSIONS_PER_HOLDER", 2)
+    monkeypatch.setattr(keyring, "MAX_SESSIONS_PER_KEY", 2)
     table = SessionTable(store._engine)
-    key = Keyring(store._engine).create_key(MASTER, "read", "a", now_us=1)
-    for holder in (SessionHolder("read", "a", key_id=key.key_id), PERSON):
+    keys = [Keyring(store._engine).create_key(MASTER, "read", "a", now_us=1) for _ in range(2)]
+    for key in keys:
         for now_us in (1, 2, 3):
-            table.open_session(holder, address="-", now_us=now_us, expires_us=9)
+            table.open_session(make_grant(key), address="-", now_us=now_us, expires_us=9)
     rows = table.list_sessions(now_us=3)
-    assert [(one.created_us, one.name) for one in rows].count((1, "a")) == 0
-    assert sorted(one.created_us for one in rows) == [2, 2, 3, 3]
+    assert {(row.key_id, row.created_us) for row in rows} == {
+        (key.key_id, now_us) for key in keys for now_us in (2, 3)
+    }
