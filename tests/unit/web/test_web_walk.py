@@ -41,6 +41,8 @@ STARTS = (
     f"/digest?week={datetime.now(UTC):%G-W%V}",
     "/patrol",
     "/alarms",
+    # Which sites the overview lists first depends on the time of day.
+    "/sites/SITE_A",
 )
 
 
