@@ -174,7 +174,8 @@ class Repository:
             SourceError: no such commit, or an ambiguous short hash.
         """
         try:
-            return self._run_git("rev-parse", "--verify", f"{_is_valid_ref(ref)}^{{commit}}")
+            _check_ref(ref)
+            return self._run_git("rev-parse", "--verify", f"{ref}^{{commit}}")
         except GitCommandError as error:
             if "ambiguous" in str(error.stderr):
                 raise SourceError(
@@ -380,7 +381,7 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
         SourceUnreachableError: the remote does not answer or denies access.
         SourceError: the remote has no such ref.
     """
-    _is_valid_ref(ref)
+    _check_ref(ref)
     name = hashlib.sha256(address.url.encode()).hexdigest()[:24]
     directory = git_dir / "mirrors" / name
     with hold_cache_lock(directory.with_suffix(".lock")):
@@ -473,10 +474,9 @@ def _list_remote_refs(
     return {name: id_ for id_, name in pairs}
 
 
-def _is_valid_ref(ref: str) -> str:
+def _check_ref(ref: str) -> None:
     if not ref or ref.startswith("-") or not ref.isprintable() or " " in ref:
         raise SourceError(f"{ref!r} is not a ref", hint="Name a branch, a tag or a commit.")
-    return ref
 
 
 def _find_repository_root(path: str) -> str:

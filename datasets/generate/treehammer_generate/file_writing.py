@@ -117,7 +117,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     path, where = request["path"], request["source"]
     source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
-    layout = ROOT.treehammer.Wish()
+    layout = ROOT.treehammer.NewLayout()
     for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
         setattr(layout, key, request[key])
     entries = int(tree.GetEntries())

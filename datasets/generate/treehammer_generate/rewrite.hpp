@@ -6,7 +6,7 @@
 namespace treehammer {
 
 /// What is to differ from the source.
-struct Wish {
+struct NewLayout {
    int compression = -1;      ///< as ROOT counts; -1: as the source
    Long64_t autoFlush = 0;    ///< events of a cluster; bytes where negative; 0: clusters as the source's
    int basketSize = 0;        ///< bytes of a basket of every branch; 0: see below
@@ -18,18 +18,18 @@ class Rewriter final : public Copier {
 public:
    using Copier::Copier;
 
-   void open(const std::string &url, const std::string &folder, const Wish &wish)
+   void open(const std::string &url, const std::string &folder, const NewLayout &layout)
    {
-      fWish = wish;
-      const int file = wish.compression < 0 ? fSource.GetCurrentFile()->GetCompressionSettings() : wish.compression;
+      fLayout = layout;
+      const int file = layout.compression < 0 ? fSource.GetCurrentFile()->GetCompressionSettings() : layout.compression;
       create(url, folder, file);
       sizeBaskets();
-      if (wish.compression < 0)
+      if (layout.compression < 0)
          eachPair([](TBranch &from, TBranch &to) { to.SetCompressionSettings(from.GetCompressionSettings()); });
-      fTree->SetAutoFlush(wish.autoFlush);
-      if (wish.autoFlush == 0 && fSource.GetAutoFlush() <= 0)
+      fTree->SetAutoFlush(layout.autoFlush);
+      if (layout.autoFlush == 0 && fSource.GetAutoFlush() <= 0)
          fTree->SetAutoFlush(fSource.GetAutoFlush()); // of which nothing is known but the limit
-      else if (wish.autoFlush == 0)
+      else if (layout.autoFlush == 0)
          findClusters();
    }
 
@@ -76,9 +76,9 @@ private:
    /// Sizes that are known before anything is written.
    void sizeBaskets()
    {
-      if (fWish.basketSize > 0)
-         fTree->SetBasketSize("*", fWish.basketSize);
-      else if (fWish.autoFlush == 0 && fWish.basketMemory == 0)
+      if (fLayout.basketSize > 0)
+         fTree->SetBasketSize("*", fLayout.basketSize);
+      else if (fLayout.autoFlush == 0 && fLayout.basketMemory == 0)
          eachPair([](TBranch &from, TBranch &to) { to.SetBasketSize(from.GetBasketSize()); });
       else
          fTree->SetBasketSize("*", kFirstBaskets);
@@ -86,9 +86,9 @@ private:
 
    void settle()
    {
-      if (fWish.basketMemory > 0)
-         fTree->OptimizeBaskets(static_cast<ULong64_t>(fWish.basketMemory), 1.1, "");
-      else if (fWish.basketSize > 0 || fWish.autoFlush == 0)
+      if (fLayout.basketMemory > 0)
+         fTree->OptimizeBaskets(static_cast<ULong64_t>(fLayout.basketMemory), 1.1, "");
+      else if (fLayout.basketSize > 0 || fLayout.autoFlush == 0)
          sizeBaskets(); // ROOT has just chosen others
    }
 
@@ -105,7 +105,7 @@ private:
       }
    }
 
-   Wish fWish;
+   NewLayout fLayout;
    bool fSettled = false;
    std::map<Long64_t, Long64_t> fClusters; // first event -> events of the clusters from there on
 };
