@@ -70,10 +70,8 @@ def _list_notes(result: ComparisonResult, names: Mapping[str, str], verbose: boo
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
     """Return the notes without those that several comparisons share, and the shared ones."""
-    first, *following = notes
-    common = (
-        [line for line in first if all(line in other for other in following)] if following else []
-    )
+    shared = len(notes) > 1
+    common = [line for line in notes[0] if all(line in other for other in notes)] if shared else []
     return [[line for line in lines if line not in common] for lines in notes], common
 
 

@@ -173,6 +173,7 @@ def test_figures_of_selected_branches_are_those_of_uproot(
         "read", str(path), "-b", "x_*", "--root", "6.40.00", "--keep", "mine", "--json"
     )
 
+    assert result.exception is None, result.output
     document = json.loads(result.stdout)
     assert (document["tree"], document["format"]) == ("events", "ttree")
     with uproot.open(path) as file:

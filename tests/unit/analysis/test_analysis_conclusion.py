@@ -347,6 +347,7 @@ def test_control_of_the_headline_that_is_off_comes_first() -> None:
 
 
 def test_nothing_to_conclude() -> None:
+    assert describe_comparisons([]) == []
     assert describe_conclusion([]) == ""
 
 
