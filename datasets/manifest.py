@@ -226,15 +226,17 @@ class Manifest:
         other_trees = self.origin.get(OTHER_TREES)
         return () if other_trees is None else (self.tree, *other_trees)
 
+    @property
+    def old_ntuples(self) -> tuple[str, ...]:
+        """RNTuples of the first file that are older than version 1.0 of the format."""
+        return tuple(self.origin.get(OLD_NTUPLES, ()))
+
     def describe_other_trees(self) -> Iterator[str]:
         """Describe the trees and RNTuples that could have been meant, a sentence each."""
         if other_trees := [name for name in self.trees if name != self.tree]:
             yield f"Other trees: {list_some(other_trees)}; choose one with --tree."
-        if old_ntuples := self.origin.get(OLD_NTUPLES):
-            yield (
-                f"RNTuples before version 1.0 of the format, which no ROOT since 6.34 reads: "
-                f"{list_some(old_ntuples)}."
-            )
+        if self.old_ntuples:
+            yield describe_old_ntuples(self.old_ntuples)
 
     @property
     def size(self) -> int:
@@ -285,6 +287,11 @@ def list_some(items: Sequence[str]) -> str:
     return ", ".join(items[:MAX_NAMED_ITEMS]) + (
         f", and {more_count} more" if more_count > 0 else ""
     )
+
+
+def describe_old_ntuples(names: Sequence[str]) -> str:
+    """Say that some RNTuples are of a format that no supported ROOT reads."""
+    return f"RNTuples before version 1.0 of the format, which no ROOT since 6.34 reads: {list_some(names)}."
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import (
     select_branches,
 )
 from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
-from treehammer.datasets.manifest import TTREE, Manifest, list_some
+from treehammer.datasets.manifest import TTREE, Manifest, describe_old_ntuples, list_some
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec, load_shipped_spec
 from treehammer.errors import DefinitionError, suggest_word
 from treehammer.hctests.definition.matrix import expand_variants
@@ -35,6 +35,7 @@ class DatasetContents:
         unreadable: those that ROOT cannot read, with the reason.
         missing: branches that not all files have, with the files that lack them.
         smallest_file: bytes of the smallest file; None where it is not known.
+        old_ntuples: RNTuples that are older than version 1.0 of the format.
     """
 
     dataset: str
@@ -44,6 +45,7 @@ class DatasetContents:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     smallest_file: int | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    old_ntuples: tuple[str, ...] = ()
 
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> DatasetContents:
@@ -66,6 +68,7 @@ class DatasetContents:
             manifest.unreadable_branches,
             smallest_file,
             manifest.missing_branches,
+            manifest.old_ntuples,
         )
 
     @classmethod
@@ -156,10 +159,12 @@ def find_content_problems(
     yield from _find_size_problems(definition, contents)
     trees = contents.trees
     if definition.test.tree and trees and definition.test.tree not in trees:
+        is_old = definition.test.tree in contents.old_ntuples
+        reason = f"{describe_old_ntuples(contents.old_ntuples)} " if is_old else ""
         yield ContentProblem(
             "test.tree",
-            f"dataset {contents.dataset!r} has no tree {definition.test.tree!r}",
-            f"{suggest_word(definition.test.tree, trees)}It has: {', '.join(trees)}.",
+            f"dataset {contents.dataset!r} has no {'readable ' * is_old}tree {definition.test.tree!r}",
+            f"{reason or suggest_word(definition.test.tree, trees)}It has: {', '.join(trees)}.",
         )
     elif definition.test.tree in ("", contents.tree):
         yield from _find_branch_problems(definition, contents, folder)

@@ -23,7 +23,7 @@ from repository_code import call_command
 
 from treehammer.collectors.worker.load_start import PATIENCE_S
 from treehammer.config import load_settings
-from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.manifest import OLD_NTUPLES, OTHER_TREES, Manifest
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError, SitesError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition import definition_loader
@@ -603,6 +603,14 @@ def test_reads_larger_than_a_file_are_refused(name: str, blocks: tuple[int, ...]
         check_contents(test, [small])
     assert key in str(error.value)
     assert "at most 1000 kB" in error.value.hint
+
+
+def test_tree_of_an_old_format_is_named(definition: TestDefinition) -> None:
+    manifest = make_manifest()
+    origin = {**manifest.origin, OTHER_TREES: [], OLD_NTUPLES: ["ntpl"]}
+    with pytest.raises(DefinitionError, match="has no readable tree 'ntpl'") as caught:
+        check_contents(with_branches(definition, "ntpl", "x"), [replace(manifest, origin=origin)])
+    assert "RNTuples before version 1.0 of the format" in caught.value.hint
 
 
 def test_branch_that_a_file_lacks_is_named_with_the_file(definition: TestDefinition) -> None:
