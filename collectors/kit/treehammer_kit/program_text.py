@@ -38,7 +38,7 @@ def list_library_mappings(lines: Iterable[str]) -> List[_Mapping]:
     by_path: Dict[str, List[_Mapping]] = {}
     for line in lines:
         fields = line.split(None, 5)
-        # Memory of a file that no name leads to any more is that of an earlier version.
+        # Anonymous memory has no path, and with it text that was moved before.
         if len(fields) < 6 or not fields[5].startswith("/"):
             continue
         addresses, flags, path = fields[0], fields[1], fields[5].rstrip("\n")
