@@ -231,9 +231,9 @@ def describe_conclusion(
     controls = rows[0].evidence.controls if rows else ()
     doubtful = bool(controls) and controls[0].is_off
     checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
-    if doubtful or not good_controls:
-        results = [*checks, *results] if doubtful else results
-    else:
+    if doubtful:
+        results = [*checks, *results]
+    elif good_controls:
         results += checks
     return " ".join(filter(None, [describe_changed_results(rows), *results]))
 
