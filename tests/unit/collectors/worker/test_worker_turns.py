@@ -265,11 +265,11 @@ def test_child_is_pinned_to_the_reserved_core(tmp_path: Path) -> None:
     [("A", "control", False), ("B", "control", True), ("A", "timed", False), ("B", "timed", False)],
 )
 def test_layout_of_memory_is_drawn_for_each_side(side: str, kind: str, is_copied: bool) -> None:
-    drawn = [vary_layout(side, kind, "/work/1-2") for _ in range(50)]
-    assert len({len(variables["TREEHAMMER_PADDING"]) for variables in drawn}) > 10
-    copies = {variables.get(loop_libraries.COPY_VARIABLE, "") for variables in drawn}
+    layouts = [vary_layout(side, kind, "/scratch/1-2") for _ in range(50)]
+    assert len({len(variables["TREEHAMMER_PADDING"]) for variables in layouts}) > 10
+    copies = {variables.get(loop_libraries.COPY_VARIABLE, "") for variables in layouts}
     assert (len({len(path) for path in copies}) > 10) is is_copied
-    assert all(path.startswith("/work/1-2/") == is_copied for path in copies)
+    assert all(path.startswith("/scratch/1-2/") == is_copied for path in copies)
 
 
 def test_launches_reserve_different_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
