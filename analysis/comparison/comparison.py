@@ -178,14 +178,14 @@ def compare_together(
     pooled = [
         [] if query.axis == "site" else pool_over_sites(effects) for query, effects in answerable
     ]
-    rule = _Rule(queries[0].delta, _count_looks(answerable))
+    rule = _find_rule(queries[0].delta, answerable)
     measured = chain.from_iterable(effects for _, effects in answerable)
     judged = iter(_judge_effects(list(measured), rule))
     over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), rule))
     return [
         _build_comparison(
             samples,
-            _RowBuilder(query, now_us, contrast_sites(effects, group, rule.delta), rule.looks),
+            _RowBuilder(query, now_us, contrast_sites(effects, group, rule.delta), rule),
             list(zip(effects, islice(judged, len(effects)), strict=True)),
             list(zip(group, islice(over_sites, len(group)), strict=True)),
         )
@@ -239,18 +239,23 @@ def _withhold(judged: Judgement, metric: str, off: Collection[str]) -> Judgement
     return replace(judged, verdict=Verdict.CONTROL_OFF)
 
 
-def _count_looks(answerable: Sequence[tuple[ComparisonQuery, Sequence[SeriesEffect]]]) -> int:
-    """Count the looks that share the error rate: the most of any compared execution's campaign."""
-    series = (effect.series for _, effects in answerable for effect in effects)
-    return max(sample.looks for sides in series for sample in (*sides.a, *sides.b))
-
-
 @dataclass(frozen=True)
 class _Rule:
-    """Margin of effects that count as none, and the number of looks that share the error rate."""
+    """Margin of effects that count as none, and this look's share of the error rate of all looks."""
 
     delta: float
     looks: int
+    look_share: float
+
+
+def _find_rule(
+    delta: float, answerable: Sequence[tuple[ComparisonQuery, Sequence[SeriesEffect]]]
+) -> _Rule:
+    """Find the rule of a comparison: of several campaigns, the one with the smallest share counts."""
+    series = [effect.series for _, effects in answerable for effect in effects]
+    samples = [sample for sides in series for sample in (*sides.a, *sides.b)]
+    strictest = min(samples, key=lambda sample: sample.look_share)
+    return _Rule(delta, max(sample.looks for sample in samples), strictest.look_share)
 
 
 def _judge_effects(effects: Sequence[SeriesEffect], rule: _Rule) -> list[Judgement]:
@@ -274,7 +279,7 @@ def _judge_known(
 ) -> list[Judgement]:
     """Judge the estimates together; a refused one stands outside the family."""
     answered = [estimate for estimate in estimates if estimate is not None]
-    family = iter(judge_family(answered, rule.delta, adjust, rule.looks))
+    family = iter(judge_family(answered, rule.delta, adjust, rule.look_share))
     return [
         Judgement(effect.refused or Verdict.NOT_ENOUGH)
         if estimate is None
@@ -329,7 +334,7 @@ class _RowBuilder:
     """Makes the store's rows of one comparison."""
 
     def __init__(
-        self, query: ComparisonQuery, now_us: int, contrasts: SiteContrasts, looks: int
+        self, query: ComparisonQuery, now_us: int, contrasts: SiteContrasts, rule: _Rule
     ) -> None:
         self.query = query
         self._now_us = now_us
@@ -341,7 +346,8 @@ class _RowBuilder:
             "where_b": _condition_texts(query.where_b),
             "among": tuple(str(value) for value in query.among),
             "delta": query.delta,
-            "looks": looks,
+            "looks": rule.looks,
+            "look_share": rule.look_share,
         }
 
     def build_pair_rows(self, effect: SeriesEffect) -> Iterator[PairRow]:

@@ -316,9 +316,9 @@ def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
     )
     if first.looks > 1:
         yield (
-            f"The campaign ends as soon as it is decided: each of its up to {first.looks} looks is judged "
-            f"at {100 * ALPHA / first.looks:.3g} % instead of {100 * ALPHA:g} %, so that all of them "
-            f"together keep the {100 * ALPHA:g} %."
+            f"The campaign ends as soon as it is decided, after at most {first.looks} looks: this one is "
+            f"judged at {100 * ALPHA * first.look_share:.3g} % instead of {100 * ALPHA:g} %, so that all of "
+            f"them together keep the {100 * ALPHA:g} %."
         )
     names = " or ".join(dict.fromkeys(row.metric for row in rows))
     values = "Times" if rows[0].metric in METRIC_TITLES else "Values"

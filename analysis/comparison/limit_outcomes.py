@@ -43,7 +43,13 @@ from treehammer.analysis.statistics.sample import (
     release_key,
     unify_hosts,
 )
-from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS, MIN_JOBS, Verdict
+from treehammer.analysis.statistics.verdict import (
+    ALPHA,
+    MIN_HOSTS,
+    MIN_JOBS,
+    Verdict,
+    share_error_rate,
+)
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ExitCode
@@ -169,8 +175,9 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     ]
     count = count_campaign(store, campaign.id, now_us).total
     sequential = plan.get("until_decided")
-    looks = len(sequential["looks"]) if sequential else 1
-    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, looks)))
+    repeats = max((row["repeat"] for row in rows if row["kind"] == TIMED), default=0)
+    share = share_error_rate(sequential["looks"], repeats) if sequential else 1.0
+    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
 
 
 def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectTable, HeadlineMetric]]:
@@ -424,7 +431,7 @@ def _decide_exactly(outcome: LimitOutcome, value: float) -> LimitOutcome:
     return replace(outcome, state=state, value=value, low=value, high=value, level=0.0)
 
 
-def _judge_outcomes(pending: Sequence[_PendingOutcome], looks: int) -> list[LimitOutcome]:
+def _judge_outcomes(pending: Sequence[_PendingOutcome], share: float) -> list[LimitOutcome]:
     """Judge all limits of a campaign together, as compare judges its site rows.
 
     The interval excludes the limit exactly when the adjusted test of 'equals the limit' rejects. A
@@ -436,7 +443,7 @@ def _judge_outcomes(pending: Sequence[_PendingOutcome], looks: int) -> list[Limi
         if item.estimate is not None
     ]
     p_values = [distance.p for distance in shifted]
-    adjusted = adjust_for_looks(p_values, adjust_benjamini_hochberg, looks)
+    adjusted = adjust_for_looks(p_values, adjust_benjamini_hochberg, share)
     tests = iter(zip(shifted, adjusted, strict=True))
     outcomes = []
     for item in pending:

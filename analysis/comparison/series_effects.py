@@ -245,15 +245,33 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
     """
     pairs = list(chain.from_iterable(effect.pairs for effect in effects))
     if pairs:
-        return estimate_over_hosts(group_by_host(pairs, lambda pair: pair.launches or [pair.d]))
-    a = _estimate_side(chain.from_iterable(effect.a for effect in effects))
-    b = _estimate_side(chain.from_iterable(effect.b for effect in effects))
+        return estimate_over_hosts(
+            group_by_host(pairs, lambda pair: pair.launches or [pair.d]),
+            _count_hours(pairs, effects[0].headline),
+        )
+    a = _estimate_side(chain.from_iterable(effect.a for effect in effects), effects[0].headline)
+    b = _estimate_side(chain.from_iterable(effect.b for effect in effects), effects[0].headline)
     return combine_estimates((a, b), (-1.0, 1.0)) if a and b else None
 
 
-def _estimate_side(jobs: Iterable[JobValue]) -> Estimate | None:
+def _estimate_side(jobs: Iterable[JobValue], headline: HeadlineMetric) -> Estimate | None:
     """Estimate the mean ln(value) of one side's jobs."""
-    return estimate_over_hosts(group_by_host(list(jobs), lambda job: [math.log(job.value)]))
+    values = list(jobs)
+    return estimate_over_hosts(
+        group_by_host(values, lambda job: [math.log(job.value)]), _count_hours(values, headline)
+    )
+
+
+def _count_hours(
+    jobs: Iterable[JobPair | JobValue], headline: HeadlineMetric
+) -> dict[str, int] | None:
+    """Count the hours of each host in which its jobs measured times; None for other metrics."""
+    if headline not in DEFAULT_HEADLINE:
+        return None
+    hours: dict[str, set[int]] = defaultdict(set)
+    for job in jobs:
+        hours[job.host].add(job.hour)
+    return {host: len(of_host) for host, of_host in hours.items()}
 
 
 class RefusalReason(NamedTuple):

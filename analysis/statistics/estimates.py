@@ -35,12 +35,14 @@ TARGET_POWER = 0.8
 class Estimate:
     """A mean effect with its standard error and the degrees of freedom of its t distribution.
 
-    The error is positive: values without spread give no estimate.
+    The error is positive: values without spread give no estimate.  ``shared`` is the part of its square
+    that further launches in the same hours would leave, see :data:`SHARED_SCATTER`.
     """
 
     mean: float
     se: float
     df: float
+    shared: float = 0.0
 
     @property
     def p(self) -> float:
@@ -69,6 +71,13 @@ class Estimate:
     def _tail(self, distance: float) -> float:
         return float(load_special().stdtr(self.df, -distance / self.se))
 
+
+#: Standard deviation (ln) of what all launches of one hour on one host share in a ratio of times, as
+#: campaigns of one pair of releases over a day show it (see docs/benchmarks.md).  It is known, so that it
+#: adds no uncertainty of its own.
+SHARED_SCATTER = 0.002
+#: Degrees of freedom beyond which Student's t is the normal distribution.
+_MAX_DF = 1e6
 
 #: Scatter (ln) of the launches of equal sides, as measured on busy and quiet machines, and the number of
 #: launches that it counts for beside a comparison's own controls, of which there may be one.
@@ -129,7 +138,16 @@ def combine_estimates(parts: Sequence[Estimate], weights: Sequence[float]) -> Es
     squares = [(weight * part.se) ** 2 for part, weight in zip(parts, weights, strict=True)]
     total = sum(squares)
     df = total**2 / sum(square**2 / part.df for square, part in zip(squares, parts, strict=True))
-    return Estimate(mean, math.sqrt(total), df)
+    shared = sum(weight**2 * part.shared for part, weight in zip(parts, weights, strict=True))
+    return Estimate(mean, math.sqrt(total), df, shared)
+
+
+def add_shared_scatter(estimate: Estimate, hours: int) -> Estimate:
+    """Add what the launches of one host share within each of some hours, with Satterthwaite's df."""
+    shared = SHARED_SCATTER**2 / hours
+    total = estimate.se**2 + shared
+    df = min(estimate.df * (total / estimate.se**2) ** 2, _MAX_DF)
+    return Estimate(estimate.mean, math.sqrt(total), df, shared)
 
 
 def average_estimates(parts: Sequence[Estimate]) -> Estimate:
@@ -161,19 +179,30 @@ def has_enough_jobs(jobs_per_host: Collection[int]) -> bool:
     return bool(jobs_per_host) and min(jobs_per_host) >= needed
 
 
-def estimate_over_hosts(by_host: Mapping[str, Sequence[float]]) -> Estimate | None:
+def estimate_over_hosts(
+    by_host: Mapping[str, Sequence[float]], hours: Mapping[str, int] | None = None
+) -> Estimate | None:
     """Estimate the mean effect of a site's hosts, of which each counts once.
 
     Jobs on one host are not independent: from three hosts on, Student's t is taken over the host
-    means.  With one or two hosts the jobs are independent for a claim about just these hosts.
+    means.  With one or two hosts the jobs are independent for a claim about just these hosts, but for
+    what all jobs of an hour share.
+
+    Args:
+        by_host: host -> effects of its launches or jobs.
+        hours: host -> number of hours in which they ran, for times; None for values without clocks.
     """
     if not has_enough_jobs([len(values) for values in by_host.values()]):
         return None
     if len(by_host) >= MIN_HOSTS:
         return estimate_mean([fmean(values) for values in by_host.values()])
-    parts = [estimate_mean(values) for _, values in sorted(by_host.items())]
-    estimates = [part for part in parts if part is not None]
-    return average_estimates(estimates) if len(estimates) == len(parts) else None
+    estimates = []
+    for host, values in sorted(by_host.items()):
+        estimate = estimate_mean(values)
+        if estimate is None:
+            return None
+        estimates.append(add_shared_scatter(estimate, hours[host]) if hours else estimate)
+    return average_estimates(estimates)
 
 
 @dataclass(frozen=True)
@@ -281,7 +310,7 @@ class Judgement:
 
 
 def judge_family(
-    estimates: Sequence[Estimate], delta: float, adjust: Adjustment, looks: int = 1
+    estimates: Sequence[Estimate], delta: float, adjust: Adjustment, share: float = 1.0
 ) -> list[Judgement]:
     """Judge estimates together; each of three claims has a family of its own.
 
@@ -292,29 +321,29 @@ def judge_family(
         estimates: the family.
         delta: margin of effects that count as none.
         adjust: correction for the size of the family.
-        looks: number of looks at the data that share the error rate, of which this is one; see
-            :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`.
+        share: share of the error rate that this look at the data has; see
+            :func:`~treehammer.analysis.statistics.verdict.share_error_rate`.
     """
-    relevant = adjust_for_looks([estimate.p_beyond(delta) for estimate in estimates], adjust, looks)
-    same = adjust_for_looks([estimate.p_within(delta) for estimate in estimates], adjust, looks)
-    different = adjust_for_looks([estimate.p for estimate in estimates], adjust, looks)
+    relevant = adjust_for_looks([estimate.p_beyond(delta) for estimate in estimates], adjust, share)
+    same = adjust_for_looks([estimate.p_within(delta) for estimate in estimates], adjust, share)
+    different = adjust_for_looks([estimate.p for estimate in estimates], adjust, share)
     return [
         _judge_estimate(*tests) for tests in zip(estimates, relevant, same, different, strict=True)
     ]
 
 
 def adjust_for_looks(
-    p_values: Sequence[float], adjust: Adjustment, looks: int
+    p_values: Sequence[float], adjust: Adjustment, share: float
 ) -> list[AdjustedTest]:
     """Adjust p-values for their family, and each for several looks by Bonferroni.
 
     Args:
         p_values: of the tests of one family.
         adjust: correction for the size of the family.
-        looks: number of looks at the data that share the error rate.
+        share: share of the error rate that this look at the data has.
     """
-    adjusted = adjust([min(looks * p, 1.0) for p in p_values])
-    return [AdjustedTest(test.p, test.level / looks) for test in adjusted]
+    adjusted = adjust([min(p / share, 1.0) for p in p_values])
+    return [AdjustedTest(test.p, test.level * share) for test in adjusted]
 
 
 def _judge_estimate(
@@ -359,14 +388,14 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
     Returns:
         Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
-    sum_of_squares = estimate.se**2 * n * estimate.df
+    sum_of_squares = max(estimate.se**2 - estimate.shared, 0.0) * n * estimate.df
     spread = math.sqrt(sum_of_squares / float(load_special().chdtri(estimate.df, TARGET_POWER)))
     # 'Same' must hold at both edges, and each may take half of the remaining risk.
     power = (1 + TARGET_POWER) / 2
 
     def first(units: npt.NDArray[np.int64]) -> int | None:
         """Find the first number of units, in rising order, at which a decision is likely."""
-        reach = delta / spread * np.sqrt(units)
+        reach = delta / np.sqrt(spread**2 / units + estimate.shared)
         relevant = _power(units, level / 2, reach)
         same = _power(units, level, reach)
         reached = np.flatnonzero((relevant >= TARGET_POWER) & (same >= power))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treehammer.collectors.job_spec import CHECKSUM
+from treehammer.analysis.statistics.verdict import share_error_rate
+from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS, QUANTILES
 from treehammer.hctests.definition.judged_metrics import (
@@ -41,7 +42,7 @@ def load_headline_rows(
     exact metrics have the keys ``exact_metrics`` (name -> better direction, '' for none) and their
     names. Neither is part of a test's identity: of several campaigns of a test, the newest one that
     states any of them decides for all. Rows of campaigns that end when they are decided have the key
-    ``looks``.
+    ``looks`` and ``look_share``.
 
     Args:
         store: the database.
@@ -72,9 +73,16 @@ def load_headline_rows(
 def _add_looks(store: ResultsReader, rows: Sequence[Row]) -> None:
     campaigns = {str(row["campaign_id"]) for row in rows}
     sequential = campaign_queries.fetch_sequential_plans(store, campaigns)
+    repeats: Counter[str] = Counter()
     for row in rows if sequential else ():
-        if plan := sequential.get(str(row["campaign_id"])):
+        if row["kind"] == TIMED:
+            id_ = str(row["campaign_id"])
+            repeats[id_] = max(repeats[id_], row["repeat"])
+    for row in rows if sequential else ():
+        id_ = str(row["campaign_id"])
+        if plan := sequential.get(id_):
             row["looks"] = len(plan["looks"])
+            row["look_share"] = share_error_rate(plan["looks"], repeats[id_])
 
 
 def load_metric_rows(

@@ -47,6 +47,7 @@ class JobPair:
     ln(B/A) of each launch, and ``d`` is their mean.  ``through_base`` says that each is the difference ln(B/base) - ln(A/base) of two
     launches, because the job launched both values with a third one.  ``cpu_s`` is the CPU of the
     loops on the side with less, over all its rounds and passes; None where it was not measured.
+    ``hour`` is that of its first execution, counted from 1970 UTC.
     """
 
     job_id: str
@@ -59,17 +60,22 @@ class JobPair:
     cpu_s: float | None
     launches: tuple[float, ...] = ()
     through_base: bool = False
+    hour: int = 0
 
 
 @dataclass(frozen=True)
 class JobValue:
-    """One job's metric on one side, in its unit: ``value`` is the median over its rounds, ``mean`` the mean."""
+    """One job's metric on one side, in its unit: ``value`` is the median over its rounds, ``mean`` the mean.
+
+    ``hour`` is that of its first execution, counted from 1970 UTC.
+    """
 
     job_id: str
     host: str
     value: float
     mean: float
     cpu_s: float | None
+    hour: int = 0
 
 
 #: Job, attempt and round of an execution.
@@ -190,6 +196,7 @@ def collect_job_values(
             value=median(sample.metrics[metric] for sample in counted),
             mean=fmean(sample.metrics[metric] for sample in counted),
             cpu_s=_sum_loop_cpu(counted),
+            hour=_find_hour(counted),
         )
         for job, counted in jobs.items()
     ]
@@ -240,7 +247,12 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
         d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
         cpu_s=None if cpu_a is None or cpu_b is None else min(cpu_a, cpu_b),
         launches=ratios,
+        hour=_find_hour((*a, *b)),
     )
+
+
+def _find_hour(samples: Iterable[Sample]) -> int:
+    return min(sample.started_us for sample in samples) // 3_600_000_000
 
 
 def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:

@@ -101,7 +101,9 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     *LAUNCH_RATIOS.values(),
     "variant",
     "attempt",
+    "repeat",
     "round",
+    "started_us",
     "instrument_version",
     "checksum_version",
     "content_hash",
@@ -128,8 +130,8 @@ class Sample:
     series of their own.  ``shares_text`` tells whether its program ran from physical
     pages that all launches share, in paired mode.  ``side`` names the selection that it belongs to where two selections are compared,
     ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
-    commits are, and ``looks`` counts the looks at it (see
-    :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`).
+    commits are, ``looks`` counts the looks at it, and ``look_share`` is the share of the error rate that
+    the last of them has (see :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`).
     """
 
     measurement_id: str
@@ -173,7 +175,9 @@ class Sample:
     commit_id: str = ""
     test_path: str = ""
     setup: str = ""
+    started_us: int = 0
     looks: int = 1
+    look_share: float = 1.0
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -205,7 +209,9 @@ class Sample:
             content_hash=row.get("content_hash") or "",
             launch_ratios=_select_recorded(row, LAUNCH_RATIOS),
             headline=headline,
+            started_us=row.get("started_us") or 0,
             looks=row.get("looks", 1),
+            look_share=row.get("look_share", 1.0),
         )
 
     @property

@@ -34,7 +34,7 @@ DEFAULT_CERTAINTY = 0.95
 #: Larger campaigns are not worth naming.
 MAX_JOBS_NAMED = 10_000
 #: Raised when a rule changes: a verdict is only as good as the rule that gave it.
-RULE_VERSION = 4
+RULE_VERSION = 5
 
 
 class Verdict(StrEnum):
@@ -86,6 +86,12 @@ INCOMPARABLE_VERDICTS = (*ONE_SIDED_VERDICTS, Verdict.BUILD_DIFFERS, Verdict.VAL
 #: of three, the fewest that a verdict on one host needs, so that most comparisons end at the first look;
 #: each further look doubles them, so that few looks share the error rate.
 LOOKS = (5, 10, 20, 40, 80)
+#: Two jobs of such a campaign hold five launches and take equally long side by side: one holds two
+#: launches and a control, the other three launches.
+SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, 5
+#: Share of the error rate that the first of several looks has; the others share the rest equally.  Most
+#: comparisons end at the first look, whose interval is then 1.4 times narrower than with equal shares.
+FIRST_LOOK_SHARE = 0.6
 #: Limit of the launches of a series unless the user sets one.
 DEFAULT_MAX_LAUNCHES = 40
 #: Verdicts that further launches may change.
@@ -98,9 +104,9 @@ PLAN_KEY = "until_decided"
 class SequentialPlan:
     """Numbers of launches of a series after which it is judged, and the limit of no effect.
 
-    Each look is judged at the error rate divided by the number of looks.  By Bonferroni's inequality,
-    the probability of a false claim at any of them is at most the whole rate. This holds for any reason
-    to end the campaign and any dependence between the looks.
+    Each look is judged at its share of the error rate, see :func:`share_error_rate`.  By Bonferroni's
+    inequality, the probability of a false claim at any of them is at most the whole rate. This holds for
+    any reason to end the campaign and any dependence between the looks.
     """
 
     looks: tuple[int, ...]
@@ -124,6 +130,20 @@ class SequentialPlan:
     def describe(self) -> dict[str, Any]:
         """Return the plan as it is kept with the request of its campaign."""
         return asdict(self)
+
+
+def share_error_rate(looks: Sequence[int], repeats: int) -> float:
+    """Return the share of the error rate that the last look at a campaign has.
+
+    Args:
+        looks: numbers of launches of each series at all looks.
+        repeats: jobs of each series that the campaign started, whether they succeeded or not: the plan
+            decides which look it is, not the data.
+    """
+    if len(looks) < 2:
+        return 1.0
+    is_first = repeats * SEQUENTIAL_LAUNCHES <= looks[0] * SEQUENTIAL_JOBS
+    return FIRST_LOOK_SHARE if is_first else (1 - FIRST_LOOK_SHARE) / (len(looks) - 1)
 
 
 def is_open(verdict: str, low: float | None, high: float | None, delta: float) -> bool:

@@ -19,7 +19,7 @@ from .child_processes import StopSignals
 #: CPU time of one turn of the base, in nanoseconds.
 TURN_CPU_NS = 5_000_000
 #: CPU time of the base that warms up both sides and calibrates the length of a turn.
-CALIBRATION_CPU_NS = 100_000_000
+CALIBRATION_CPU_NS = 50_000_000
 #: Entries of the first turn of the calibration.
 FIRST_ENTRIES = 16
 #: Share of the wall limit after which no pass begins that would not end in time.

@@ -154,6 +154,7 @@ class VerdictEvidence(Evidence):
         phases: phase of the read -> CPU seconds of both sides, change with its interval and number of
             pairs; kept with the first row of each series.
         looks: number of looks at a campaign that ends when it is decided, which share the error rate.
+        look_share: share of the error rate that the last look had.
         scatter: standard deviations (ln) of equal launches and of these, where these scatter beyond doubt
             more; else empty.
         controls: A/A launches of the compared jobs; kept with the comparison's first row.
@@ -204,6 +205,7 @@ class VerdictEvidence(Evidence):
     phases: Mapping[str, Sequence[float]] = field(default_factory=dict)
     controls: tuple[ControlCheck, ...] = ()
     looks: int = 1
+    look_share: float = 1.0
     scatter: tuple[float, ...] = ()
 
     nested = {"controls": ControlCheck}

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from treehammer.analysis.statistics.verdict import SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES
 from treehammer.collectors.job_spec import (
     BASE_SIDE,
     CHECKSUM,
@@ -63,11 +64,6 @@ from treehammer.version import __version__
 PAYLOAD_FOLDER = "payload"
 #: Seconds added to the wall limit of each execution for setup, stage-in and calibration.
 WALL_LIMIT_OVERHEAD_S = 120.0
-
-
-#: Two jobs of a campaign that ends when it is decided take equally long side by side: one holds two
-#: launches and a control, the other three launches.
-SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, 5
 
 #: Label of a door, and CPUs of a job that reads through it.
 Lane = tuple[str, int]

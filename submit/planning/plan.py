@@ -16,15 +16,18 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from treehammer.analysis.statistics.verdict import PLAN_KEY, SequentialPlan
+from treehammer.analysis.statistics.verdict import (
+    PLAN_KEY,
+    SEQUENTIAL_JOBS,
+    SEQUENTIAL_LAUNCHES,
+    SequentialPlan,
+)
 from treehammer.collectors.job_spec import JobState, SoftwareRequest
 from treehammer.datasets.manifest import Manifest
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.planning import job_templates
 from treehammer.submit.planning.job_planner import (
-    SEQUENTIAL_JOBS,
-    SEQUENTIAL_LAUNCHES,
     JobPlanner,
     Lane,
     PlannedJob,

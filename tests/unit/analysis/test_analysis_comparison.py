@@ -25,6 +25,7 @@ from treehammer.analysis.comparison.comparison_notes import (
 )
 from treehammer.analysis.comparison.series_effects import estimate_effect, measure_effect
 from treehammer.analysis.comparison.series_sides import split_sides
+from treehammer.analysis.statistics.estimates import SHARED_SCATTER
 from treehammer.analysis.statistics.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
@@ -172,7 +173,22 @@ def test_launches_are_the_units_of_a_host() -> None:
     estimate = estimate_effect([launched])
     assert estimate is not None
     assert estimate.mean == pytest.approx(0.05)
-    assert estimate.df == 2
+    assert estimate.se**2 == pytest.approx(0.01**2 / 3 + SHARED_SCATTER**2)
+    assert estimate.df == pytest.approx(2 * (3 * estimate.se**2 / 0.01**2) ** 2)
+
+
+def test_launches_of_an_hour_share_a_part_that_further_ones_leave() -> None:
+    def error(*hours: int) -> float:
+        pairs = tuple(replace(pair, launches=(0.04, 0.05, 0.06), hour=hour) for hour in hours)
+        estimate = estimate_effect([replace(bare, pairs=pairs)])
+        assert estimate is not None
+        return estimate.shared
+
+    (series,) = split_sides(SimulatedCampaign(jobs=1, effect=0.05).samples(), "root", A, B)
+    bare = measure_effect(series, DEFAULT_HEADLINE[0], "root", {})
+    (pair,) = bare.pairs
+    assert error(7, 7) == SHARED_SCATTER**2
+    assert error(7, 8) == SHARED_SCATTER**2 / 2
 
 
 def test_jobs_on_one_host_count_once_at_site() -> None:

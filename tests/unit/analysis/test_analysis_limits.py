@@ -329,7 +329,7 @@ def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
         )
         store.add([measurement])
     (outcome,) = judge_limits(store, store.campaign("looked"), 2).outcomes
-    assert outcome.level == pytest.approx(0.05 / 4)
+    assert outcome.level == pytest.approx(0.05 * 0.6)
 
 
 def test_own_metrics_zeros_and_values_without_spread_are_judged(store: Store) -> None:

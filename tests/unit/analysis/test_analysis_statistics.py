@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,9 +32,12 @@ from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,
     LOOKS,
+    SEQUENTIAL_JOBS,
+    SEQUENTIAL_LAUNCHES,
     SequentialPlan,
     Verdict,
     is_open,
+    share_error_rate,
 )
 from treehammer.sql.core.evidence import VerdictEvidence
 
@@ -368,7 +372,7 @@ def test_only_verdicts_that_launches_may_change_are_open(
 
 def test_a_look_is_judged_at_its_share_of_the_error_rate() -> None:
     estimate = Estimate(0.03, 0.002, 5)
-    (judged,) = judge_family([estimate], DEFAULT_DELTA, adjust_benjamini_hochberg, looks=4)
+    (judged,) = judge_family([estimate], DEFAULT_DELTA, adjust_benjamini_hochberg, 0.25)
     assert judged.verdict == Verdict.UNDECIDED or judged.level == pytest.approx(ALPHA / 4)
     p = estimate.p_beyond(DEFAULT_DELTA)
     assert p < ALPHA
@@ -376,37 +380,45 @@ def test_a_look_is_judged_at_its_share_of_the_error_rate() -> None:
     assert judged.p_adjusted == pytest.approx(4 * estimate.p)
 
 
-def _count_false_verdicts(looks: int) -> int:
-    """Count campaigns of equal sides with a false verdict at any look, each look judged as one of so many."""
+LOOK_REPEATS = [look * SEQUENTIAL_JOBS // SEQUENTIAL_LAUNCHES for look in LOOKS[:4]]
+LOOK_SHARES = [share_error_rate(LOOKS[:4], repeats) for repeats in LOOK_REPEATS]
+
+
+def test_shares_of_all_looks_are_the_error_rate() -> None:
+    assert LOOK_SHARES[0] > LOOK_SHARES[1]
+    assert sum(LOOK_SHARES) == pytest.approx(1)
+    assert share_error_rate((5,), 2) == 1
+
+
+def _count_false_verdicts(shares: Sequence[float]) -> int:
+    """Count campaigns of equal sides with a false verdict at any look, each judged at its share."""
     noise = np.random.default_rng(1).normal(0, 0.003, (1000, LOOKS[3]))
     count = 0
     for launches in noise:
         estimates = [estimate_mean(launches[:look]) for look in LOOKS[:4]]
         count += any(
-            judge_family([estimate], 1e-6, adjust_benjamini_hochberg, looks)[0].verdict
+            judge_family([estimate], 1e-6, adjust_benjamini_hochberg, share)[0].verdict
             in FALSE_VERDICTS
-            for estimate in estimates
+            for estimate, share in zip(estimates, shares, strict=True)
             if estimate
         )
     return count
 
 
 def test_all_looks_together_keep_the_error_rate() -> None:
-    assert _count_false_verdicts(looks=4) <= 1000 * ALPHA
-    assert _count_false_verdicts(looks=1) > 2 * 1000 * ALPHA  # what looking again would cost
+    assert _count_false_verdicts(LOOK_SHARES) <= 1000 * ALPHA
+    assert _count_false_verdicts([1.0] * 4) > 2 * 1000 * ALPHA  # what looking again would cost
 
 
 def test_comparison_says_how_many_looks_share_the_error_rate() -> None:
     samples = SimulatedCampaign(hosts=1, jobs=6, execution_noise=0.001).samples()
     fixed = ask(samples)
-    ended_early = ask([replace(sample, looks=4) for sample in samples])
+    ended_early = ask([replace(sample, looks=4, look_share=0.6) for sample in samples])
     (row,), (early,) = rows(fixed), rows(ended_early)
     assert evidence(early).looks == 4
-    assert evidence(early).level == pytest.approx((evidence(row).level or 0) / 4)
+    assert evidence(early).level == pytest.approx(0.6 * (evidence(row).level or 0))
     assert early.low is not None
     assert row.low is not None
     assert early.low < row.low
-    assert any(
-        "each of its up to 4 looks is judged at 1.25 %" in note for note in ended_early.notes
-    )
+    assert any("at most 4 looks: this one is judged at 3 %" in note for note in ended_early.notes)
     assert not any("looks" in note for note in fixed.notes)
