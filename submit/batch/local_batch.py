@@ -50,6 +50,8 @@ from treehammer.submit.batch.interface import (
     InputReplacement,
     JobDescription,
     JobStatus,
+)
+from treehammer.submit.batch.job_folders import (
     copy_input,
     create_folder_atomically,
     describe_os_error,

@@ -35,8 +35,8 @@ from treehammer.collectors.shared_files import is_locked, read_regular_file
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.run.payload_process import become_subreaper
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import (
-    AttemptStatus,
+from treehammer.submit.batch.interface import AttemptStatus
+from treehammer.submit.batch.job_folders import (
     copy_input,
     describe_os_error,
     is_disk_full,

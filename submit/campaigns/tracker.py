@@ -40,9 +40,8 @@ from treehammer.submit.batch.interface import (
     JobDescription,
     JobStatus,
     UnknownBatchSystemError,
-    describe_os_error,
-    is_disk_full,
 )
+from treehammer.submit.batch.job_folders import describe_os_error, is_disk_full
 from treehammer.submit.campaigns.attempt_rows import (
     INVALID_RECORD,
     CollectResult,

@@ -22,11 +22,10 @@ from pathlib import Path
 
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError, ConfigError, suggest_word
-from treehammer.submit.batch.interface import (
+from treehammer.submit.batch.interface import InputReplacement, JobDescription
+from treehammer.submit.batch.job_folders import (
     INPUT_ARCHIVE,
     OUTPUT_ARCHIVE,
-    InputReplacement,
-    JobDescription,
     copy_input,
     create_folder_atomically,
     link_equal_files,

@@ -26,7 +26,7 @@ from treehammer.collectors.job_spec import TOKEN_FILE
 from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import INPUT_ARCHIVE
+from treehammer.submit.batch.job_folders import INPUT_ARCHIVE
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 
 #: Reports a time per event that no two runs share.

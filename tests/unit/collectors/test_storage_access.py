@@ -70,7 +70,7 @@ from treehammer.collectors.worker.run.payload_failures import classify_refusal, 
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import unpack_output
+from treehammer.submit.batch.job_folders import unpack_output
 from treehammer.submit.campaigns.attempt_rows import list_record_files
 
 WHEEL_638, WHEEL_640 = map(parse_software_request, ("6.38.00", "6.40.00"))

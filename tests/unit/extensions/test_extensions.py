@@ -214,7 +214,7 @@ def test_root_provider_of_another_package_travels_to_the_node(
 _BATCH_SYSTEM = """
 from pathlib import Path
 
-from treehammer.submit.batch.interface import BatchDeclaration, BatchSystem
+from treehammer.submit.batch.interface import (BatchDeclaration, BatchSystem)
 
 
 class TideBatch(BatchSystem):

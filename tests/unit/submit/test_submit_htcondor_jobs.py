@@ -19,7 +19,7 @@ import pytest
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.errors import BatchError, ConfigError
-from treehammer.submit.batch import interface
+from treehammer.submit.batch import job_folders
 from treehammer.submit.batch.htcondor import submit_description
 from treehammer.submit.batch.htcondor.event_log import (
     CONFIRM_AFTER_US,
@@ -43,12 +43,8 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_site_command,
     load_known_commands,
 )
-from treehammer.submit.batch.interface import (
-    JobDescription,
-    JobStatus,
-    pack_inputs,
-    unpack_output,
-)
+from treehammer.submit.batch.interface import JobDescription, JobStatus
+from treehammer.submit.batch.job_folders import pack_inputs, unpack_output
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED = EventType.EXECUTE, EventType.EVICTED, EventType.TERMINATED
@@ -773,14 +769,14 @@ def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Po
     sandbox = folder / "sandbox"
     sandbox.mkdir(exist_ok=True)
     inputs = {"worker.pyz": folder / "worker.sh", "payload": folder / "payload"}
-    pack_inputs(inputs, sandbox / interface.INPUT_ARCHIVE)
+    pack_inputs(inputs, sandbox / job_folders.INPUT_ARCHIVE)
     (sandbox / "job.json").write_text(job)
     command = ["/bin/sh", str(START_SCRIPT), *arguments]
     return subprocess.Popen(command, cwd=sandbox, env={"PATH": os.environ["PATH"], **env})
 
 
 def _unpacked(sandbox: Path) -> list[str]:
-    unpack_output(sandbox / interface.OUTPUT_ARCHIVE, "output")
+    unpack_output(sandbox / job_folders.OUTPUT_ARCHIVE, "output")
     return sorted(str(path.relative_to(sandbox)) for path in sandbox.glob("output/*/*"))
 
 
@@ -792,7 +788,7 @@ def test_start_script_runs_worker_and_archives_output(tmp_path: Path) -> None:
     assert found == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
     said = (sandbox / "output/attempt-3/arguments").read_text()
     assert said == "run job.json --once --attempt 3 --output output/attempt-3 --work work"
-    assert not (sandbox / interface.OUTPUT_ARCHIVE).exists()
+    assert not (sandbox / job_folders.OUTPUT_ARCHIVE).exists()
 
 
 def test_job_ad_counts_starts_and_earlier_output_stays(tmp_path: Path) -> None:
