@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,6 +51,25 @@ class JobDescription:
     cpus: int = 1
 
 
+class BatchEvent(StrEnum):
+    """What a batch system did to a job that did not end by itself; failures are classified above."""
+
+    HELD = "held"
+    EVICTED = "evicted"
+    LOST = "lost"
+    #: No machine took it, or it was never queued.
+    SUBMISSION = "submission"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A hold of a job, in the words and codes of its batch system; without codes, they are None."""
+
+    reason: str
+    code: int | None = None
+    subcode: int | None = None
+
+
 @dataclass(frozen=True)
 class AttemptStatus:
     """One execution of a job.
@@ -61,9 +81,9 @@ class AttemptStatus:
         ended_us: microseconds since 1970 UTC, 0 = not ended.
         exit_code: negative for a signal, None if unknown.
         reason: explanation if the attempt did not end by itself.
-        failure_class: one of :data:`treehammer.collectors.record.outcome.FAILURE_CLASSES` if the
-            batch system ended the attempt, '' otherwise.
+        event: what the batch system did if it ended the attempt.
         host: machine or slot, '' if unknown.
+        hold: the hold that ended the attempt, if one did.
     """
 
     number: int
@@ -72,8 +92,9 @@ class AttemptStatus:
     ended_us: int
     exit_code: int | None
     reason: str
-    failure_class: str = ""
+    event: BatchEvent | None = None
     host: str = ""
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True)
@@ -81,14 +102,15 @@ class JobStatus:
     """State of one job and its attempts, oldest first.
 
     ``QUEUED`` with attempts means that the last one was lost and another will follow.
-    ``failure_class`` and ``reason`` explain why a job is held, or was lost without a failed attempt.
+    ``event``, ``reason`` and ``hold`` state why a job is held, or was lost without a failed attempt.
     """
 
     batch_id: str
     state: JobState
     attempts: tuple[AttemptStatus, ...] = ()
-    failure_class: str = ""
+    event: BatchEvent | None = None
     reason: str = ""
+    hold: Hold | None = None
 
 
 class BatchSystem(Protocol):
@@ -163,7 +185,7 @@ class BatchSystem(Protocol):
         return {}
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        """Explain why these jobs make no progress, a line each; empty if nothing prevents it."""
+        """Explain why these jobs make no progress, beside holds, a line each; empty if nothing prevents it."""
         return ()
 
     def purge(self, batch_ids: Iterable[str]) -> int:

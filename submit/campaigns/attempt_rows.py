@@ -18,7 +18,8 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.quality_flags import require_unflagged
-from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, BatchSystem, JobStatus
+from treehammer.submit.campaigns.hold_causes import explain_end
 
 #: Folder of an attempt for invalid files from its records folder.
 REJECTED_FOLDER = "rejected-records"
@@ -179,14 +180,15 @@ def build_attempt_rows(
     sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
     rows = [_build_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
     if not rows and status.state is JobState.LOST:
-        _, row = make_lost_job(job, status.failure_class or "lost", status.reason)
+        failure_class, reason = explain_end(status)
+        _, row = make_lost_job(job, failure_class or BatchEvent.LOST, reason)
         rows.append(row)
     return rows
 
 
 def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
     """Return whether the stored row still agrees with the batch system."""
-    if row is None or attempt.reason not in row.message:
+    if row is None or explain_end(attempt)[1] not in row.message:
         return False  # a later hold may explain an end
     return (row.state, row.started_us, row.ended_us, row.exit_code) == (
         attempt.state.value,
@@ -237,7 +239,8 @@ def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, s
     else:
         default_class = "lost"
     default_reason = f"stopped by {stopped_by}" if stopped_by else _describe_exit(attempt, sandbox)
-    return attempt.failure_class or default_class, attempt.reason or default_reason
+    failure_class, reason = explain_end(attempt)
+    return failure_class or default_class, reason or default_reason
 
 
 def _stop_signal(sandbox: Path | None) -> str:

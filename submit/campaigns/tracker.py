@@ -54,6 +54,7 @@ from treehammer.submit.campaigns.attempt_rows import (
     mark_job_gone,
     read_record,
 )
+from treehammer.submit.campaigns.hold_causes import describe_holds
 
 #: Seconds that a submission by an unknown process has to queue its jobs.
 SUBMITTER_GRACE_S = 120.0
@@ -186,7 +187,9 @@ class CampaignTracker:
                 continue
             try:
                 if batch := self.find_batch_system(name, group):
-                    lines += batch.explain_waiting(job.batch_id for job in group if job.batch_id)
+                    batch_ids = [job.batch_id for job in group if job.batch_id]
+                    lines += batch.explain_waiting(batch_ids)
+                    lines += describe_holds(batch.query(batch_ids).values())
             except BatchError as error:
                 lines.append(str(error))
         return list(dict.fromkeys((*lines, *self.describe_unknown_batch_systems())))

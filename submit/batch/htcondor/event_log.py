@@ -1,4 +1,4 @@
-"""Event log of a submission: the states of its jobs, their attempts, and the causes of holds.
+"""Event log of a submission: the states of its jobs, their attempts, and their holds.
 
 HTCondor follows each event with one of type 028 that repeats it as attributes and, because of
 ``job_ad_information_attrs``, adds the number of the start and the time; only these are read.  The
@@ -19,21 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
-from treehammer.analysis.status import failure_attribution
-from treehammer.analysis.status.failure_attribution import FailureCause
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LOAD_ATTRIBUTE, LoadProgress
-from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_ATTRIBUTE,
     EVENT_LOG_NAME,
     TIME_ATTRIBUTE,
     Submission,
 )
-from treehammer.submit.batch.interface import AttemptStatus, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, Hold, JobStatus
 
 ClassAdValues = Mapping[str, Any]
 #: HTCondor's JobStatus.
@@ -68,106 +64,18 @@ _SUBMISSION = re.compile(rb"(035 \(\d+\.|000 \(\d+\.0+\.)")
 _HEAD_BYTES = 64
 #: Offsets of time zones are multiples of this many seconds.
 _ZONE_STEP_S = 900
-HELD_CLASS = "held"
 #: Code of a hold that lasts while the inputs of a job are sent to the schedd.
 SPOOLING = 16
 
 
-class HoldCause(NamedTuple):
-    """Cause of a hold: class of the failure, cause in a word or two, and remedy."""
-
-    failure_class: str
-    cause: str
-    remedy: str
-
-    @classmethod
-    def by_limit(cls, cause: FailureCause) -> HoldCause:
-        """Return the hold of a job that exceeded a limit, or whose credential is invalid."""
-        is_credential = cause is failure_attribution.CREDENTIALS
-        return cls("credential" if is_credential else "evicted", cause.name, cause.action)
-
-
-def _held(cause: str, remedy: str) -> HoldCause:
-    return HoldCause(HELD_CLASS, cause, remedy)
-
-
 #: Codes of holds by a person.
 PERSON_CODES = (1, 15)
-#: HTCondor's codes (``condor_holdcodes.h`` of version 25), some with a subcode -> cause.
-_HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
-    PERSON_CODES: _held("a person", "Ask who held it; treehammer resume releases it."),
-    (2, 17, 23, 24, 28, 29, 30, 31, 36): _held(
-        "node or pool", "Tell the pool's administrator; treehammer resume releases the job."
-    ),
-    (3, 5, 21, 25, 26, 27): _held(
-        "policy", "Ask the pool's administrator for the limit, or adapt the site's submit."
-    ),
-    ((21, 101), (34, 101)): HoldCause.by_limit(failure_attribution.CPUS),
-    ((21, 102), (34, 102), 34): HoldCause.by_limit(failure_attribution.MEMORY),
-    # Transfers meet a full disk as ENOSPC or EDQUOT.
-    ((21, 104), (34, 104), *product((7, 9, 12, 13), (28, 122))): HoldCause.by_limit(
-        failure_attribution.DISK
-    ),
-    (4,): HoldCause.by_limit(failure_attribution.CREDENTIALS),
-    (6, 19, 35, 43, 44, 45, 48): _held(
-        "start of the job", "Check the site's python, and the node's container software."
-    ),
-    (7, 9, 12, 22): _held(
-        "transfer of outputs",
-        "Check space and permissions of the submit folder, and the network of the node.",
-    ),
-    (8, 10, 13, 14, SPOOLING): _held(
-        "transfer of inputs",
-        "Check that the inputs still exist and that the node has space for them.",
-    ),
-    (11, 18): _held(
-        "file transfer", "Release the job (treehammer resume); tell the pool's administrator."
-    ),
-    (20, 46, 47): HoldCause.by_limit(failure_attribution.TIME),
-    (32, 33): _held(
-        "size of a transfer",
-        "Ask for a larger MAX_TRANSFER_INPUT_MB or MAX_TRANSFER_OUTPUT_MB, or send less.",
-    ),
-    (37, 38, 39, 40, 41, 42): _held(
-        "cloud", "Check the account and limits at the cloud's provider."
-    ),
-}
-_CAUSES_BY_CODE = {code: cause for codes, cause in _HOLD_CAUSES.items() for code in codes}
-_UNKNOWN_CAUSE = _held("", "Ask the pool's administrator what holds jobs for this reason.")
-#: Codes whose reason may name the limit: policies of the job, the pool and the machine, resources in
-#: general, and unknown ones.
-_GENERAL_CODES = (0, 2, 3, 21, 26, 34)
 
 
-@dataclass(frozen=True)
-class Hold:
-    """A hold, by HTCondor's reason and codes."""
-
-    reason: str
-    code: int | None
-    subcode: int | None
-
-    @classmethod
-    def from_values(cls, values: ClassAdValues) -> Hold:
-        """Return the hold that an ad or an event describes."""
-        codes = (values.get(name) for name in ("HoldReasonCode", "HoldReasonSubCode"))
-        return cls(str(values.get("HoldReason") or ""), *(parse_int(code) for code in codes))
-
-    def find_cause(self) -> HoldCause:
-        """Find the cause by code and subcode, and for policies by the words of the reason."""
-        by_subcode = _CAUSES_BY_CODE.get((self.code, self.subcode))
-        cause = by_subcode or _CAUSES_BY_CODE.get(self.code, _UNKNOWN_CAUSE)
-        if by_subcode or (cause is not _UNKNOWN_CAUSE and self.code not in _GENERAL_CODES):
-            return cause
-        limit = failure_attribution.find_cause_by_words(self.reason)
-        return HoldCause.by_limit(limit) if limit else cause
-
-    def __str__(self) -> str:
-        """Format HTCondor's words and codes, the cause, and the remedy."""
-        cause = self.find_cause()
-        name = f": {cause.cause}" if cause.cause else ""
-        text = self.reason.strip().rstrip(".") or "no reason given"
-        return f"{text} (hold code {self.code}, subcode {self.subcode}{name}). {cause.remedy}"
+def _read_hold(values: ClassAdValues) -> Hold:
+    """Return the hold that an ad or an event describes."""
+    codes = (values.get(name) for name in ("HoldReasonCode", "HoldReasonSubCode"))
+    return Hold(str(values.get("HoldReason") or ""), *(parse_int(code) for code in codes))
 
 
 def parse_int(value: object) -> int | None:
@@ -277,10 +185,12 @@ class ExecutionStart(AttemptStatus):
         """Whether its end is unknown."""
         return self.state is JobState.RUNNING
 
-    def as_lost(self, time_us: int, failure_class: str, reason: str) -> ExecutionStart:
+    def as_lost(
+        self, time_us: int, event: BatchEvent, reason: str, hold: Hold | None = None
+    ) -> ExecutionStart:
         """Return this start as ended by the infrastructure."""
         lost = replace(self, state=JobState.LOST, ended_us=time_us)
-        return replace(lost, failure_class=failure_class, reason=reason)
+        return replace(lost, event=event, reason=reason, hold=hold)
 
     def as_done(self, event: JobEvent) -> ExecutionStart:
         """Return this start as ended by itself or by a signal."""
@@ -290,7 +200,7 @@ class ExecutionStart(AttemptStatus):
         else:
             number = parse_int(values.get("TerminatedBySignal"))
             code, reason = (-number if number else None), f"ended by signal {number or 'unknown'}"
-        done = replace(self, state=JobState.DONE, ended_us=event.time_us, failure_class="")
+        done = replace(self, state=JobState.DONE, ended_us=event.time_us, event=None)
         return replace(done, exit_code=code, reason=reason)
 
     def after(self, event: JobEvent) -> ExecutionStart:
@@ -308,17 +218,17 @@ class ExecutionStart(AttemptStatus):
                 return replace(self, shadow_error="", disconnected_us=0)
             case EventType.RECONNECT_FAILED:
                 reason = f"{values.get('StartdName', 'its node')}: {reason or self.shadow_error}"
-                return self.as_lost(event.time_us, "lost", reason)
+                return self.as_lost(event.time_us, BatchEvent.LOST, reason)
             case EventType.SHADOW_EXCEPTION:
                 reason = f"shadow exception: {values.get('Message', '')}"
-                return self.as_lost(event.time_us, "lost", reason)
+                return self.as_lost(event.time_us, BatchEvent.LOST, reason)
             case _:
                 reason = f"evicted: {reason}" if reason else EVICTED_BY_NODE
-                return self.as_lost(event.time_us, "evicted", reason)
+                return self.as_lost(event.time_us, BatchEvent.EVICTED, reason)
 
     def is_evicted_near(self, time_us: int) -> bool:
         """Return whether it was evicted for what happened to its job at that time."""
-        return self.failure_class == "evicted" and abs(time_us - self.ended_us) < _SAME_CAUSE_US
+        return self.event is BatchEvent.EVICTED and abs(time_us - self.ended_us) < _SAME_CAUSE_US
 
     def is_explained_by(self, hold: Hold, time_us: int) -> bool:
         """Return whether a hold of its job at that time explains its end.
@@ -329,7 +239,7 @@ class ExecutionStart(AttemptStatus):
         if self.is_open or self.is_evicted_near(time_us):
             return True
         is_near = abs(time_us - self.ended_us) < _SAME_CAUSE_US
-        return self.failure_class == "lost" and is_near and hold.code not in PERSON_CODES
+        return self.event is BatchEvent.LOST and is_near and hold.code not in PERSON_CODES
 
 
 @dataclass
@@ -422,22 +332,21 @@ class JobEvents:
         for earlier, other in self.starts.items():
             if earlier < number and other.is_open:
                 reason = other.shadow_error or "its shadow ended without an event"
-                self.starts[earlier] = other.as_lost(event.time_us, "lost", reason)
+                self.starts[earlier] = other.as_lost(event.time_us, BatchEvent.LOST, reason)
         start = self.starts.setdefault(number, ExecutionStart(number, started_us=event.time_us))
         if start.is_open:
             self.hold, self.is_over = None, False
         return start
 
     def _apply_hold(self, event: JobEvent) -> None:
-        hold = Hold.from_values(event.values)
+        hold = _read_hold(event.values)
         if hold.code == SPOOLING:
             return
         self.hold, self.is_over = hold, False
         number = event.attempt or self.last_number
         start = self.starts.get(number)
         if start and start.is_explained_by(hold, event.time_us):
-            kind = hold.find_cause().failure_class
-            self.starts[number] = start.as_lost(event.time_us, kind, str(hold))
+            self.starts[number] = start.as_lost(event.time_us, BatchEvent.HELD, "", hold)
 
     def _apply_termination(self, event: JobEvent) -> None:
         number = event.attempt or self.last_number
@@ -530,8 +439,7 @@ class JobEvents:
         if self.is_over:
             return JobStatus(batch_id, JobState.DONE, attempts)
         if self.hold:
-            kind = self.hold.find_cause().failure_class
-            return JobStatus(batch_id, JobState.HELD, attempts, kind, str(self.hold))
+            return JobStatus(batch_id, JobState.HELD, attempts, BatchEvent.HELD, hold=self.hold)
         state = JobState.RUNNING if self.is_running else JobState.QUEUED
         return JobStatus(batch_id, state, attempts)
 
@@ -539,36 +447,37 @@ class JobEvents:
         """Return the status of a removed job: cancelled if Treehammer removed it, else lost."""
         starts, number, last = dict(self.starts), self.last_number, self.last_start
         if cancelled:
-            state, kind, reason = JobState.CANCELLED, "", CANCELLED_REASON
-        else:
-            state, (kind, reason) = JobState.LOST, self._find_removal_cause(last)
+            canceled = JobStatus(batch_id, JobState.CANCELLED, reason=CANCELLED_REASON)
+            if last and (last.is_open or last.is_evicted_near(self.ended_us)):
+                end = replace(last, state=JobState.CANCELLED, ended_us=self.ended_us)
+                starts[number] = replace(end, event=None, reason=CANCELLED_REASON)
+            return replace(canceled, attempts=_sort_attempts(starts))
+        cause = event, reason, hold = self._find_removal_cause(last)
         if last and (last.is_open or last.is_evicted_near(self.ended_us)):
-            starts[number] = replace(last.as_lost(self.ended_us, kind, reason), state=state)
-        elif not cancelled and (
-            last is None or last.state is JobState.DONE or kind == "submission"
-        ):
+            starts[number] = last.as_lost(self.ended_us, *cause)
+        elif last is None or last.state is JobState.DONE or event is BatchEvent.SUBMISSION:
             # The job was waiting for its next start; that one failed.
-            next_start = ExecutionStart(number + 1)
-            starts[number + 1] = next_start.as_lost(self.ended_us, kind, reason)
-        return JobStatus(batch_id, state, _sort_attempts(starts), kind, reason)
+            starts[number + 1] = ExecutionStart(number + 1).as_lost(self.ended_us, *cause)
+        return JobStatus(batch_id, JobState.LOST, _sort_attempts(starts), event, reason, hold)
 
-    def _find_removal_cause(self, last: ExecutionStart | None) -> tuple[str, str]:
-        """Return class and reason of a removal by others.
+    def _find_removal_cause(
+        self, last: ExecutionStart | None
+    ) -> tuple[BatchEvent, str, Hold | None]:
+        """Return event, reason and hold by which others removed the job.
 
-        A template states both as ``CLASS: reason``; otherwise earlier events explain the removal.
+        A template states ``EVENT: reason``; otherwise earlier events explain the removal.
         """
-        kind, _, reason = (self.removal_reason or "").partition(": ")
-        held = (self.hold.find_cause().failure_class, str(self.hold)) if self.hold else None
-        if kind == HELD_CLASS and held:
-            return held
-        if kind in FAILURE_CLASSES and reason:
-            return kind, reason
+        word, _, reason = (self.removal_reason or "").partition(": ")
+        if word == BatchEvent.HELD and self.hold:
+            return BatchEvent.HELD, "", self.hold
+        if word in [*BatchEvent] and reason:
+            return BatchEvent(word), reason, None
         by_whom = f"removed from the queue: {self.removal_reason or 'no reason given'}"
-        if held:
-            return held[0], f"{held[1]}; {by_whom}"
-        if last is not None and last.failure_class and last.reason not in _UNEXPLAINED:
-            return last.failure_class, f"{last.reason}; {by_whom}"
-        return "lost", by_whom
+        if self.hold:
+            return BatchEvent.HELD, by_whom, self.hold
+        if last is not None and last.event and last.reason not in _UNEXPLAINED:
+            return last.event, f"{last.reason}; {by_whom}", last.hold
+        return BatchEvent.LOST, by_whom, None
 
 
 def _sort_attempts(starts: Mapping[int, ExecutionStart]) -> tuple[AttemptStatus, ...]:
@@ -692,6 +601,6 @@ class EventLog:
         number = max(self.submission.sandboxes(proc), default=last.number)
         attempts = [attempt for attempt in status.attempts[:-1] if attempt.number < number]
         if number > last.number:
-            restarted = replace(last, state=JobState.LOST, exit_code=None, failure_class="lost")
+            restarted = replace(last, state=JobState.LOST, exit_code=None, event=BatchEvent.LOST)
             attempts.append(replace(restarted, reason="the other pool restarted it"))
         return replace(status, attempts=(*attempts, replace(last, number=number)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,6 @@ from treehammer.submit.batch.htcondor.event_log import (
     SPOOLING,
     ClassAdValues,
     EventLog,
-    Hold,
 )
 from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,
@@ -522,7 +521,7 @@ class HTCondorBatch(BatchSystem):
         logs = [log for log, _ in self._group_by_cluster(ids)]
         return [
             *(line for log in logs for line in _describe_lost_nodes(log)),
-            *_describe_holds(logs),
+            *_describe_pauses(logs),
             *self._explain_idle(logs),
         ]
 
@@ -574,14 +573,8 @@ def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
         )
 
 
-def _describe_holds(logs: Sequence[EventLog]) -> Iterator[str]:
-    """Describe holds of jobs and of their materialization."""
-    holds = [job.hold for log in logs for job in log.jobs.values() if job.hold and not job.is_final]
-    examples: dict[tuple[int | None, int | None], Hold] = {}
-    for hold in holds:
-        examples.setdefault((hold.code, hold.subcode), hold)
-    for key, count in Counter((hold.code, hold.subcode) for hold in holds).most_common():
-        yield f"{_count_jobs(count)} held, e.g.: {examples[key]}"
+def _describe_pauses(logs: Sequence[EventLog]) -> Iterator[str]:
+    """Describe the clusters of which no more jobs are materialized."""
     for log in logs:
         if log.pause_reason:
             reason = f"materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"

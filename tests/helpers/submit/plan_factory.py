@@ -23,6 +23,7 @@ from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import (
     AttemptStatus,
+    Hold,
     InputReplacement,
     JobDescription,
     JobStatus,
@@ -201,7 +202,7 @@ class FakeBatch:
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         for batch_id in batch_ids:
-            held = replace(self.statuses[batch_id], state=JobState.HELD, reason=reason)
+            held = replace(self.statuses[batch_id], state=JobState.HELD, hold=Hold(reason))
             self.statuses[batch_id] = held
 
     def release(self, batch_ids: Iterable[str]) -> int:
@@ -218,7 +219,8 @@ class FakeBatch:
             batch_id
             for batch_id in batch_ids
             if self.statuses[batch_id].state is JobState.HELD
-            and reason in self.statuses[batch_id].reason
+            and (hold := self.statuses[batch_id].hold)
+            and reason in hold.reason
         ]
         return bool(self.release(held))
 

@@ -66,7 +66,7 @@ def test_materialized_jobs_return_every_attempt(pool: Grid, jobs: CondorJobs) ->
     assert {status.state for status in found.values()} == {JobState.DONE}
     for number in range(4):
         (attempt,) = found[f"plain{number}"].attempts
-        assert (attempt.number, attempt.exit_code, attempt.failure_class) == (1, 0, "")
+        assert (attempt.number, attempt.exit_code, attempt.event) == (1, 0, None)
         assert 0 < attempt.started_us <= attempt.ended_us
         assert attempt.host
         assert jobs.output_files(f"plain{number}") == {1: ALL}
@@ -115,27 +115,27 @@ def test_failures_are_reported_with_their_reasons(pool: Grid, jobs: CondorJobs) 
         notes = jobs.batch.explain_waiting(jobs.ids.values())
         pool.run_condor_command("condor_rm", jobs.ids["never0"].partition(".")[0])
         pool.run_condor_command("condor_rm", jobs.ids["bad0"].partition(".")[0])
-    assert (held.failure_class, "no-such-program" in held.reason) == ("held", True)
-    assert any("1 job is held" in note and "no-such-program" in note for note in notes)
+    assert held.hold
+    assert "no-such-program" in held.hold.reason
     assert 'TARGET.GLIDEIN_Site == "NOWHERE"' in " ".join(notes)
     assert any(note.startswith("2 jobs are idle: no slot of") for note in notes)
 
     statuses = jobs.wait_until_final(120)
-    for job_id, failure_class in (("startd0", "lost"), ("stopped0", "evicted")):
+    for job_id, event in (("startd0", "lost"), ("stopped0", "evicted")):
         first, *_, last = statuses[job_id].attempts
-        assert (first.state, first.failure_class) == (JobState.LOST, failure_class)
+        assert (first.state, first.event) == (JobState.LOST, event)
         assert (last.state, last.exit_code) == (JobState.DONE, 0)
         assert jobs.output_files(job_id)[last.number] == ALL
     assert "disconnected too long" in statuses["startd0"].attempts[0].reason
-    for job_id, failure_class, reason in (
+    for job_id, event, reason in (
         ("behind0", "lost", "via condor_rm"),
         ("bad0", "held", "condor_rm"),
         *((f"never{number}", "lost", "removed from the queue") for number in range(3)),
     ):
         status = statuses[job_id]
-        assert (status.state, status.failure_class) == (JobState.LOST, failure_class), status
+        assert (status.state, status.event) == (JobState.LOST, event), status
         assert reason in status.reason
-    assert [a.failure_class for a in statuses["bad0"].attempts] == ["held"]
+    assert [a.event for a in statuses["bad0"].attempts] == ["held"]
 
 
 def test_killed_schedd_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> None:
@@ -196,7 +196,7 @@ def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
     pool.run_condor_command("condor_hold", jobs.ids["held0"].partition("@")[0])
     # A job released before its shadow has ended would stay idle for minutes.
     jobs.wait_until(
-        lambda s: bool(s["held0"].reason and s["held0"].attempts[0].reason), "it is held"
+        lambda s: bool(s["held0"].hold and s["held0"].attempts[0].hold), "it is held"
     )
     time.sleep(1)
     assert jobs.batch.release(jobs.ids.values()) == 1
@@ -205,9 +205,9 @@ def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
     found = jobs.wait_until_final()
     assert {found[f"some{n}"].state for n in range(3)} == {JobState.CANCELLED}
     assert found["some0"].attempts[0].state is JobState.CANCELLED
-    assert not any(status.failure_class for j, status in found.items() if j.startswith("some"))
+    assert not any(status.event for j, status in found.items() if j.startswith("some"))
     first, last = found["held0"].attempts
-    assert (first.failure_class, last.exit_code) == ("held", 0)
+    assert (first.event, last.exit_code) == ("held", 0)
     assert jobs.batch.cancel(jobs.ids.values()) == 0
 
 

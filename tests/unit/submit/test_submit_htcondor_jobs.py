@@ -44,6 +44,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     load_known_commands,
 )
 from treehammer.submit.batch.interface import JobDescription, JobStatus
+from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
 from treehammer.submit.batch.job_folders import pack_inputs, unpack_output
 
 QUEUED_S = 1_767_225_600
@@ -123,7 +124,7 @@ def test_only_failed_reconnect_ends_start() -> None:
         event(RECONNECT_FAILED, 50, 1, Reason="lease expired", StartdName="slot1@x"),
         event(EVICTED, 51, 1, Reason="lease expired"),
     )
-    assert (seen.starts[1].failure_class, seen.starts[1].reason) == (
+    assert (seen.starts[1].event, seen.starts[1].reason) == (
         "lost",
         "slot1@x: lease expired",
     )
@@ -158,7 +159,7 @@ def test_removal_after_an_unexplained_eviction_is_the_explanation() -> None:
     job.apply_ad({"JobStatus": 1, "NumShadowStarts": 1})
     job.apply_ad({"JobStatus": 3, "NumShadowStarts": 1, "RemoveReason": "due to disabled retries"})
     (attempt,) = status_of(job).attempts
-    assert attempt.failure_class == "lost"
+    assert attempt.event == "lost"
     assert attempt.reason == "removed from the queue: due to disabled retries"
 
 
@@ -174,8 +175,8 @@ def test_removal_is_classified_by_cause() -> None:
         event(HELD, 20, HoldReason="no such file", HoldReasonCode=6, HoldReasonSubCode=2),
     ]
     cases = [
-        ([event(ABORTED, 30, Reason="treehammer cancel (by user x)")], False, "cancelled", ""),
-        ([event(ABORTED, 30, Reason="via condor_rm")], True, "cancelled", ""),
+        ([event(ABORTED, 30, Reason="treehammer cancel (by user x)")], False, "cancelled", None),
+        ([event(ABORTED, 30, Reason="via condor_rm")], True, "cancelled", None),
         ([event(ABORTED, 30, Reason="via condor_rm")], False, "lost", "lost"),
         ([*held, event(ABORTED, 30, Reason="held: no such file")], False, "lost", "held"),
         ([*held, event(ABORTED, 30, Reason="via condor_rm")], False, "lost", "held"),
@@ -183,17 +184,17 @@ def test_removal_is_classified_by_cause() -> None:
     ]
     for events, cancelled, state, failure in cases:
         status = status_of(apply_events(*events), cancelled=cancelled)
-        assert (status.state.value, status.failure_class) == (state, failure), events
+        assert (status.state.value, status.event) == (state, failure), events
     started, evicted = event(EXECUTE, 10, 1), event(EVICTED, 20, 1, Reason="preempted")
     temporary = event(EVICTED, 20, 1, TerminatedAndRequeued=True, TerminatedBySignal=9)
     for end, reason, failures, texts in (
         (evicted, "submission: idle", ["evicted", "submission"], ["evicted: preempted", "idle"]),
         (evicted, "evicted: 3 times", ["evicted"], ["evicted: preempted"]),
         (event(EVICTED, 20, 1), "evicted: 3 times", ["evicted"], ["evicted by its node"]),
-        (temporary, "lost: x", ["", "lost"], ["ended by signal 9", "x"]),
+        (temporary, "lost: x", [None, "lost"], ["ended by signal 9", "x"]),
     ):
         status = status_of(apply_events(started, end, event(ABORTED, 900, Reason=reason)))
-        assert [attempt.failure_class for attempt in status.attempts] == failures
+        assert [attempt.event for attempt in status.attempts] == failures
         assert [attempt.reason for attempt in status.attempts] == texts
 
 
@@ -239,17 +240,19 @@ def test_hold_has_class_cause_and_remedy(
     )
     gone = status_of(removed)
     assert queued.state is JobState.HELD
-    assert seen.starts[1].failure_class == queued.failure_class == gone.failure_class == failure
-    for text in (seen.starts[1].reason, queued.reason, gone.reason):
+    assert seen.starts[1].hold == queued.hold == gone.hold
+    for status in (seen.starts[1], queued, gone):
+        failure_class, text = explain_end(status)
+        assert (status.event, failure_class) == ("held", failure)
         suffix = f": {cause}" if cause else ""
         assert f"(hold code {code}, subcode {subcode}{suffix}). " in text
         assert text.endswith(".")
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "later_s", "failure"),
+    ("end", "code", "later_s", "event_name"),
     [
-        (SHADOW_EXCEPTION, 34, 1, "evicted"),
+        (SHADOW_EXCEPTION, 34, 1, "held"),
         (RECONNECT_FAILED, 13, 1, "held"),
         (EVICTED, 1, 1, "held"),
         (SHADOW_EXCEPTION, 1, 1, "lost"),  # by a person, afterwards
@@ -257,7 +260,7 @@ def test_hold_has_class_cause_and_remedy(
     ],
 )
 def test_a_hold_tells_the_end_of_the_attempt_before_it(
-    end: EventType, code: int, later_s: int, failure: str
+    end: EventType, code: int, later_s: int, event_name: str
 ) -> None:
     events = [
         event(EXECUTE, 10, 1),
@@ -267,8 +270,8 @@ def test_a_hold_tells_the_end_of_the_attempt_before_it(
     # A repetition, and a release with the next start, leave the story as it is.
     for later in ([], events, [event(RELEASED, 120), event(EXECUTE, 130, 2)]):
         first = apply_events(*events, *later).starts[1]
-        assert (first.state, first.failure_class) == (JobState.LOST, failure)
-        assert ("hold code" in first.reason) == (failure != "lost")
+        assert (first.state, first.event) == (JobState.LOST, event_name)
+        assert bool(first.hold) == (event_name == "held")
 
 
 def test_state_of_open_job_follows_its_events() -> None:
@@ -534,7 +537,8 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     paused = event(EventType.FACTORY_PAUSED, 20, proc=-1, Reason="invalid item")
     schedd.write(FIRST, event(EXECUTE, 10, 1), lost, held, paused)
     ids = schedd.ids
-    node, hold, factory = schedd.batch.explain_waiting(ids)
+    node, factory = schedd.batch.explain_waiting(ids)
+    (hold,) = describe_holds(schedd.batch.query(ids).values())
     since, until = (
         time.strftime("%H:%M:%S", time.localtime(QUEUED_S + second)) for second in (20, 80)
     )
@@ -844,7 +848,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.
 def test_hostile_archive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tarfile.TarInfo
 ) -> None:
-    monkeypatch.setattr(interface, "MAX_OUTPUT_BYTES", 1000)
+    monkeypatch.setattr(job_folders, "MAX_OUTPUT_BYTES", 1000)
     (tmp_path / "job.json").write_text("mine")
     (tmp_path / "output").mkdir()
     archive = _write_archive(tmp_path / "output.tar", _member("output/good"), member)
