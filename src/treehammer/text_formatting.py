@@ -211,3 +211,17 @@ def byte_progress(bars: ProgressFactory, description: str, total: int) -> Iterat
             step(done // MEGABYTE if done < total else total_megabytes)
 
         yield advance
+
+
+def check_text(value: object) -> str:
+    """Return a value as text.
+
+    Raises:
+        ValueError: it contains a lone surrogate, as file names that are not UTF-8 do.
+    """
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} is not valid text") from error
+    return text

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
-from treehammer.errors import ConfigError
+from treehammer.errors import BatchError, ConfigError
 from treehammer.extensions import ExtensionGroup, load_declaration
 
 if TYPE_CHECKING:
@@ -113,6 +114,56 @@ class JobStatus:
     hold: Hold | None = None
 
 
+class BatchSite(Protocol):
+    """Keys of a site that batch systems probe."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def requirements(self) -> str:
+        """Expression that selects its machines."""
+        ...
+
+    @property
+    def grid_resource(self) -> str:
+        """Resource of HTCondor's grid universe."""
+        ...
+
+    @property
+    def submit(self) -> Mapping[str, str]:
+        """Additional submit commands."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Result of one probe.
+
+    Attributes:
+        site: name of the site, or of the batch system.
+        check: probed component, e.g. ``door root``.
+        result: ``ok``, ``failed`` or ``skipped``.
+        finding: observation or problem.
+        remedy: how to solve the problem.
+        server: software and version that the server reports.
+        rtt_s: shortest of several TCP connects in seconds; None if there was none.
+    """
+
+    site: str
+    check: str
+    result: str
+    finding: str
+    remedy: str = ""
+    server: str = ""
+    rtt_s: float | None = None
+
+
+PROBE_OK, PROBE_FAILED, PROBE_SKIPPED = "ok", "failed", "skipped"
+
+
 class BatchSystem(Protocol):
     """Operations that submission and tracking need; by default a batch system holds and removes nothing."""
 
@@ -188,6 +239,22 @@ class BatchSystem(Protocol):
         """Explain why these jobs make no progress, beside holds, a line each; empty if nothing prevents it."""
         return ()
 
+    def probe(self, sites: Sequence[BatchSite]) -> Iterable[ProbeResult]:
+        """Probe its servers and credentials, and whether jobs of these sites would find a machine."""
+        return ()
+
+    def describe(self, campaign_id: str, jobs: Sequence[JobDescription]) -> str:
+        """Return the text that it would receive for jobs with one description."""
+        return jobs[0].text
+
+    def stage(self, campaign_id: str, jobs: Sequence[JobDescription], folder: Path) -> None:
+        """Write jobs with one description below a folder, from which they can be queued by hand.
+
+        Raises:
+            treehammer.errors.BatchError: it cannot.
+        """
+        raise BatchError(f"{self.name} cannot write jobs without queueing them")
+
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove final jobs with their sandboxes and return the freed bytes.
 
@@ -199,21 +266,38 @@ class BatchSystem(Protocol):
         return 0
 
 
+#: Loads the tables [pools.NAME] of the sites file.
+LoadPools = Callable[[], Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class BatchDeclaration:
-    """A batch system: ``BATCH`` of a module ``NAME_batch`` in this folder, or an entry point.
+    """A batch system: ``BATCH`` of a module ``NAME_batch`` here or in a folder NAME, or an entry point.
 
     Attributes:
         open: opens it by the part of its name after '@'.
-        template: renders the description of a job, with the variables of ``local.job.j2``.
+        template: renders a description, with the variables of ``local.job.j2``, and the ``site`` and
+            ``limits``.
         filters: quoting filters of the template.
+        is_per_cluster: whether one description, with the variables of ``htcondor.sub.j2``, serves
+            all jobs of a cluster; otherwise each job has its own.
+        script_name: file name of a job's description; that of the template by default.
+        find_limits: returns its own ``limits`` for the template of jobs with a wall limit.
+        check_text: checks a rendered description, named for messages.
+        check_command: checks a key of a site's ``submit``, with its value and all keys.
     """
 
-    open: Callable[[str, Settings], BatchSystem]
+    open: Callable[[str, Settings, LoadPools], BatchSystem]
     template: Path
     filters: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    is_per_cluster: bool = False
+    script_name: str = ""
+    find_limits: Callable[[int], Mapping[str, Any]] = lambda wall_s: {}
+    check_text: Callable[[str, str], None] = lambda text, where: None
+    check_command: Callable[[str, str, Iterable[str]], None] = lambda name, value, names: None
 
 
+@cache
 def find_batch(name: str) -> BatchDeclaration:
     """Return the declaration of ``NAME@ARGUMENT``.
 
@@ -221,13 +305,15 @@ def find_batch(name: str) -> BatchDeclaration:
         UnknownBatchSystemError: neither a shipped module nor an installed package declares it.
     """
     kind = name.partition("@")[0]
+    has_folder = kind.isidentifier() and Path(__file__).with_name(kind).is_dir()
+    package = f"{__package__}.{kind}" if has_folder else __package__
     declaration: BatchDeclaration | None = load_declaration(
-        ExtensionGroup.BATCH_SYSTEMS, kind, f"{__package__}.{kind}_batch", "BATCH"
+        ExtensionGroup.BATCH_SYSTEMS, kind, f"{package}.{kind}_batch", "BATCH"
     )
     if declaration is None:
         raise UnknownBatchSystemError(
             f"unknown batch system {name!r}",
-            hint="Known: local, htcondor@POOL, and those of installed packages.",
+            hint="Known: local, htcondor@POOL, slurm, and those of installed packages.",
         )
     return declaration
 

@@ -137,13 +137,19 @@ class QueuedJob(NamedTuple):
         return JobStatus(self.batch_id, JobState(self.state), attempts)
 
 
-def stage_job(job: JobDescription, folder: Path, staged: dict[Path, Path] | None = None) -> None:
+def stage_job(
+    job: JobDescription,
+    folder: Path,
+    staged: dict[Path, Path] | None = None,
+    script_name: str = DESCRIPTION_NAME,
+) -> None:
     """Write a job's description and copies of its inputs into a new folder.
 
     Args:
         job: the job.
         folder: its folder.
         staged: inputs of earlier jobs -> their copies, which are linked; completed here.
+        script_name: file name of the description.
     """
     staged = {} if staged is None else staged
     (folder / INPUTS_NAME).mkdir(parents=True)
@@ -154,7 +160,7 @@ def stage_job(job: JobDescription, folder: Path, staged: dict[Path, Path] | None
         else:
             copy_input(source, target)
             staged[source] = target
-    (folder / DESCRIPTION_NAME).write_text(job.text, encoding="utf-8")
+    (folder / script_name).write_text(job.text, encoding="utf-8")
 
 
 class LocalBatch(BatchSystem):
@@ -493,6 +499,7 @@ class LocalBatch(BatchSystem):
 
 
 BATCH = BatchDeclaration(
-    lambda _argument, settings: LocalBatch(settings.spool_dir, settings.local_slots),
+    lambda _argument, settings, _pools: LocalBatch(settings.spool_dir, settings.local_slots),
     Path(__file__).with_name("local.job.j2"),
+    script_name=DESCRIPTION_NAME,
 )

@@ -22,7 +22,6 @@ from pathlib import Path
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.job_spec import (
-    HTCONDOR_PREFIX,
     RETRY_EXIT_CODE,
     SHARED_LOOPS_VARIABLE,
     TOKEN_FILE,
@@ -34,17 +33,6 @@ from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition.model import PinnedTest
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.batch.htcondor.submit_description import (
-    HOLD_LIMIT_S,
-    IDLE_LIMIT_S,
-    MAX_GRID_ATTEMPTS,
-    MAX_LEASE_S,
-    RETRY_PAUSE_S,
-    VACATE_GRACE_S,
-    Submission,
-    check_description,
-)
 from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns.job_reporting import (
@@ -59,16 +47,12 @@ from treehammer.submit.planning.job_planner import (
     find_job_memory_mb,
     locate_payload,
 )
-from treehammer.submit.planning.job_templates import (
-    HTCONDOR_TEMPLATE,
-    SHIPPED_TEMPLATES,
-    render_template,
-)
+from treehammer.submit.planning.job_templates import render_template
 from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
 from treehammer.submit.planning.plan import JobCluster, Plan
 from treehammer.submit.planning.submission_options import BUNDLE_NAME
 from treehammer.submit.sites.site_model import Site, token_pool_environment
-from treehammer.submit.sites.site_registry import load_pools
+from treehammer.submit.sites.site_registry import open_batch_system
 
 WORKER_NAME = "worker.pyz"
 JOB_NAME = "job.json"
@@ -232,14 +216,27 @@ def _render_description(
         "environment": environment,
         "inputs": inputs,
     }
-    batch = find_batch(job.site.batch)
-    return render_template(
-        batch.template.name,
-        values,
-        folder=batch.template.parent,
-        filters=batch.filters,
-        where=f"job {job.spec.job_id}",
+    return _render_template(job.site, values, job.wall_limit_s, {}, f"job {job.spec.job_id}")
+
+
+def _render_template(
+    site: Site,
+    values: Mapping[str, object],
+    wall_s: float,
+    limits: Mapping[str, object],
+    where: str,
+) -> str:
+    """Render the template of a site's batch system, and check the text."""
+    batch, limit_s = find_batch(site.batch), round(wall_s)
+    own_limits = batch.find_limits(limit_s)
+    limits = {**own_limits, "wall_s": limit_s, "temporary": RETRY_EXIT_CODE, **limits}
+    values = {**values, "site": site, "limits": limits}
+    text = render_template(
+        batch.template, values, folder=site.templates, filters=batch.filters, where=where
     )
+    path = (site.templates or batch.template.parent) / batch.template.name
+    batch.check_text(text, f"{where}: {path}")
+    return text
 
 
 def copy_payload(pinned: PinnedTest, target: Path) -> Path:
@@ -289,7 +286,6 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
     site = cluster.site
     values = {
         "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
-        "site": site,
         "doors": cluster.doors,
         "jobs": cluster.jobs,
         "contact": submitter_contact(),
@@ -300,23 +296,10 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         "disk_kb": math.ceil(cluster.disk_bytes / 1024),
         "in_flight": cluster.in_flight,
         "delay": plan.options.pace.delay_expression(cluster.jobs, cluster.in_flight),
-        "limits": {
-            "attempts": MAX_GRID_ATTEMPTS,
-            "idle_s": IDLE_LIMIT_S,
-            "wall_s": round(cluster.wall_s),
-            "lease_s": min(round(cluster.wall_s), MAX_LEASE_S),
-            # Copy programs of load tests write as many files as the test requests.
-            "disk": plan.pinned_test.definition.load is None,
-            "held_s": HOLD_LIMIT_S,
-            "pause_s": RETRY_PAUSE_S,
-            "vacate_s": VACATE_GRACE_S,
-            "temporary": RETRY_EXIT_CODE,
-        },
     }
-    folder = site.templates or SHIPPED_TEMPLATES
-    text = render_template(HTCONDOR_TEMPLATE, values, folder=folder, where=f"site {site.name}")
-    check_description(text, f"site {site.name}: {folder / HTCONDOR_TEMPLATE}")
-    return text
+    # Copy programs of load tests write as many files as the test requests.
+    limits = {"disk": plan.pinned_test.definition.load is None}
+    return _render_template(site, values, cluster.wall_s, limits, f"site {site.name}")
 
 
 def _node_environment(plan: Plan, site: Site) -> dict[str, str]:
@@ -380,26 +363,25 @@ def render_preview(
 ) -> Iterator[PreviewedText]:
     """Yield the texts that batch systems would receive; with ``full``, each job.json too.
 
-    Jobs of one HTCondor cluster share one text.
+    Jobs of one cluster share one text.
     """
     clusters: dict[tuple[str, str], list[JobDescription]] = {}
     batches = _batch_by_job(plan)
     for description in descriptions:
         batch, job = batches[description.job_id], [description.job_id]
-        is_local = not batch.startswith(HTCONDOR_PREFIX)
-        if is_local:
+        is_alone = not find_batch(batch).is_per_cluster
+        if is_alone:
             yield PreviewedText(batch, job, description.text)
         else:
             clusters.setdefault((batch, description.text), []).append(description)
         if full:
             text = description.inputs[JOB_NAME].read_text(encoding="utf-8")
             yield PreviewedText(batch, job, text)
-        if is_local:
+        if is_alone:
             description.inputs[JOB_NAME].unlink()
-    for (batch, text), jobs in clusters.items():
-        root, pool = _submission_root(batch, settings), _find_pool(batch, settings)
-        full_text = _full_description(root, plan.campaign_id, text, jobs, pool)
-        yield PreviewedText(batch, [job.job_id for job in jobs], full_text)
+    for (batch, _), jobs in clusters.items():
+        text = open_batch_system(batch, settings).describe(plan.campaign_id, jobs)
+        yield PreviewedText(batch, [job.job_id for job in jobs], text)
 
 
 def write_preview(
@@ -407,8 +389,7 @@ def write_preview(
 ) -> int:
     """Write a complete submission into a new folder and return its number of jobs.
 
-    Each local job gets a numbered folder.  Jobs of an HTCondor pool are laid out as for submission,
-    with a ``submit.txt`` for condor_submit.
+    Each job gets a numbered folder, unless its batch system lays out clusters as for submission.
 
     Raises:
         ConfigError: the folder exists or cannot be written.
@@ -436,44 +417,18 @@ def _write_job_folders(
     number = 0
     for number, description in enumerate(descriptions, start=1):
         batch = batches[description.job_id]
-        if not batch.startswith(HTCONDOR_PREFIX):
-            stage_job(description, output / str(number))
-            description.inputs[JOB_NAME].unlink()
-        else:
+        declaration = find_batch(batch)
+        if declaration.is_per_cluster:
             clusters.setdefault((batch, description.text), []).append(description)
-    for (batch, text), jobs in clusters.items():
-        root = output.resolve() / _find_pool(batch, settings).name
-        (root / ".incoming").mkdir(parents=True, exist_ok=True)
-        submission = Submission.for_jobs(root, plan.campaign_id, text, [job.job_id for job in jobs])
-        # condor_submit on the command line spools nothing.
-        submission.stage(text, jobs, spool=False)
-        with submission.description_file.open("a", encoding="utf-8") as stream:
-            stream.write(_queue_statement(jobs))
-        (root / ".incoming").rmdir()
+        else:
+            script_name = declaration.script_name or declaration.template.stem
+            stage_job(description, output / str(number), script_name=script_name)
+            description.inputs[JOB_NAME].unlink()
+    for (batch, _), jobs in clusters.items():
+        open_batch_system(batch, settings).stage(plan.campaign_id, jobs, output)
     return number
-
-
-def _full_description(
-    root: Path, campaign: str, text: str, jobs: list[JobDescription], pool: HTCondorPool
-) -> str:
-    submission = Submission.for_jobs(root, campaign, text, [job.job_id for job in jobs])
-    return submission.full_description(text, jobs, spool=pool.spool) + _queue_statement(jobs)
-
-
-def _queue_statement(jobs: Iterable[JobDescription]) -> str:
-    return "\n".join(["queue job_id from (", *(job.job_id for job in jobs), ")", ""])
 
 
 def _batch_by_job(plan: Plan) -> dict[str, str]:
     """Return job id -> name of its batch system."""
     return {job.spec.job_id: job.site.batch for job in plan.jobs}
-
-
-def _find_pool(batch: str, settings: Settings) -> HTCondorPool:
-    return load_pools(settings)[batch.partition("@")[2]]
-
-
-def _submission_root(batch: str, settings: Settings) -> Path:
-    """Return the folder from which jobs of a pool are submitted."""
-    pool = _find_pool(batch, settings)
-    return (pool.submit_dir or settings.htcondor_dir / pool.name).resolve()

@@ -122,8 +122,9 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
 
     Example: treehammer sites check label:near --dataset reference-750mb
     """
+    from treehammer.submit.batch.interface import PROBE_FAILED
     from treehammer.submit.planning.site_selection import load_uses
-    from treehammer.submit.sites.site_probes import PROBE_FAILED, probe_credentials, probe_sites
+    from treehammer.submit.sites.site_probes import probe_credentials, probe_sites
     from treehammer.submit.sites.site_registry import select_sites
     from treehammer.submit.tools.node_probes import probe_nodes
 

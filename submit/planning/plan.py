@@ -1,6 +1,6 @@
 """Plans: the matrix expanded over sites, doors and repeats into jobs, and their clusters.
 
-A cluster contains the jobs of a site that HTCondor receives together, with one submit description.
+A cluster contains the jobs of a site that a batch system such as HTCondor receives together, with one submit description.
 Each door of a site has its own cluster, so that concurrency can be limited by door, and so has each
 number of CPUs.  If a site allows fewer concurrent jobs than it would have clusters, all jobs share one.
 """
@@ -26,6 +26,7 @@ from treehammer.collectors.job_spec import JobState, SoftwareRequest
 from treehammer.datasets.manifest import Manifest
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.planning import job_templates
 from treehammer.submit.planning.job_planner import (
     JobPlanner,
@@ -101,10 +102,10 @@ class Plan:
 
     @cached_property
     def clusters(self) -> tuple[JobCluster, ...]:
-        """The jobs at sites with HTCondor, grouped into clusters."""
+        """The jobs at sites whose batch system takes clusters, grouped into them."""
         jobs_by_lane: dict[str, dict[Lane, list[tuple[PlannedJob, int]]]] = {}
         for job, count in self.job_kinds:
-            if job.site.pool:
+            if find_batch(job.site.batch).is_per_cluster:
                 site_jobs = jobs_by_lane.setdefault(job.site.name, {})
                 site_jobs.setdefault(job.lane, []).append((job, count))
         return tuple(

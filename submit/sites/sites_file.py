@@ -21,8 +21,7 @@ from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
 )
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.batch.htcondor.submit_description import check_site_command
-from treehammer.submit.batch.interface import find_batch
+from treehammer.submit.batch.interface import UnknownBatchSystemError, find_batch
 from treehammer.submit.sites.site_model import (
     RESERVED_NAMES,
     SITES_TABLES,
@@ -116,10 +115,9 @@ def _check_pool(pool: PoolTable, path: document_problems.KeyPath) -> Iterator[Do
 
 
 def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    if site.pool_name is None:
-        for key in ("requirements", "grid_resource", "submit"):
-            if getattr(site, key):
-                yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
+    for key in ("requirements", "grid_resource", "submit"):
+        if getattr(site, key) and site.pool_name is None and (site.is_local or key != "submit"):
+            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
     if "batch" in site.model_fields_set:
         yield from _check_batch(site, site.batch, (*path, "batch"))
     if site.requirements.endswith("\\"):
@@ -128,7 +126,9 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
         )
     for key, value in site.submit.items():
         try:
-            check_site_command(key, value, site.submit)
+            find_batch(site.batch).check_command(key, value, site.submit)
+        except UnknownBatchSystemError:
+            break  # reported above
         except ConfigError as error:
             hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
             yield DocumentProblem((*path, "submit", key), error.message + hint)

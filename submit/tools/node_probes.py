@@ -24,18 +24,13 @@ from treehammer.config import KEEP_JOBS, Settings
 from treehammer.errors import ConfigError, TreehammerError
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
 from treehammer.submit.campaigns.attempt_rows import MAX_RECORD_BYTES
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.campaigns.submission import submit_plan
 from treehammer.submit.campaigns.tracker import CampaignTracker, group_by_batch_system
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS
-from treehammer.submit.sites.site_probes import (
-    PROBE_FAILED,
-    PROBE_OK,
-    PROBE_SKIPPED,
-    SiteProbeResult,
-)
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
 if TYPE_CHECKING:
@@ -88,7 +83,7 @@ def probe_nodes(
     settings: Settings,
     wait_s: float,
     bars: ProgressFactory = no_progress,
-) -> list[SiteProbeResult]:
+) -> list[ProbeResult]:
     """Send a job to each site that checks its node; return results site by site.
 
     Args:
@@ -97,7 +92,7 @@ def probe_nodes(
         wait_s: seconds that the jobs may take, with their time in the queue.
         bars: opens a progress bar.
     """
-    results: list[SiteProbeResult] = []
+    results: list[ProbeResult] = []
     with ExitStack() as stack:
         probes: list[_SubmittedProbes] = []
         for batch in dict.fromkeys(site.batch for site in sites):
@@ -106,7 +101,7 @@ def probe_nodes(
                 probes.append(stack.enter_context(_submit_probes(names, settings)))
             except TreehammerError as error:
                 results += [
-                    SiteProbeResult(name, NODE, PROBE_FAILED, error.message, error.hint)
+                    ProbeResult(name, NODE, PROBE_FAILED, error.message, error.hint)
                     for name in names
                 ]
         jobs = _await_jobs(probes, time.monotonic() + wait_s, bars)
@@ -167,9 +162,7 @@ def _await_jobs(
             time.sleep(_POLL_S)
 
 
-def _describe_job(
-    tracker: CampaignTracker, job: JobRow, wait_s: float
-) -> Iterator[SiteProbeResult]:
+def _describe_job(tracker: CampaignTracker, job: JobRow, wait_s: float) -> Iterator[ProbeResult]:
     """Describe the node on which a job ran, each lack apart, or why it did not run."""
     report = _read_report(tracker, job)
     if report:
@@ -179,12 +172,12 @@ def _describe_job(
             for name, words in _SHOWN_FACTS.items()
             if name in node["has"]
         )
-        yield SiteProbeResult(job.site, NODE, PROBE_OK, f"{report['host']}: {', '.join(facts)}")
+        yield ProbeResult(job.site, NODE, PROBE_OK, f"{report['host']}: {', '.join(facts)}")
         for name, finding in node["lacks"].items():
             need = NODE_NEEDS[name]
             result = PROBE_FAILED if need.is_required else PROBE_OK
             remedy = _begin_sentence(need.remedy.format(site=job.site))
-            yield SiteProbeResult(
+            yield ProbeResult(
                 job.site,
                 f"{NODE} {name}",
                 result,
@@ -195,12 +188,12 @@ def _describe_job(
     if not JobState(job.state).is_final:
         finding = f"the probe job is {job.state} after {wait_s:.0f} s"
         remedy = "Repeat with a longer --wait."
-        yield SiteProbeResult(job.site, NODE, PROBE_SKIPPED, finding, remedy)
+        yield ProbeResult(job.site, NODE, PROBE_SKIPPED, finding, remedy)
         return
     message = "; ".join(attempt.message for attempt in tracker.store.attempts([job.id]))
     _, remedy = parse_lack(message) or ("", "")
     finding = message.replace(f": {remedy}.", "") if remedy else message
-    yield SiteProbeResult(job.site, NODE, PROBE_FAILED, finding, _begin_sentence(remedy))
+    yield ProbeResult(job.site, NODE, PROBE_FAILED, finding, _begin_sentence(remedy))
 
 
 def _begin_sentence(remedy: str) -> str:

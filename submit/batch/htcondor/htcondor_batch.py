@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
-from treehammer.errors import BatchError
+from treehammer.config import Settings
+from treehammer.errors import BatchError, ConfigError, suggest_word
 from treehammer.submit.batch.htcondor.event_log import (
     CANCEL_REASON,
     COMPLETED_STATUS,
@@ -31,16 +32,31 @@ from treehammer.submit.batch.htcondor.pool import (
     configured_bindings,
     is_refusal,
 )
+from treehammer.submit.batch.htcondor.pool_probes import probe_pool
+from treehammer.submit.batch.htcondor.quoting import FILTERS
 from treehammer.submit.batch.htcondor.submit_description import (
+    HOLD_LIMIT_S,
+    IDLE_LIMIT_S,
+    MAX_GRID_ATTEMPTS,
+    MAX_LEASE_S,
+    RETRY_PAUSE_S,
+    VACATE_GRACE_S,
     Submission,
+    check_description,
+    check_site_command,
     find_submissions,
     parse_batch_id,
 )
 from treehammer.submit.batch.interface import (
+    BatchDeclaration,
+    BatchSite,
     BatchSystem,
     InputReplacement,
     JobDescription,
     JobStatus,
+    LoadPools,
+    ProbeResult,
+    UnknownBatchSystemError,
 )
 from treehammer.text_formatting import pluralize
 
@@ -508,7 +524,36 @@ class HTCondorBatch(BatchSystem):
             if job_ids.issuperset(submission.job_ids)
         )
 
+    # -- previews
+
+    def describe(self, campaign_id: str, jobs: Sequence[JobDescription]) -> str:
+        """Return the submit description of a cluster, with its ``queue`` statement."""
+        submission = self._make_submission(self.root, campaign_id, jobs)
+        text = submission.full_description(jobs[0].text, jobs, spool=self.pool.spool)
+        return text + _queue_statement(jobs)
+
+    def stage(self, campaign_id: str, jobs: Sequence[JobDescription], folder: Path) -> None:
+        """Write a submission below a folder, with a ``submit.txt`` for condor_submit."""
+        root = folder.resolve() / self.pool.name
+        (root / ".incoming").mkdir(parents=True, exist_ok=True)
+        submission = self._make_submission(root, campaign_id, jobs)
+        # condor_submit on the command line spools nothing.
+        submission.stage(jobs[0].text, jobs, spool=False)
+        with submission.description_file.open("a", encoding="utf-8") as stream:
+            stream.write(_queue_statement(jobs))
+        (root / ".incoming").rmdir()
+
+    @staticmethod
+    def _make_submission(
+        root: Path, campaign_id: str, jobs: Sequence[JobDescription]
+    ) -> Submission:
+        return Submission.for_jobs(root, campaign_id, jobs[0].text, [job.job_id for job in jobs])
+
     # -- diagnosis
+
+    def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
+        """Probe the pool's daemons and tokens, and whether its slots match the sites' jobs."""
+        return probe_pool(self.connection, sites)
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
         """Explain why these jobs do not start or have lost their node, a line each.
@@ -548,6 +593,10 @@ class HTCondorBatch(BatchSystem):
                 yield f"{count} idle: {reason}"
 
 
+def _queue_statement(jobs: Iterable[JobDescription]) -> str:
+    return "\n".join(["queue job_id from (", *(job.job_id for job in jobs), ")", ""])
+
+
 def _count_jobs(count: int) -> str:
     return "1 job is" if count == 1 else f"{count} jobs are"
 
@@ -579,3 +628,57 @@ def _describe_pauses(logs: Sequence[EventLog]) -> Iterator[str]:
         if log.pause_reason:
             reason = f"materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"
             yield f"HTCondor {reason}"
+
+
+def _open_pool(name: str, settings: Settings, load_pools: LoadPools) -> HTCondorBatch:
+    """Open the batch system of a pool.
+
+    Raises:
+        UnknownBatchSystemError: the sites file has no such pool.
+        ConfigError: files named in the pool's table do not exist.
+        SitesError: the sites file cannot be read or has mistakes.
+    """
+    pools, where = load_pools(), str(settings.sites_file or "")
+    if name not in pools:
+        pool_names = ", ".join(pools) or "none"
+        raise UnknownBatchSystemError(
+            f"unknown pool {name!r}" if where else f"no sites file defines pool {name!r}",
+            where=where,
+            hint=f"{suggest_word(name, pools)}Known pools: {pool_names}. Its jobs are left unchanged; "
+            f"name a sites file with [pools.{name}]: --sites-file FILE.",
+        )
+    pool = pools[name]
+    _check_path(pool.config, Path.is_file, "config", pool, where)
+    _check_path(pool.token_dir, Path.is_dir, "token_dir", pool, where)
+    _check_path(pool.scitoken_file, Path.is_file, "scitoken_file", pool, where)
+    return HTCondorBatch(pool, settings.htcondor_dir / name)
+
+
+def _check_path(
+    path: Path | None, is_present: Callable[[Path], bool], key: str, pool: HTCondorPool, where: str
+) -> None:
+    """Raise an error if a pool's file or folder is missing, which HTCondor would ignore silently."""
+    if path is not None and not is_present(path):
+        raise ConfigError(
+            f"pools.{pool.name}.{key}: {path} does not exist",
+            where=where,
+            hint="Correct the path. A testbed's files exist only while the testbed is up.",
+        )
+
+
+BATCH = BatchDeclaration(
+    _open_pool,
+    Path(__file__).parents[1] / "htcondor.sub.j2",
+    FILTERS,
+    is_per_cluster=True,
+    find_limits=lambda wall_s: {
+        "attempts": MAX_GRID_ATTEMPTS,
+        "idle_s": IDLE_LIMIT_S,
+        "lease_s": min(wall_s, MAX_LEASE_S),
+        "held_s": HOLD_LIMIT_S,
+        "pause_s": RETRY_PAUSE_S,
+        "vacate_s": VACATE_GRACE_S,
+    },
+    check_text=check_description,
+    check_command=check_site_command,
+)

@@ -23,6 +23,7 @@ from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import (
     AttemptStatus,
+    BatchSystem,
     Hold,
     InputReplacement,
     JobDescription,
@@ -167,7 +168,7 @@ TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
 NOW_US = CREATED_US + 10_000_000
 
 
-class FakeBatch:
+class FakeBatch(BatchSystem):
     """Batch system whose jobs are ended by the test; ``jobs`` maps their ids to batch ids."""
 
     def __init__(self, folder: Path, jobs: Mapping[str, str], name: str = "local") -> None:

@@ -195,9 +195,7 @@ def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
     jobs.wait_until_running("some0", "held0")
     pool.run_condor_command("condor_hold", jobs.ids["held0"].partition("@")[0])
     # A job released before its shadow has ended would stay idle for minutes.
-    jobs.wait_until(
-        lambda s: bool(s["held0"].hold and s["held0"].attempts[0].hold), "it is held"
-    )
+    jobs.wait_until(lambda s: bool(s["held0"].hold and s["held0"].attempts[0].hold), "it is held")
     time.sleep(1)
     assert jobs.batch.release(jobs.ids.values()) == 1
     mine = [jobs.ids[f"some{number}"] for number in range(3)]

@@ -36,15 +36,10 @@ from treehammer.errors import ExitCode
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
-from treehammer.submit.sites.site_probes import (
-    PROBE_FAILED,
-    PROBE_OK,
-    PROBE_SKIPPED,
-    SiteProbeResult,
-    probe_sites,
-)
+from treehammer.submit.sites.site_probes import probe_sites
 from treehammer.testbed.components import site_list
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
@@ -116,7 +111,7 @@ def content(grid: Grid) -> sites_file.SitesFileContent:
     return sites_file.read_sites_file(grid.sites_file)
 
 
-def probe(folder: Path, site: Site, pool: HTCondorPool) -> Mapping[str, SiteProbeResult]:
+def probe(folder: Path, site: Site, pool: HTCondorPool) -> Mapping[str, ProbeResult]:
     """Probe a site and return the results by check."""
     path = folder / "sites.toml"
     sites_file.write_sites_file([site], [pool], path)

@@ -43,7 +43,7 @@ from treehammer.hctests import pinned_tests
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.transfer.file_writers import find_format
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
 from treehammer.submit.planning.job_templates import fingerprint_template
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
@@ -225,7 +225,7 @@ class TideBatch(BatchSystem):
         return {job.job_id: f"{self.name} {job.text}" for job in jobs}
 
 
-def open_batch(argument, settings):
+def open_batch(argument, settings, load_pools):
     return TideBatch(argument)
 
 
@@ -237,6 +237,7 @@ _BATCH_SITES = """
 [sites.HARBOR]
 batch = "tide@north"
 python = "/opt/python3"
+submit.account = "ocean"
 [[sites.HARBOR.doors]]
 name = "root"
 protocol = "root"
@@ -254,18 +255,21 @@ def test_batch_system_of_another_package_runs_jobs(
     install_package(
         "tide_batch", _BATCH_SYSTEM, {"treehammer.batch_systems": "tide = tide_batch:BATCH"}
     )
-    (tmp_path / "tide.job.j2").write_text("{{ executable }} {{ environment.XRD_APPNAME | loud }}")
+    (tmp_path / "tide.job.j2").write_text("{{ executable }} {{ site.submit.account | loud }}")
     site = read_sites_file(file).sites["HARBOR"]
     assert (site.batch, site.pool, site.is_local) == ("tide@north", "", False)
     assert 'batch = "tide@north"' in format_sites_file([site], [], file)
     plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site)
     (tmp_path / "out").mkdir()
     jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
-    batch = open_batch_system(site.batch, load_settings({}, environ={}, folder=tmp_path))
+    settings = load_settings({}, environ={}, folder=tmp_path)
+    batch = open_batch_system(site.batch, settings)
     batch_ids = batch.submit(plan.campaign_id, jobs)
-    assert set(batch_ids.values()) == {"north /opt/python3 TREEHAMMER"}
+    assert set(batch_ids.values()) == {"north /opt/python3 OCEAN"}
     assert len(batch_ids) == len(plan.jobs) > 0
     assert fingerprint_template(site).startswith("tide.job.j2 ")
+    write_preview(plan, jobs, settings, tmp_path / "jobs")
+    assert (tmp_path / "jobs/1/tide.job").read_text() == "/opt/python3 OCEAN"
 
 
 _MODULE = '''

@@ -49,7 +49,7 @@ from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import AttemptStatus
+from treehammer.submit.batch.interface import AttemptStatus, BatchEvent
 from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
 from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describe_exclusion
 from treehammer.submit.campaigns.campaign_request import CampaignRequest
@@ -94,9 +94,11 @@ class Scene:
     def states(self, site: str = "SITE_A") -> list[str]:
         return sorted(job.state for job in self.jobs(site))
 
-    def end_job(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
+    def end_job(
+        self, job: JobRow, state: JobState, *, number: int = 1, event: BatchEvent | None = None
+    ) -> None:
         us = time.time_ns() // 1000 - 600 * 10**6
-        attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
+        attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", event)
         self.batch.set_status(job.batch_id, state, attempt)
 
     def poll(self) -> list[str]:
@@ -116,7 +118,7 @@ def test_failing_site_is_found_by_the_rules_and_its_queue_is_removed(
 ) -> None:
     scene = Scene(tmp_path, store)
     for job in scene.jobs()[:3]:
-        scene.end_job(job, JobState.LOST, kind="lost")
+        scene.end_job(job, JobState.LOST, event=BatchEvent.LOST)
     (line,) = scene.poll()
     assert line.startswith(
         "Site SITE_A: 3 queued jobs removed, site excluded: jobs probe only since"
@@ -294,8 +296,10 @@ def test_remote_job_needs_its_site_and_the_other_storage() -> None:
 def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path, store)
     first, second, *_ = scene.jobs()
-    scene.end_job(first, JobState.LOST, number=submission.MAX_ATTEMPTS_IN_ALL, kind="evicted")
-    scene.end_job(second, JobState.LOST, number=2, kind="evicted")
+    scene.end_job(
+        first, JobState.LOST, number=submission.MAX_ATTEMPTS_IN_ALL, event=BatchEvent.EVICTED
+    )
+    scene.end_job(second, JobState.LOST, number=2, event=BatchEvent.EVICTED)
     scene.tracker.refresh_jobs(scene.campaign)
     done = resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
     assert (done.requeued, done.exhausted) == (1, 1)

@@ -44,8 +44,8 @@ from treehammer.submit.batch.htcondor.submit_description import (
     load_known_commands,
 )
 from treehammer.submit.batch.interface import JobDescription, JobStatus
-from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
 from treehammer.submit.batch.job_folders import pack_inputs, unpack_output
+from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED = EventType.EXECUTE, EventType.EVICTED, EventType.TERMINATED

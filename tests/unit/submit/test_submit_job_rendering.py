@@ -34,6 +34,7 @@ from treehammer.cli import cli
 from treehammer.collectors.storage_access import make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
 from treehammer.errors import ConfigError, SourceError
+from treehammer.submit.batch.htcondor import quoting
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import cost_estimate, job_templates
@@ -101,7 +102,7 @@ def test_invalid_template_is_refused(tmp_path: Path, text: str | None, expected:
         (tmp_path / "bad.j2").write_text(text)
     values = {"x": 1, "job": {"name": "n"}, "lone": "\udc80"}
     with pytest.raises(ConfigError, match=expected):
-        render_template("bad.j2", values, folder=tmp_path, where="job 17")
+        render_template(tmp_path / "bad.j2", values, where="job 17")
 
 
 def test_changed_files_are_refused(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_variables_of_a_site_reach_its_jobs(tmp_path: Path, is_local: bool) -> N
 def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
-    (folder / job_templates.HTCONDOR_TEMPLATE).write_text(
+    (folder / "htcondor.sub.j2").write_text(
         '{% extends "shipped/htcondor.sub.j2" %}\n'
         '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
     )
@@ -266,7 +267,7 @@ def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
 )
 def test_invalid_site_template_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
-        (tmp_path / job_templates.HTCONDOR_TEMPLATE).write_text(text)
+        (tmp_path / "htcondor.sub.j2").write_text(text)
     plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
     with pytest.raises(ConfigError, match=message):
         _texts(plan, tmp_path / "out")
@@ -342,34 +343,34 @@ def _with_hostile_examples(test: Callable[[str], None]) -> Callable[[str], None]
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
 def test_classad_string_round_trips(text: str) -> None:
     condor, classad = load_condor(), importlib.import_module("classad2")
-    expanded = _expanded(condor, "My.X", job_templates.quote_classad(text))
+    expanded = _expanded(condor, "My.X", quoting.quote_classad(text))
     assert classad.ExprTree(expanded).eval() == text
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_submit_value_is_one_line(text: str) -> None:
-    expanded = _expanded(load_condor(), "batch_name", job_templates.quote_submit_value(text))
+    expanded = _expanded(load_condor(), "batch_name", quoting.quote_submit_value(text))
     printable = "".join(c if c.isprintable() else " " for c in text).strip()
     assert expanded == (printable + "." if printable.endswith("\\") else printable)
 
 
 def test_environment_quotes_spaces_and_dollars() -> None:
-    text = job_templates.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    text = quoting.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
     assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
 
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
 def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="cannot be set in a job"):
-        job_templates.quote_environment({name: value})
+        quoting.quote_environment({name: value})
 
 
 def test_expression_is_flattened_and_a_lone_surrogate_refused() -> None:
-    assert job_templates.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+    assert quoting.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
     for quote in (
-        job_templates.quote_submit_value,
-        job_templates.quote_classad,
-        job_templates.flatten_expression,
+        quoting.quote_submit_value,
+        quoting.quote_classad,
+        quoting.flatten_expression,
     ):
         with pytest.raises(ValueError, match="not valid text"):
             quote("\udc80")
@@ -377,7 +378,7 @@ def test_expression_is_flattened_and_a_lone_surrogate_refused() -> None:
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
 def test_shell_word_round_trips(path: str) -> None:
-    word = job_templates.quote_shell_word(path)
+    word = quoting.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
 
 

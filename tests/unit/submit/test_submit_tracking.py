@@ -19,7 +19,7 @@ from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import AttemptStatus, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStatus
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
 from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S, StagedSubmissions
@@ -263,9 +263,10 @@ def test_silent_batch_system_changes_nothing(
 
 def test_failure_reason_of_batch_system_is_kept(scene: TrackingHarness) -> None:
     held = AttemptStatus(
-        3, JobState.LOST, CREATED_US, NOW_US, None, "no such file", "held", "slot1@x"
+        3, JobState.LOST, CREATED_US, NOW_US, None, "no such file", BatchEvent.HELD, "slot1@x"
     )
-    scene.batch.statuses["b.2"] = JobStatus("b.2", JobState.LOST, (), "lost", "removed by hand")
+    removed = JobStatus("b.2", JobState.LOST, (), BatchEvent.LOST, "removed by hand")
+    scene.batch.statuses["b.2"] = removed
     scene.end_job(JobState.HELD, held)
     (row,) = scene.read_attempts()
     assert (row.number, row.failure_class) == (3, "held")
@@ -309,7 +310,9 @@ def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:
 def test_only_first_of_lost_attempts_has_its_measurements(scene: TrackingHarness) -> None:
     upload(scene, 1, 2)
     upload(scene, 1, 2, job=1)
-    never = AttemptStatus(2, JobState.LOST, 0, NOW_US, None, "no machine took it", "submission")
+    never = AttemptStatus(
+        2, JobState.LOST, 0, NOW_US, None, "no machine took it", BatchEvent.SUBMISSION
+    )
     scene.end_job(JobState.LOST, KILLED, never)
     scene.end_job(JobState.LOST, KILLED, make_attempt_status(JobState.LOST, 2, None), job=1)
     assert scene.refresh() == ["done", "lost"], "an attempt that never started loses nothing"

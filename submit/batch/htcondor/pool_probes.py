@@ -1,0 +1,144 @@
+"""Probes of HTCondor pools: daemons, tokens, and the machines that sites select."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from treehammer.collectors.worker.probes.credential_checks import format_time, token_expiry
+from treehammer.collectors.worker.probes.storage_door import measure_reachability
+from treehammer.errors import BatchError
+from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolConnection, daemon_url
+from treehammer.submit.batch.interface import (
+    PROBE_FAILED,
+    PROBE_OK,
+    PROBE_SKIPPED,
+    BatchSite,
+    ProbeResult,
+)
+
+#: Seconds between attempts to reach a pool's daemons.
+PROBE_RETRY_PAUSES_S = (1.0,)
+#: Remaining lifetime of a token in seconds below which it should be renewed.
+EXPIRY_WARNING_S = 86_400.0
+
+
+def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
+    """Probe a pool, and whether its slots match the jobs of sites."""
+    subject = f"pool {connection.pool.name}"
+    connection.pauses_s = PROBE_RETRY_PAUSES_S
+
+    def count_slots() -> str:
+        return f"the pool has {connection.matching_slots('true')[1]} slots"
+
+    def identify_schedd() -> str:
+        schedd, user = connection.identify_schedd()
+        return f"{schedd} accepts jobs of {user}"
+
+    yield from _probe_tokens(subject, connection.pool)
+    collector = _run_probe(subject, "collector", count_slots)
+    yield collector
+    is_silent = collector.result != PROBE_OK
+    if is_silent:
+        finding = "unknown address, as the collector does not respond"
+        yield ProbeResult(subject, "schedd", PROBE_SKIPPED, finding)
+    else:
+        yield _run_probe(subject, "schedd", identify_schedd)
+    for site in sites:
+        if site.grid_resource:
+            yield _probe_grid_resource(site)
+        else:
+            yield _probe_requirements(site, None if is_silent else connection)
+
+
+def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> ProbeResult:
+    try:
+        return ProbeResult(subject, check, PROBE_OK, probe())
+    except BatchError as error:
+        return ProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
+
+
+def _probe_tokens(subject: str, pool: HTCondorPool) -> list[ProbeResult]:
+    """Check the lifetime of the tokens that the sites file names."""
+    files = [pool.scitoken_file] if pool.scitoken_file else []
+    if pool.token_dir:
+        files = sorted(path for path in pool.token_dir.iterdir() if path.is_file())
+        if not files:
+            finding = f"no token in {pool.token_dir}"
+            remedy = (
+                "Request one from the pool's administrator (condor_token_create, "
+                "condor_token_request)."
+            )
+            return [ProbeResult(subject, "token", PROBE_FAILED, finding, remedy)]
+    return [result for path in files for result in _probe_token_file(subject, path)]
+
+
+def _probe_token_file(subject: str, path: Path) -> Iterator[ProbeResult]:
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        finding, remedy = f"cannot be read: {error.strerror}", f"Replace {path}."
+        yield ProbeResult(subject, f"token {path.name}", PROBE_FAILED, finding, remedy)
+        return
+    for token in re.findall(r"^\s*([^#\s].*?)\s*$", text, re.MULTILINE) or [""]:
+        yield _probe_token(subject, path, token)
+
+
+def _probe_token(subject: str, path: Path, token: str) -> ProbeResult:
+    """Check format and lifetime of a token, without repeating its content."""
+    check, remedy = f"token {path.name}", f"Replace {path}."
+    try:
+        end = token_expiry(token)
+    except ValueError as error:
+        return ProbeResult(subject, check, PROBE_FAILED, f"cannot be used: {error}", remedy)
+    if token.count(".") != 2:
+        return ProbeResult(subject, check, PROBE_FAILED, "is not an HTCondor token", remedy)
+    if end is None:
+        return ProbeResult(subject, check, PROBE_OK, "does not expire")
+    now = time.time()
+    if end <= now:
+        finding = f"expired at {format_time(end)}"
+        return ProbeResult(subject, check, PROBE_FAILED, finding, remedy)
+    renewal = "Renew it soon." if end < now + EXPIRY_WARNING_S else ""
+    return ProbeResult(subject, check, PROBE_OK, f"valid until {format_time(end)}", renewal)
+
+
+def _probe_requirements(site: BatchSite, connection: PoolConnection | None) -> ProbeResult:
+    check = "machines"
+    if connection is None:
+        return ProbeResult(site.name, check, PROBE_SKIPPED, "the pool does not respond")
+    try:
+        matching, total = connection.matching_slots(site.requirements or "true")
+    except BatchError as error:
+        return ProbeResult(site.name, check, PROBE_FAILED, error.message, error.hint)
+    finding = f"{matching} of {total} slots match"
+    if matching:
+        return ProbeResult(site.name, check, PROBE_OK, finding)
+    constraint = site.requirements.replace("TARGET.", "")
+    return ProbeResult(
+        site.name,
+        check,
+        PROBE_FAILED,
+        f"{finding}: {site.requirements or 'any'}",
+        "Its jobs would stay idle. Correct requirements, or wait for the site's machines: "
+        f"condor_status -constraint '{constraint}'",
+    )
+
+
+def _probe_grid_resource(site: BatchSite) -> ProbeResult:
+    """Check whether the remote pool or compute element accepts connections."""
+    check = "grid_resource"
+    kind, *words = site.grid_resource.split()
+    if kind == "batch":
+        finding = "batch systems are configured on the schedd"
+        return ProbeResult(site.name, check, PROBE_SKIPPED, finding)
+    address = words[-1]
+    reached = measure_reachability(address if "://" in address else daemon_url(address))
+    if reached.rtt_s is None:
+        finding = f"{address} does not answer: {reached.error}"
+        remedy = "Correct grid_resource, or contact the site."
+        return ProbeResult(site.name, check, PROBE_FAILED, finding, remedy)
+    finding = f"{address} accepts connections; only a job can verify that it accepts jobs"
+    return ProbeResult(site.name, check, PROBE_OK, finding, rtt_s=reached.rtt_s)
