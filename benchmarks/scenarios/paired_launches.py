@@ -39,6 +39,7 @@ from treehammer.errors import NothingToDoError
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_polling, campaign_request, submission
+from treehammer.submit.planning.submission_options import CampaignRequest
 
 TEST_FOLDER = BENCHMARKS_FOLDER / "planted"
 #: Launches of 67 campaigns with and without planted work, from which verdicts are drawn.
@@ -174,7 +175,7 @@ class PairedRecording:
         Raises:
             TimeLimitError: the monotonic clock passed ``deadline``; complete launches are kept.
         """
-        request = campaign_request.CampaignRequest(
+        request = CampaignRequest(
             str(TEST_FOLDER),
             {"blocks": (str(blocks),), AXIS: (BASE, OTHER)},
             {"repeats": str(CAMPAIGN_JOBS)},

@@ -5,10 +5,10 @@ The ``root`` axis is resolved at each site: the test's value, or the site's own 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from treehammer.analysis.status.site_status import SiteUses
 from treehammer.collectors.job_spec import LOCAL_BATCH, SoftwareRequest
@@ -26,68 +26,27 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import (
     ExecutionCost,
-    PlanReview,
     load_measured_costs,
     review_plan,
 )
-from treehammer.submit.planning.job_sequence import load_watches, split_overrides
-from treehammer.submit.planning.permission_checks import (
-    check_common_start,
-)
-from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.reading_checks import prefer_readable_doors
+from treehammer.submit.planning.job_planner import JobInputs
+from treehammer.submit.planning.job_sequence import ServerWatch, load_watches
+from treehammer.submit.planning.permission_checks import check_common_start
+from treehammer.submit.planning.plan import Plan, PlanReview, make_plan
 from treehammer.submit.planning.site_selection import (
-    leave_out_doors,
-    leave_out_excluded,
-    load_uses,
-    pair_sites,
+    SiteSelection,
     select_doors,
+    select_usable_sites,
 )
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
+from treehammer.submit.planning.submission_options import CampaignRequest, Pace
 from treehammer.submit.sites.replicas import doors_with_rse, find_placement
 from treehammer.submit.sites.site_model import DoorAccess, Site
-from treehammer.submit.sites.site_registry import select_sites
 from treehammer.text_formatting import ProgressFactory, no_progress
 
 #: Key of a site's software for all releases of ROOT without a key of their own.
 ANY_RELEASE = "*"
 #: The same for all releases of the XRootD client.
 ANY_XROOTD = "xrootd"
-
-
-@dataclass(frozen=True)
-class CampaignRequest:
-    """Campaign as requested by a user.
-
-    Attributes:
-        test_spec: the test: ``URL@REF:path``, a folder, or the name of a shipped test.
-        axes: axis -> values as typed, in place of those in test.toml.
-        overrides: key of [test] -> value as typed.
-        sites: names of sites whose storage is read.
-        from_sites: names of sites that run the jobs; empty: each site reads its own storage.
-        name: display name of the campaign; '' for a generated one.
-        options: submission options for sites with HTCondor.
-        watches: tests that watch the servers during the load.
-        watch_sites: names of sites whose jobs run on these servers.
-        created_us: time of the request, microseconds since 1970 UTC; 0 for now.
-        campaign_id: identity fixed by an earlier plan of this request; '' for a new one.
-        max_jobs: number of jobs after which the plan ends; 0 for all.
-        excluded: site that the requester has left out because of its state -> reason.
-    """
-
-    test_spec: str
-    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    sites: tuple[str, ...] = (LOCAL_BATCH,)
-    from_sites: tuple[str, ...] = ()
-    name: str = ""
-    options: SubmissionOptions = DEFAULT_OPTIONS
-    watches: tuple[str, ...] = ()
-    watch_sites: tuple[str, ...] = ()
-    created_us: int = 0
-    campaign_id: str = ""
-    max_jobs: int = 0
-    excluded: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_request(
@@ -115,79 +74,93 @@ def plan_request(
     Raises:
         TreehammerError: the request is invalid, or a part of it is not available.
     """
-    include = request.options.include_excluded
-    uses = load_uses(settings) if uses is None else uses
-    selection = leave_out_excluded(
-        select_sites(request.sites, settings),
-        select_sites(request.from_sites, settings, option="--from"),
-        uses,
-        include,
+    sites = select_usable_sites(request, settings, uses)
+    pinned = pinned or load_pinned_test(
+        request.test_spec, request.axes, request.test_overrides, settings
     )
-    selection = replace(selection, excluded={**selection.excluded, **request.excluded})
-    overrides, watch_settings = split_overrides(request.overrides)
-    pinned = pinned or load_pinned_test(request.test_spec, request.axes, overrides, settings)
-    definition = pinned.definition
-    releases = _parse_releases(definition)
-    selection, notes = prefer_readable_doors(
-        definition,
-        selection,
-        lambda site, value: _find_site_software(site, value, releases[value]),
-        has_credential=bool(request.options.credentials),
-    )
-    selection = leave_out_doors(definition, selection, uses, include)
-    job_sites = selection.runners or selection.storage
-    servers = select_sites(request.watch_sites, settings, option="--watch-at")
-    watches = load_watches(request.watches, servers, watch_settings, definition, settings)
-    _check_pacing(request.options.pace, job_sites)
-    fetch_bars = bars if fetch else None
-    site_software = resolve_site_software(job_sites, releases)
-    if any(site.batch == LOCAL_BATCH for site in job_sites):
-        check_unknown_wheels(
-            releases.values(), settings.software_dir, where=f"{definition.test.name}: axis root"
+    preparation = InputPreparation(request, pinned, settings, bars if fetch else None)
+    sites = preparation.select_doors(sites)
+    inputs, watches = preparation.prepare(sites)
+    return add_review(make_plan(request, pinned, sites, inputs, watches), settings, store)
+
+
+@dataclass(frozen=True)
+class InputPreparation:
+    """Prepares what the jobs of a request need: software, datasets, and tests that watch servers.
+
+    Without ``bars`` nothing is fetched.
+    """
+
+    request: CampaignRequest
+    pinned: PinnedTest
+    settings: Settings
+    bars: ProgressFactory | None
+
+    @cached_property
+    def _definition(self) -> TestDefinition:
+        return self.pinned.definition
+
+    @cached_property
+    def _releases(self) -> dict[str, SoftwareRequest]:
+        """Every value of the ``root`` axis, parsed."""
+        try:
+            return {
+                value: providers.parse_software_request(value)
+                for value in self._definition.axis_values("root")
+            }
+        except ValueError as error:
+            where = f"{self._definition.test.name}: axis root"
+            raise DefinitionError(str(error), where=where) from error
+
+    def select_doors(self, sites: SiteSelection) -> SiteSelection:
+        """Select the doors that the test reads, those that its software can read first."""
+        releases = self._releases
+
+        def find_software(site: Site, value: str) -> SoftwareRequest:
+            # What a site lacks is refused later.
+            with suppress(ConfigError):
+                return (
+                    releases[value]
+                    if site.is_local
+                    else _resolve_at_site(site, value, releases[value])
+                )
+            return releases[value]
+
+        return select_doors(sites, self._definition, self.request.options, find_software)
+
+    def prepare(self, sites: SiteSelection) -> tuple[JobInputs, list[ServerWatch]]:
+        """Prepare the inputs of jobs at the selected doors.
+
+        Raises:
+            TreehammerError: an input is not available, or the test does not fit to it.
+        """
+        definition, settings = self._definition, self.settings
+        watches = load_watches(self.request, definition, settings)
+        _check_pacing(self.request.options.pace, sites.job_sites)
+        site_software = resolve_site_software(sites.job_sites, self._releases)
+        releases = self._releases
+        notes: list[str] = []
+        is_local = any(site.batch == LOCAL_BATCH for site in sites.job_sites)
+        if is_local:
+            where = f"{definition.test.name}: axis root"
+            check_unknown_wheels(releases.values(), settings.software_dir, where=where)
+            releases, notes = _prepare_releases(releases, settings, self.bars)
+        names = definition.dataset_names if definition.dataset else ()
+        manifests = [_find_manifest(name, sites.accesses, settings, self.bars) for name in names]
+        _check_trees(definition, manifests, releases.values())
+        check_contents(definition, manifests, self.pinned.folder)
+        if self.bars and is_local:
+            for release in releases.values():
+                try_root(release)
+        placement = find_placement(
+            manifests,
+            sites.accesses,
+            settings,
+            timeout_s=self.request.options.replica_timeout_s if self.bars else 0.0,
+            bars=self.bars or no_progress,
         )
-        releases, release_notes = _prepare_releases(releases, settings, fetch_bars)
-        notes += release_notes
-    pairs = pair_sites(selection.storage, selection.runners)
-    doors, _ = select_doors(definition, pairs, selection.excluded)
-    manifests = _find_manifests(definition, doors, settings, fetch_bars)
-    _check_trees(definition, manifests, releases.values())
-    check_contents(definition, manifests, pinned.folder)
-    if fetch and any(site.batch == LOCAL_BATCH for site in job_sites):
-        for release in releases.values():
-            try_root(release)
-    timeout_s = request.options.replica_timeout_s if fetch else 0.0
-    placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
-    plan = make_plan(
-        pinned,
-        selection,
-        manifests[0] if manifests else None,
-        releases,
-        created_us=request.created_us or time.time_ns() // 1000,
-        name=request.name,
-        site_software=site_software,
-        options=request.options,
-        other_manifests={manifest.name: manifest for manifest in manifests[1:]},
-        placement=placement,
-        watches=watches,
-        campaign_id=request.campaign_id,
-        max_jobs=request.max_jobs,
-    )
-    has_service = bool(settings.service_url) and request.options.use_service
-    check_common_start(plan, has_service=has_service)
-    notes += list_content_notes(definition, manifests)
-    review = find_review(plan, settings, store)
-    return replace(plan, notes=(*plan.notes, *notes, *review.notes), review=review)
-
-
-def _find_manifests(
-    definition: TestDefinition,
-    doors: Sequence[DoorAccess],
-    settings: Settings,
-    bars: ProgressFactory | None,
-) -> list[Manifest]:
-    """Find the manifests of all datasets, the main one first; see :func:`_find_manifest`."""
-    names = definition.dataset_names if definition.dataset else ()
-    return [_find_manifest(name, doors, settings, bars) for name in names]
+        notes += list_content_notes(definition, manifests)
+        return JobInputs(releases, site_software, manifests, placement, notes), watches
 
 
 def _find_manifest(
@@ -245,17 +218,6 @@ def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
             )
 
 
-def _parse_releases(definition: TestDefinition) -> dict[str, SoftwareRequest]:
-    """Parse every value of the ``root`` axis."""
-    try:
-        return {
-            value: providers.parse_software_request(value)
-            for value in definition.axis_values("root")
-        }
-    except ValueError as error:
-        raise DefinitionError(str(error), where=f"{definition.test.name}: axis root") from error
-
-
 def _prepare_releases(
     releases: Mapping[str, SoftwareRequest], settings: Settings, bars: ProgressFactory | None
 ) -> tuple[dict[str, SoftwareRequest], list[str]]:
@@ -280,6 +242,18 @@ def _prepare_releases(
     return located, [
         f"{release} is not installed yet; submit fetches it." for release in missing if release
     ]
+
+
+def add_review(plan: Plan, settings: Settings, store: Store | None = None) -> Plan:
+    """Add the review of a plan and its notes.
+
+    Raises:
+        ConfigError: jobs that start together could never do so.
+    """
+    has_service = bool(settings.service_url) and plan.options.use_service
+    check_common_start(plan, has_service=has_service)
+    review = find_review(plan, settings, store)
+    return replace(plan, notes=(*plan.notes, *review.notes), review=review)
 
 
 def find_review(plan: Plan, settings: Settings, store: Store | None = None) -> PlanReview:
@@ -314,14 +288,6 @@ def resolve_site_software(
         if not site.is_local
         for value, request in releases.items()
     }
-
-
-def _find_site_software(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
-    """Find the software of a site for a value of the root axis; what it lacks is refused later."""
-    try:
-        return request if site.is_local else _resolve_at_site(site, value, request)
-    except ConfigError:
-        return request
 
 
 def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:

@@ -45,7 +45,6 @@ from treehammer.submit.campaigns.campaign_polling import (
     wait_for_campaign,
 )
 from treehammer.submit.campaigns.campaign_request import (
-    CampaignRequest,
     find_review,
     plan_request,
 )
@@ -64,8 +63,9 @@ from treehammer.submit.campaigns.tracker import (
 )
 from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
-from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.plan import Plan, PlanReview, sum_costs
 from treehammer.submit.planning.site_selection import read_uses
+from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
@@ -75,7 +75,7 @@ ESTIMATED_COSTS = ("wall_s", "cpu_s", "read_bytes")
 MAX_ATTEMPTS_IN_ALL = 9
 
 
-def check_plan_limits(plan: Plan, settings: Settings) -> cost_estimate.PlanReview:
+def check_plan_limits(plan: Plan, settings: Settings) -> PlanReview:
     """Refuse a plan that exceeds a ceiling or a permitted load, or outlives its credentials.
 
     Returns its review, with its costs.
@@ -131,9 +131,9 @@ def submit_plan(
     return _store_and_queue(plan, settings, add_campaign)
 
 
-def record_estimate(campaign: CampaignRow, review: cost_estimate.PlanReview) -> CampaignRow:
+def record_estimate(campaign: CampaignRow, review: PlanReview) -> CampaignRow:
     """Add the estimated cost to the stored plan, so that it can be compared with the cost later."""
-    total = cost_estimate.sum_costs(review.costs)
+    total = sum_costs(review.costs)
     estimate = {name: total[name] for name in ESTIMATED_COSTS}
     plan = {**json.loads(campaign.plan), "estimate": estimate}
     return replace(campaign, plan=json.dumps(plan, sort_keys=True))

@@ -238,7 +238,8 @@ def count(
     \b
     Example: treehammer count 6.38.00 6.40.00 ttree-read -P branches=1 -P cache_mb=30
     """
-    from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+    from treehammer.submit.campaigns.campaign_request import plan_request
+    from treehammer.submit.planning.submission_options import CampaignRequest
     from treehammer.submit.tools.instruction_counts import build_rows, count_plan, find_valgrind
 
     if a == b:

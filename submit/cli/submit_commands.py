@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from treehammer.analysis.statistics.verdict import SequentialPlan
     from treehammer.sql.core.rows import CampaignRow
     from treehammer.sql.write.store import Store
-    from treehammer.submit.campaigns.campaign_request import CampaignRequest
     from treehammer.submit.planning.plan import Plan
-    from treehammer.submit.planning.submission_options import SubmissionOptions
+    from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 
 _PLAN_COLUMNS = (
     TableColumn("site", "site"),
@@ -74,7 +73,7 @@ def _make_request(
     overrides: Mapping[str, str],
     options: SubmissionOptions,
 ) -> CampaignRequest:
-    from treehammer.submit.campaigns.campaign_request import CampaignRequest
+    from treehammer.submit.planning.submission_options import CampaignRequest
 
     names = split_list(sites)
     if not names:
@@ -255,7 +254,7 @@ def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
 
 def _print_plan(plan: Plan, settings: Settings) -> None:
     from treehammer.submit.campaigns.campaign_request import find_review
-    from treehammer.submit.planning.cost_estimate import sum_costs
+    from treehammer.submit.planning.plan import sum_costs
 
     costs = find_review(plan, settings).costs
     unused = {

@@ -18,14 +18,13 @@ from typing import Any
 from treehammer.collectors.job_spec import CHECKSUM, MIN_LAUNCH_CPU_S, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.manifest import RECORDING, Manifest
-from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import permission_checks
 from treehammer.submit.planning.job_planner import find_payload_memory_mb
-from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview, SiteCost
 from treehammer.submit.sites.site_model import Site
 from treehammer.text_formatting import pluralize
 
@@ -152,33 +151,6 @@ def _expect_duration(execution: ExecutionSpec, manifest: Manifest | None, load: 
 
 def _history_key(kind: str, series: object) -> str:
     return f"{kind}/{series}"
-
-
-@dataclass(frozen=True)
-class SiteCost:
-    """Cost of a plan's jobs at one site that read the storage of one site.
-
-    Times are for a single slot, with as many CPUs as its jobs need: ``reserved_s`` is the wall time
-    times these CPUs. Times and bytes are None if unknown.
-    """
-
-    site: str
-    storage_site: str
-    jobs: int
-    measurements: int
-    read_bytes: int | None
-    wall_s: float | None
-    cpu_s: float | None
-    basis: str
-    reserved_s: float | None = None
-
-
-def sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
-    """Return the row of the total over all sites; None where a cost of one of them is unknown."""
-    names = ("jobs", "measurements", "read_bytes", "wall_s", "cpu_s", "reserved_s")
-    values = {name: [getattr(cost, name) for cost in costs] for name in names}
-    total = {name: None if None in column else sum(column) for name, column in values.items()}
-    return {"site": "total", "storage_site": "", **total, "basis": ""}
 
 
 @dataclass
@@ -368,39 +340,6 @@ def list_memory_bounds(plan: Plan) -> list[str]:
         for name, (ceiling, limit_mb) in bounds.items()
         if limit_mb < definition.test.memory_limit_mb
     ]
-
-
-@dataclass(frozen=True)
-class BrokenRule:
-    """A rule that a plan breaks: a line with a remedy for each reason, and general advice."""
-
-    title: str
-    lines: tuple[str, ...]
-    advice: str = ""
-
-
-@dataclass(frozen=True)
-class PlanReview:
-    """Costs of a plan at each site, the rules that it breaks, and notes on its pace."""
-
-    costs: tuple[SiteCost, ...]
-    broken_rules: tuple[BrokenRule, ...]
-    notes: tuple[str, ...]
-
-    def list_reasons(self) -> list[str]:
-        """List the reasons of each broken rule."""
-        return [line for rule in self.broken_rules for line in rule.lines]
-
-    def refuse_broken_rules(self, where: str) -> None:
-        """Refuse a plan that breaks a rule.
-
-        Raises:
-            ConfigError: it does; ``where`` names the campaign.
-        """
-        broken = [rule for rule in self.broken_rules if rule.lines]
-        if broken:
-            hint = " ".join(" ".join(rule.lines) + rule.advice for rule in broken)
-            raise ConfigError(", ".join(rule.title for rule in broken), where=where, hint=hint)
 
 
 def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) -> PlanReview:

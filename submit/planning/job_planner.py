@@ -140,33 +140,46 @@ class LoadPosition:
 
 
 @dataclass(frozen=True)
+class JobInputs:
+    """Software and datasets of a campaign's jobs.
+
+    Attributes:
+        software: value of the ``root`` axis -> software request.
+        site_software: (site, value of the ``root`` axis) -> the site's own software request.
+        manifests: manifests of the test's datasets, the main one first; none for a test without one.
+        placement: files at doors that do not hold them at ``prefix/DATASET/FILE``.
+        notes: releases that are not installed, and peculiarities of datasets.
+    """
+
+    software: Mapping[str, SoftwareRequest]
+    site_software: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
+    manifests: Sequence[Manifest] = ()
+    placement: RucioPlacement = NO_RUCIO_PLACEMENT
+    notes: Sequence[str] = ()
+
+    def find_manifest(self, dataset: str) -> Manifest | None:
+        """Find the manifest of a dataset; the main one for another name."""
+        named = (manifest for manifest in self.manifests if manifest.name == dataset)
+        return next(named, self.manifests[0] if self.manifests else None)
+
+
+@dataclass(frozen=True)
 class JobPlanner:
     """Creates the jobs of a plan from its shared properties.
 
-    ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
-    and value.  ``other_manifests`` holds, by name, further datasets of the test: its axis and its twins.
-    ``placement`` locates files at doors that do not hold them at ``prefix/DATASET/FILE``.
     ``is_sequential`` says that the campaign ends when it is decided: its jobs then hold two launches
     each, of which every fourth is a control.
     """
 
     pinned: PinnedTest
-    manifest: Manifest | None
-    software: Mapping[str, SoftwareRequest]
+    inputs: JobInputs
     campaign_id: str
     campaign_name: str
-    site_software: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
-    other_manifests: Mapping[str, Manifest] = field(default_factory=dict)
-    placement: RucioPlacement = NO_RUCIO_PLACEMENT
     is_sequential: bool = False
 
     def manifest_for(self, variant: Variant) -> Manifest | None:
         """Return the manifest of the dataset that a variant reads."""
-        return self.other_manifests.get(self.pinned.definition.dataset_for(variant), self.manifest)
-
-    def _content_for(self, variant: Variant) -> Manifest | None:
-        """Return the manifest whose content a variant reads: formats share that of the first one."""
-        return self.other_manifests.get(variant.dataset, self.manifest)
+        return self.inputs.find_manifest(self.pinned.definition.dataset_for(variant))
 
     def plan_timed_job(
         self,
@@ -237,7 +250,7 @@ class JobPlanner:
             or definition.load is not None
             or COMMIT_AXIS in definition.matrix.bundle
         )
-        if self.manifest is None or without_values:
+        if without_values or not self.inputs.manifests:
             return
         accesses: dict[tuple[str, str, str], set[Scalar]] = {}
         for variant in (variant for group in groups for variant in group.variants):
@@ -323,7 +336,7 @@ class JobPlanner:
             ),
             "variant": variant.canonical_json,
             "variant_label": variant.label(self._axes_in_labels),
-            **_identify_content(manifest, self._content_for(variant)),
+            **_identify_content(manifest, self.inputs.find_manifest(variant.dataset)),
             "site": site.name,
             "storage_site": access.storage.name,
             "door": door.name,
@@ -355,15 +368,16 @@ class JobPlanner:
 
     def software_for(self, site: Site, value: str) -> SoftwareRequest:
         """Return the software that a site uses for a value of the ``root`` axis."""
-        return self.site_software.get((site.name, value)) or self.software[value]
+        return self.inputs.site_software.get((site.name, value)) or self.inputs.software[value]
 
     def _input_files(self, access: DoorAccess, manifest: Manifest | None) -> tuple[InputFile, ...]:
         door = access.door
         if manifest is None:
             return ()
         key = (*access.key, manifest.name)
-        if door.rse or key in self.placement.files:
-            return self.placement.files[key]
+        placed = self.inputs.placement.files
+        if door.rse or key in placed:
+            return placed[key]
         return tuple(
             InputFile(file.name, door.file_url(manifest.name, file.name), file.size, file.adler32)
             for file in manifest.files
@@ -460,6 +474,7 @@ def _launch_order(entry: OrderedExecution) -> str | None:
 
 
 def _identify_content(manifest: Manifest | None, content: Manifest | None) -> dict[str, str | None]:
+    """Name a dataset, and its content: formats share that of the first one."""
     return {
         "dataset": manifest.name if manifest else None,
         "dataset_hash": manifest.hash if manifest else None,

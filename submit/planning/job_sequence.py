@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 from typing import Any, overload
 
-from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareRequest
+from treehammer.collectors.job_spec import (
+    SERVER_CACHE_AXIS,
+    ExecutionSpec,
+    PayloadSpec,
+    SoftwareRequest,
+)
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.matrix import group_variants
 from treehammer.hctests.definition.model import (
     DOOR_AXIS,
@@ -26,12 +31,20 @@ from treehammer.hctests.definition.model import (
 )
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
-from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob, hash_values
+from treehammer.submit.planning.job_planner import (
+    JobInputs,
+    JobPlanner,
+    LoadPosition,
+    PlannedJob,
+    hash_values,
+)
+from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.planning.submission_options import WATCH_PREFIX, CampaignRequest
 from treehammer.submit.sites.site_model import DoorAccess, Site
+from treehammer.submit.sites.site_registry import select_sites
 
 #: Variants at a door.
 GroupAccess = tuple[DoorAccess, VariantGroup]
-_WATCH_PREFIX = "watch."
 
 
 @dataclass(frozen=True)
@@ -49,10 +62,6 @@ class JobSequence(Sequence[PlannedJob]):
     max_jobs: int = 0
     repeats: range | tuple[()] = ()
     has_checksums: bool = True
-
-    def read_through(self, accesses: Iterable[DoorAccess]) -> JobSequence:
-        """Return the same jobs through these doors alone."""
-        return replace(self, accesses=tuple(accesses))
 
     def __iter__(self) -> Iterator[PlannedJob]:
         yield from islice(self._all_jobs(), self.max_jobs or None)
@@ -108,7 +117,7 @@ class JobSequence(Sequence[PlannedJob]):
     def groups_at(self, *accesses: DoorAccess) -> tuple[VariantGroup, ...]:
         """Return the groups of variants with good replicas at a door, or at bundled doors."""
         groups = self._variant_groups(*(access.door.name for access in accesses))
-        lacking = self.planner.placement.lacking
+        lacking = self.planner.inputs.placement.lacking
         if not lacking:
             return groups
         dataset_for = self._definition.dataset_for
@@ -332,7 +341,9 @@ def plan_watch_job(
     # The same executions in the same order as those of the jobs that load.
     loading = planner.plan_timed_job(access, group, 1, position)
     access = replace(access, site=server)
-    watch_planner = JobPlanner(watch.pinned, None, {}, planner.campaign_id, planner.campaign_name)
+    watch_planner = JobPlanner(
+        watch.pinned, JobInputs({}), planner.campaign_id, planner.campaign_name
+    )
     job_id = hash_values(planner.campaign_id, *access.key, watch.folder, group.key)[:24]
     values = watch_planner.campaign_values | {
         "job_id": job_id,
@@ -385,28 +396,14 @@ def _watch_execution(
     )
 
 
-def split_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split ``-S`` into the test's own and the settings of tests that watch servers."""
-    test_overrides = {
-        key: value for key, value in overrides.items() if not key.startswith(_WATCH_PREFIX)
-    }
-    watch = {key: value for key, value in overrides.items() if key.startswith(_WATCH_PREFIX)}
-    return test_overrides, {key.removeprefix(_WATCH_PREFIX): value for key, value in watch.items()}
-
-
 def load_watches(
-    specs: Sequence[str],
-    sites: Sequence[Site],
-    settings: Mapping[str, str],
-    loading: TestDefinition,
-    config: Settings,
+    request: CampaignRequest, loading: TestDefinition, config: Settings
 ) -> list[ServerWatch]:
     """Pin the tests that watch servers.
 
     Args:
-        specs: the tests.
-        sites: sites whose jobs run on the servers.
-        settings: key of [settings] -> value as typed, for the tests that have this key.
+        request: names the tests, the sites whose jobs run on the servers, and ``-S watch.KEY``, for
+            the tests that have this key in [settings].
         loading: the test that loads the storage.
         config: all settings.
 
@@ -414,6 +411,8 @@ def load_watches(
         ConfigError: an option is missing, given twice, or without effect.
         TreehammerError: a test cannot be fetched, or has mistakes.
     """
+    specs, settings = request.watches, request.watch_settings
+    sites = select_sites(request.watch_sites, config, option="--watch-at")
     _check_options(specs, sites, settings)
     watches = []
     unused = set(settings)
@@ -428,7 +427,7 @@ def load_watches(
     if unused:
         raise ConfigError(
             "no test of --watch has this key in its [settings]",
-            where=f"-S {_WATCH_PREFIX}{min(unused)}",
+            where=f"-S {WATCH_PREFIX}{min(unused)}",
         )
     names = [watch.pinned.definition.test.name for watch in watches]
     if len(set(names)) < len(names):
@@ -448,6 +447,72 @@ def _check_options(
     if (sites or settings) and not specs:
         raise ConfigError(
             "nothing watches",
-            where="--watch-at" if sites else f"-S {_WATCH_PREFIX}{min(settings)}",
+            where="--watch-at" if sites else f"-S {WATCH_PREFIX}{min(settings)}",
             hint="Add --watch server-watch or --watch log-parse.",
         )
+
+
+def select_jobs(jobs: JobSequence, selection: SiteSelection) -> tuple[JobSequence, list[str]]:
+    """Select the jobs whose doors have good replicas, with a note for each reason against one.
+
+    Raises:
+        NothingToDoError: there is none.
+    """
+    definition = jobs.planner.pinned.definition
+    jobs = replace(jobs, accesses=selection.accesses)
+    notes = [*selection.notes, *_missing_replica_notes(jobs)]
+    jobs = replace(jobs, accesses=tuple(x for x in jobs.accesses if jobs.groups_at(x)))
+    jobs, lone_door_notes = _drop_lone_doors(jobs)
+    notes += lone_door_notes
+    notes += _cache_notes(definition, jobs.accesses)
+    if not jobs.accesses:
+        raise NothingToDoError(
+            "no variant of this test can run at these sites",
+            where=definition.test.name,
+            hint=" ".join(notes) or "See `treehammer tests show`.",
+        )
+    return jobs, notes
+
+
+def _missing_replica_notes(jobs: JobSequence) -> Iterator[str]:
+    datasets = jobs.planner.pinned.definition.dataset_names
+    for access, dataset in product(jobs.accesses, datasets):
+        if reason := jobs.planner.inputs.placement.lacking.get((*access.key, dataset)):
+            skipped = f" for {dataset}" if len(datasets) > 1 else ""
+            yield (
+                f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
+                f"replica: {reason}."
+            )
+
+
+def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:
+    """Drop bundled doors that are alone at their site, with a note for each."""
+    if not jobs.planner.pinned.definition.bundles_doors:
+        return jobs, []
+    comparable: list[DoorAccess] = []
+    notes = []
+    for accesses in jobs.shared_accesses:
+        if any(len(group.variants) > 1 for group in jobs.groups_at(*accesses)):
+            comparable += accesses
+        else:
+            notes.append(
+                f"Site {accesses[0].storage.name} is skipped: door {accesses[0].door.name} has no "
+                "other one to be compared with."
+            )
+    return replace(jobs, accesses=tuple(comparable)), notes
+
+
+def _cache_notes(definition: TestDefinition, accesses: Iterable[DoorAccess]) -> list[str]:
+    """Name the sites at which a test's axis for the state of a cache changes nothing."""
+    if SERVER_CACHE_AXIS not in definition.axes:
+        return []
+    caches: dict[str, bool] = {}
+    for access in accesses:
+        name = access.storage.name
+        caches[name] = caches.get(name, False) or access.door.cache is not None
+    return [
+        f"Site {name}: none of these doors has the key cache in the sites file; {SERVER_CACHE_AXIS} empties "
+        "no cache there."
+        for name, has_cache in caches.items()
+        if not has_cache
+    ]

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from treehammer.analysis.statistics.verdict import (
     PLAN_KEY,
@@ -22,35 +21,91 @@ from treehammer.analysis.statistics.verdict import (
     SEQUENTIAL_LAUNCHES,
     SequentialPlan,
 )
-from treehammer.collectors.job_spec import JobState, SoftwareRequest
-from treehammer.datasets.manifest import Manifest
+from treehammer.collectors.job_spec import JobState
+from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.planning import job_templates
 from treehammer.submit.planning.job_planner import (
+    JobInputs,
     JobPlanner,
     Lane,
     PlannedJob,
     hash_values,
 )
-from treehammer.submit.planning.job_sequence import JobSequence, ServerWatch
+from treehammer.submit.planning.job_sequence import JobSequence, ServerWatch, select_jobs
 from treehammer.submit.planning.reading_checks import list_limit_notes, refuse_missing_software
-from treehammer.submit.planning.site_selection import (
-    SitePair,
-    SiteSelection,
-    pair_sites,
-    select_jobs,
+from treehammer.submit.planning.site_selection import SitePair, SiteSelection
+from treehammer.submit.planning.submission_options import (
+    DEFAULT_OPTIONS,
+    CampaignRequest,
+    SubmissionOptions,
 )
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
-from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Site
-
-if TYPE_CHECKING:
-    from treehammer.submit.planning.cost_estimate import PlanReview
 
 #: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
 SANDBOX_OVERHEAD_BYTES = 250_000_000
+
+
+@dataclass(frozen=True)
+class SiteCost:
+    """Cost of a plan's jobs at one site that read the storage of one site.
+
+    Times are for a single slot, with as many CPUs as its jobs need: ``reserved_s`` is the wall time
+    times these CPUs. Times and bytes are None if unknown.
+    """
+
+    site: str
+    storage_site: str
+    jobs: int
+    measurements: int
+    read_bytes: int | None
+    wall_s: float | None
+    cpu_s: float | None
+    basis: str
+    reserved_s: float | None = None
+
+
+def sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
+    """Return the row of the total over all sites; None where a cost of one of them is unknown."""
+    names = ("jobs", "measurements", "read_bytes", "wall_s", "cpu_s", "reserved_s")
+    values = {name: [getattr(cost, name) for cost in costs] for name in names}
+    total = {name: None if None in column else sum(column) for name, column in values.items()}
+    return {"site": "total", "storage_site": "", **total, "basis": ""}
+
+
+@dataclass(frozen=True)
+class BrokenRule:
+    """A rule that a plan breaks: a line with a remedy for each reason, and general advice."""
+
+    title: str
+    lines: tuple[str, ...]
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class PlanReview:
+    """Costs of a plan at each site, the rules that it breaks, and notes on its pace."""
+
+    costs: tuple[SiteCost, ...]
+    broken_rules: tuple[BrokenRule, ...]
+    notes: tuple[str, ...]
+
+    def list_reasons(self) -> list[str]:
+        """List the reasons of each broken rule."""
+        return [line for rule in self.broken_rules for line in rule.lines]
+
+    def refuse_broken_rules(self, where: str) -> None:
+        """Refuse a plan that breaks a rule.
+
+        Raises:
+            ConfigError: it does; ``where`` names the campaign.
+        """
+        broken = [rule for rule in self.broken_rules if rule.lines]
+        if broken:
+            hint = " ".join(" ".join(rule.lines) + rule.advice for rule in broken)
+            raise ConfigError(", ".join(rule.title for rule in broken), where=where, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -68,7 +123,6 @@ class Plan:
     campaign_name: str
     created_us: int
     pinned_test: PinnedTest
-    manifest: Manifest | None
     site_pairs: tuple[SitePair, ...]
     jobs: JobSequence
     notes: tuple[str, ...]
@@ -177,72 +231,50 @@ class Plan:
 
 
 def make_plan(
+    request: CampaignRequest,
     pinned: PinnedTest,
     sites: SiteSelection,
-    manifest: Manifest | None,
-    software: Mapping[str, SoftwareRequest],
-    *,
-    created_us: int,
-    name: str = "",
-    site_software: Mapping[tuple[str, str], SoftwareRequest] = MappingProxyType({}),
-    options: SubmissionOptions = DEFAULT_OPTIONS,
-    other_manifests: Mapping[str, Manifest] = MappingProxyType({}),
-    placement: RucioPlacement = NO_RUCIO_PLACEMENT,
+    inputs: JobInputs,
     watches: Sequence[ServerWatch] = (),
-    campaign_id: str = "",
-    max_jobs: int = 0,
 ) -> Plan:
     """Expand a test into the jobs of a campaign.
 
     Args:
+        request: the request; its time is part of the campaign's identity.
         pinned: the test.
-        sites: sites whose storage is read, and sites that run the jobs.
-        manifest: manifest of the test's dataset; None for a test without one.
-        software: value of the ``root`` axis -> software request.
-        created_us: time of the request, microseconds since 1970 UTC; part of the identity.
-        name: display name; by default made of test, commit and time.
-        site_software: (site, value of the ``root`` axis) -> the site's own software request.
-        options: options of the submission.
-        other_manifests: name -> manifest of the further datasets of its axis, or in other formats.
-        placement: files of the dataset at doors with an RSE.
+        sites: selected sites and doors.
+        inputs: software and datasets of the jobs.
         watches: tests that watch the servers during the load.
-        campaign_id: identity fixed by an earlier plan of the same campaign; '' to derive it.
-        max_jobs: number of jobs after which the plan ends; 0 for all, and for load tests, whose
-            jobs wait for each other.
 
     Raises:
         NothingToDoError: no variant can run at these sites.
+        DefinitionError: the payload needs software that no node has by itself.
     """
-    request = _canonical_request(pinned, sites, watches)
-    identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)
-    campaign_id = campaign_id or identity[:16]
-    name = name or _default_display_name(pinned, created_us)
-    planner = JobPlanner(
-        pinned, manifest, software, campaign_id, name, site_software, other_manifests, placement
-    )
-    pairs = pair_sites(sites.storage, sites.runners)
-    jobs, notes = select_jobs(
-        JobSequence(planner, (), tuple(watches), 0 if pinned.definition.load else max_jobs),
-        pairs,
-        excluded=sites.excluded,
-    )
+    document = _canonical_request(pinned, sites, watches)
+    created_us = request.created_us or time.time_ns() // 1000
+    identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, document)
+    campaign_id = request.campaign_id or identity[:16]
+    name = request.name or _default_display_name(pinned, created_us)
+    planner = JobPlanner(pinned, inputs, campaign_id, name)
+    # The jobs of a load test wait for each other.
+    max_jobs = 0 if pinned.definition.load else request.max_jobs
+    jobs, notes = select_jobs(JobSequence(planner, (), tuple(watches), max_jobs), sites)
     refuse_missing_software(jobs)
-    notes += list_limit_notes(jobs, has_credential=bool(options.credentials))
+    notes += list_limit_notes(jobs, has_credential=bool(request.options.credentials))
     watching = [
         (server, site) for watch in watches for server in watch.sites for site in sites.storage
     ]
-    by_names = {(site.name, storage.name): (site, storage) for site, storage in [*pairs, *watching]}
+    by_names = {(a.name, b.name): (a, b) for a, b in (*sites.pairs, *watching)}
     return Plan(
         campaign_id=campaign_id,
         campaign_name=name,
         created_us=created_us,
         pinned_test=pinned,
-        manifest=manifest,
         site_pairs=tuple(by_names.values()),
         jobs=jobs,
-        notes=(*sites.list_notes(), *notes),
-        request=request,
-        options=options,
+        notes=(*sites.list_notes(), *notes, *sites.passed_over, *inputs.notes),
+        request=document,
+        options=request.options,
     )
 
 

@@ -3,98 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import (
     FILE_CLIENT,
-    READ,
-    STAGE,
     XROOTD_CLIENT,
     find_limit,
     find_scheme,
 )
 from treehammer.errors import DefinitionError
-from treehammer.hctests.definition.model import DOOR_AXIS, PinnedTest
-from treehammer.hctests.definition.toml_models import TestDefinition
+from treehammer.hctests.definition.model import PinnedTest
 from treehammer.submit.planning.job_sequence import JobSequence
-from treehammer.submit.planning.site_selection import SiteSelection
-from treehammer.submit.sites.site_model import Door, DoorAccess, Site
+from treehammer.submit.planning.site_selection import OPERATIONS, list_operations, locate_door
+from treehammer.submit.sites.site_model import DoorAccess, Site
 
-#: Software of a site for a value of the axis ``root``.
-FindSoftware = Callable[[Site, str], SoftwareRequest]
-#: Access to files -> operation of its clients.
-_OPERATIONS = {"direct": READ, "staged": STAGE}
 #: Calls of the kit in a payload that need ROOT, and the clients of the load generator.
 _ROOT_CALL = re.compile(r"\btreehammer_kit\.run\(|\brun_dataframe\(")
 _LOAD_CALL = re.compile(r"\btreehammer_load\.run\(")
 _GENERATOR = "generator"
 
 
-def _locate(door: Door) -> str:
-    """Return an address at a door; one in Rucio has only its protocol."""
-    return door.prefix or f"{door.protocol}://"
-
-
-def _list_operations(definition: TestDefinition) -> list[str]:
-    """List the operations that depend on a release; uproot reads without ROOT."""
-    accesses = map(str, definition.axis_values("access"))
-    operations = [_OPERATIONS[access] for access in accesses if access in _OPERATIONS]
-    return [x for x in operations if x != READ or "uproot" not in definition.test.imports]
-
-
-def prefer_readable_doors(
-    definition: TestDefinition,
-    selection: SiteSelection,
-    find_software: FindSoftware,
-    *,
-    has_credential: bool,
-) -> tuple[SiteSelection, list[str]]:
-    """Put the doors that all releases of a test can read first, with a note for each passed over.
-
-    Doors that the test names stay as they are.
-    """
-    if DOOR_AXIS in definition.axes:
-        return selection, []
-    operations = _list_operations(definition)
-    notes: list[str] = []
-    values = [str(value) for value in definition.axis_values("root")]
-
-    def find_limits(storage: Site, door: Door) -> list[str]:
-        requests = [
-            find_software(reader, value)
-            for reader in selection.runners or (storage,)
-            for value in values
-        ]
-        limits = (
-            find_limit(operation, _locate(door), request, has_credential=has_credential)
-            for operation in operations
-            for request in requests
-        )
-        return [limit for limit in limits if limit]
-
-    def sort_doors(storage: Site) -> Site:
-        limits = {door.name: find_limits(storage, door) for door in storage.doors}
-        doors = tuple(sorted(storage.doors, key=lambda door: len(limits[door.name])))
-        passed = storage.doors[: storage.doors.index(doors[0])] if doors else ()
-        notes.extend(
-            f"Door {door.name} of site {storage.name} is passed over for door {doors[0].name}: "
-            f"{limits[door.name][0].partition('. ')[0]}."
-            for door in passed
-        )
-        return storage.model_copy(update={"doors": doors}) if passed else storage
-
-    return replace(selection, storage=tuple(map(sort_doors, selection.storage))), notes
-
-
 def list_limit_notes(jobs: JobSequence, *, has_credential: bool) -> list[str]:
     """List each door that a ROOT is known not to read: its measurements end as not supported."""
     notes: dict[str, None] = {}
     for access, operation, software in _list_readers(jobs):
-        limit = find_limit(operation, _locate(access.door), software, has_credential=has_credential)
+        limit = find_limit(
+            operation, locate_door(access.door), software, has_credential=has_credential
+        )
         if limit:
             notes[f"Door {access.door.name} of site {access.storage.name}: {limit}"] = None
     return [*notes]
@@ -103,11 +41,11 @@ def list_limit_notes(jobs: JobSequence, *, has_credential: bool) -> list[str]:
 def _list_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, str, SoftwareRequest]]:
     """Yield each door with the operations of its variants, and their software."""
     planner = jobs.planner
-    operations = _list_operations(planner.pinned.definition)
+    operations = list_operations(planner.pinned.definition)
     for access in jobs.accesses:
         for group in jobs.groups_at(access):
             for variant in group.variants:
-                operation = _OPERATIONS.get(str(variant["access"]), "")
+                operation = OPERATIONS.get(str(variant["access"]), "")
                 if operation in operations:
                     software = planner.software_for(access.site, str(variant["root"]))
                     yield access, operation, software
@@ -128,7 +66,7 @@ def refuse_missing_software(jobs: JobSequence) -> None:
                     f"root = {value!r} has no ROOT, which the loop of this payload needs",
                     "Name a release: -P root=6.40.00.",
                 )
-            scheme = find_scheme(_locate(access.door))
+            scheme = find_scheme(locate_door(access.door))
             if not needs_client or scheme is None or scheme.client == FILE_CLIENT:
                 continue
             module = "XRootD" if scheme.client == XROOTD_CLIENT else "aiohttp"

@@ -1,15 +1,20 @@
-"""Sites and doors that the jobs of a plan may use, and notes about the others."""
+"""Selection of the sites and doors that jobs use, each decided once and with its reason.
+
+A request selects sites, less those that may not be used; the test selects doors of their storages.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, product
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.collectors.job_spec import SERVER_CACHE_AXIS
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.storage_access import READ, STAGE, find_limit
 from treehammer.config import Settings
 from treehammer.datasets.rucio.rucio_conversions import Rse
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
@@ -27,30 +32,57 @@ from treehammer.sql.watch.state_history import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import INCLUDE_OPTION
-from treehammer.submit.planning.job_sequence import JobSequence
-from treehammer.submit.sites.replicas import RucioPlacement
+from treehammer.submit.planning.submission_options import (
+    DEFAULT_OPTIONS,
+    CampaignRequest,
+    SubmissionOptions,
+)
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
-from treehammer.submit.sites.site_registry import load_sites
+from treehammer.submit.sites.site_registry import load_sites, select_sites
 
 #: A site that runs jobs, and a site whose storage they read.
 SitePair = tuple[Site, Site]
+#: Software of a site for a value of the axis ``root``.
+FindSoftware = Callable[[Site, str], SoftwareRequest]
+#: Access to files -> operation of its clients.
+OPERATIONS = {"direct": READ, "staged": STAGE}
 
 
 @dataclass(frozen=True)
 class SiteSelection:
-    """Sites of a campaign by their states.
+    """Sites and doors of a campaign.
 
     Attributes:
         storage: sites whose storage is read.
         runners: sites that run the jobs; empty: each site reads its own storage.
+        uses: uses of sites and doors by their states.
         excluded: site, or label of a door, that is left out -> reason.
         included: site, or label of a door, that is used although it should not be -> reason.
+        accesses: doors that jobs read, from :func:`select_doors`.
+        notes: doors that are missing, or that nodes may not reach.
+        passed_over: why the first door of a site is not the one that is read.
     """
 
     storage: tuple[Site, ...]
     runners: tuple[Site, ...] = ()
+    uses: SiteUses = field(default_factory=SiteUses)
     excluded: Mapping[str, str] = field(default_factory=dict)
     included: Mapping[str, str] = field(default_factory=dict)
+    accesses: tuple[DoorAccess, ...] = ()
+    notes: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+    @cached_property
+    def pairs(self) -> tuple[SitePair, ...]:
+        """Each site that runs jobs with each site whose storage they read."""
+        return tuple(
+            (site, storage) for storage in self.storage for site in self.runners or (storage,)
+        )
+
+    @property
+    def job_sites(self) -> tuple[Site, ...]:
+        """The sites that run the jobs."""
+        return self.runners or self.storage
 
     def describe(self) -> dict[str, dict[str, str]]:
         """Return the keys of a campaign's plan about excluded sites; none without any."""
@@ -96,24 +128,24 @@ def read_uses(store: Store, settings: Settings) -> SiteUses:
     return refresh_uses(store, load_status_rules(settings.status_rules), time.time_ns() // 1000)
 
 
-def leave_out_excluded(
-    storage: Sequence[Site],
-    runners: Sequence[Site],
-    uses: SiteUses,
-    include: Collection[str] = (),
+def select_usable_sites(
+    request: CampaignRequest, settings: Settings, uses: SiteUses | None = None
 ) -> SiteSelection:
-    """Leave out the sites that may not be used.
+    """Select the sites of a request, without those that may not be used.
 
     Args:
-        storage: sites whose storage is read.
-        runners: sites that run the jobs; empty: each site reads its own storage.
-        uses: uses of sites by their states.
-        include: names of sites to use nevertheless, or :data:`.site_status.EVERY_SITE`.
+        request: the request.
+        settings: all settings.
+        uses: the present uses of sites, if the caller has loaded them.
 
     Raises:
-        ConfigError: ``include`` names a site that the request does not.
+        ConfigError: a site is unknown, or the request includes one that it does not name.
         NothingToDoError: no site is left.
     """
+    uses = load_uses(settings) if uses is None else uses
+    storage = select_sites(request.sites, settings)
+    runners = select_sites(request.from_sites, settings, option="--from")
+    include = request.options.include_excluded
     _check_included(include, {site.name for site in (*storage, *runners)})
     storage_kinds = (STORAGE_SITE,) if runners else SUBJECT_KINDS
     storage_reasons = _find_restrictions(storage, storage_kinds, uses)
@@ -121,18 +153,24 @@ def leave_out_excluded(
     excluded: dict[str, str] = {}
     included: dict[str, str] = {}
     for name, reason in chain(storage_reasons.items(), runner_reasons.items()):
-        is_included = EVERY_SITE in include or name in include
-        (included if is_included else excluded)[name] = reason
+        (included if _is_included(name, include) else excluded)[name] = reason
+    usable_runners = tuple(s for s in runners if s.name not in runner_reasons or s.name in included)
+    usable_storage = tuple(
+        s for s in storage if s.name not in storage_reasons or s.name in included
+    )
     selection = SiteSelection(
-        tuple(s for s in storage if s.name not in storage_reasons or s.name in included),
-        tuple(s for s in runners if s.name not in runner_reasons or s.name in included),
+        usable_storage if usable_runners or not runners else (),
+        usable_runners,
+        uses,
         excluded,
         included,
     )
-    if runners and not selection.runners:
-        selection = replace(selection, storage=())
-    refuse_empty_selection(selection)
-    return selection
+    _refuse_empty_selection(selection)
+    return replace(selection, excluded={**excluded, **request.excluded})
+
+
+def _is_included(name: str, include: Collection[str]) -> bool:
+    return EVERY_SITE in include or name in include
 
 
 def _find_restrictions(
@@ -143,12 +181,8 @@ def _find_restrictions(
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def refuse_empty_selection(selection: SiteSelection) -> None:
-    """Refuse a selection without any storage.
-
-    Raises:
-        NothingToDoError: the states exclude every storage.
-    """
+def _refuse_empty_selection(selection: SiteSelection) -> None:
+    """Refuse a selection without any storage, because of their states."""
     if selection.excluded and not selection.storage:
         raise NothingToDoError(
             "no site of this request may be used. " + " ".join(selection.list_notes()),
@@ -166,212 +200,160 @@ def _check_included(include: Collection[str], site_names: Collection[str]) -> No
             )
 
 
-def pair_sites(sites: Iterable[Site], from_sites: Sequence[Site] = ()) -> tuple[SitePair, ...]:
-    """Pair each site that runs jobs with the sites whose storage they read.
-
-    Args:
-        sites: sites whose storage is read.
-        from_sites: sites that run the jobs, each of which reads every storage site; by default
-            each site reads its own storage.
-    """
-    return tuple((site, storage) for storage in sites for site in from_sites or [storage])
-
-
 def select_doors(
-    definition: TestDefinition, site_pairs: Sequence[SitePair], excluded: Collection[str] = ()
-) -> tuple[tuple[DoorAccess, ...], list[str]]:
-    """Select the doors that a test reads, with a note for each missing one.
-
-    Args:
-        definition: the test.
-        site_pairs: sites that run jobs, with those whose storage they read.
-        excluded: labels of doors that are left out.
-    """
-    accesses = tuple(
-        DoorAccess(site, storage, door)
-        for site, storage in site_pairs
-        for door in _select_site_doors(definition, storage, site, excluded)
-    )
-    notes = [note for _, storage in site_pairs for note in _missing_door_notes(definition, storage)]
-    notes += [
-        f"Door {access.door.name} of site {access.storage.name} is a path, which the nodes of "
-        f"site {access.site.name} may not have."
-        for access in accesses
-        if access.is_remote and access.door.is_path
-    ]
-    return accesses, list(dict.fromkeys(notes))
-
-
-def _missing_door_notes(definition: TestDefinition, site: Site) -> Iterator[str]:
-    if DOOR_AXIS in definition.axes:
-        door_names = ", ".join(door.name for door in site.doors)
-        for name in definition.axis_values(DOOR_AXIS):
-            if not site.find_door(name):
-                yield f"Site {site.name} has no door {name!r} (known: {door_names})."
-
-
-def _select_site_doors(
-    definition: TestDefinition, site: Site, reader: Site, excluded: Collection[str]
-) -> Sequence[Door]:
-    """Return the usable doors that the test names, or a default, which is the first."""
-    doors = [
-        door
-        for door in _list_candidate_doors(definition, site, reader)
-        if label_door(site.name, door.name) not in excluded
-    ]
-    return doors if DOOR_AXIS in definition.axes else doors[:1]
-
-
-def _list_candidate_doors(definition: TestDefinition, site: Site, reader: Site) -> Sequence[Door]:
-    """Return the site's doors that the test names, or all in the order of preference.
-
-    Jobs of another site prefer doors that are not a path.
-    """
-    if DOOR_AXIS not in definition.axes:
-        is_remote = site.name != reader.name
-        return sorted(site.doors, key=lambda door: is_remote and door.is_path)
-    named = map(site.find_door, definition.axis_values(DOOR_AXIS))
-    return [door for door in named if door]
-
-
-def leave_out_doors(
-    definition: TestDefinition,
     selection: SiteSelection,
-    uses: SiteUses,
-    include: Collection[str] = (),
+    definition: TestDefinition,
+    options: SubmissionOptions = DEFAULT_OPTIONS,
+    find_software: FindSoftware | None = None,
 ) -> SiteSelection:
-    """Leave out unusable doors, and sites without another door for the test.
+    """Select the doors that jobs read, and leave out sites without a usable one.
+
+    A test reads the doors that it names. Otherwise it reads the first usable door of each storage:
+    first those that all of its software can read, and for jobs of another site those that are no path.
 
     Args:
+        selection: the sites, and doors that the requester has left out.
         definition: the test.
-        selection: the sites; doors that it excludes already stay excluded.
-        uses: uses of doors by their states.
-        include: names of sites to use nevertheless, or :data:`.site_status.EVERY_SITE`.
+        options: with the sites to use nevertheless, and whether jobs have credentials.
+        find_software: finds software, which may be unable to read a door; by default all can.
 
     Raises:
         NothingToDoError: no site is left.
     """
-    included: dict[str, str] = {}
+    # The requester may have left out doors that the test does not read.
     excluded = {
         label: reason
         for label, reason in selection.excluded.items()
         if not split_door_label(label)[1]
     }
+    included = {**selection.included}
     storage: list[Site] = []
+    accesses: list[DoorAccess] = []
+    passed_over: list[str] = []
     for site in selection.storage:
-        restricted = {use.site: use.describe() for use in uses.restricted_doors(site.name)}
-        is_included = EVERY_SITE in include or site.name in include
-        closed = {**({} if is_included else restricted), **selection.excluded}
-        labels = _list_candidate_labels(definition, site, selection.runners, closed)
+        readers = selection.runners or (site,)
+        doors: Sequence[Door] = site.doors
+        if find_software and DOOR_AXIS not in definition.axes:
+            limits = _find_limits(definition, site, readers, find_software, options)
+            doors = sorted(doors, key=lambda door: len(limits[door.name]))
+            passed_over += _list_passed_over(site, doors[0], limits)
+        states = {use.site: use.describe() for use in selection.uses.restricted_doors(site.name)}
+        is_included = _is_included(site.name, options.include_excluded)
+        closed = {**({} if is_included else states), **selection.excluded}
+        candidates = [
+            access
+            for reader in readers
+            for access in _list_candidates(definition, reader, site, doors, closed)
+        ]
+        labels = dict.fromkeys(_label(access) for access in candidates)
         reasons = {label: closed[label] for label in labels if label in closed}
         if labels and len(reasons) == len(labels):
             excluded[site.name] = f"no usable door: {_describe_doors(reasons)}"
             continue
         storage.append(site)
         excluded |= reasons
-        included |= {
-            label: restricted[label] for label in labels if label in {*restricted} - {*closed}
-        }
-    left = replace(
+        included |= {x: states[x] for x in labels if x in states and x not in closed}
+        accesses += [access for access in candidates if _label(access) not in closed]
+    selection = replace(
         selection,
         storage=tuple(storage),
         excluded=excluded,
-        included={**selection.included, **included},
+        included=included,
+        accesses=tuple(accesses),
+        passed_over=tuple(passed_over),
     )
-    refuse_empty_selection(left)
-    return left
+    _refuse_empty_selection(selection)
+    return replace(selection, notes=tuple(dict.fromkeys(_list_door_notes(definition, selection))))
 
 
-def _list_candidate_labels(
-    definition: TestDefinition, site: Site, runners: Sequence[Site], closed: Collection[str]
-) -> list[str]:
-    """List the labels of the doors that a test would read, and of those that it would use instead."""
-    labels: list[str] = []
-    for reader in runners or (site,):
-        for door in _list_candidate_doors(definition, site, reader):
-            labels.append(label_door(site.name, door.name))
-            if DOOR_AXIS not in definition.axes and labels[-1] not in closed:
-                break
-    return list(dict.fromkeys(labels))
+def list_operations(definition: TestDefinition) -> list[str]:
+    """List the operations that depend on a release; uproot reads without ROOT."""
+    accesses = map(str, definition.axis_values("access"))
+    operations = [OPERATIONS[access] for access in accesses if access in OPERATIONS]
+    return [x for x in operations if x != READ or "uproot" not in definition.test.imports]
+
+
+def locate_door(door: Door) -> str:
+    """Return an address at a door; one in Rucio has only its protocol."""
+    return door.prefix or f"{door.protocol}://"
+
+
+def _find_limits(
+    definition: TestDefinition,
+    storage: Site,
+    readers: Sequence[Site],
+    find_software: FindSoftware,
+    options: SubmissionOptions,
+) -> dict[str, list[str]]:
+    """Return door -> what keeps releases of a test from reading there."""
+    values = definition.axis_values("root")
+    software = [find_software(reader, value) for reader in readers for value in values]
+    has_credential = bool(options.credentials)
+    return {
+        door.name: [
+            limit
+            for operation in list_operations(definition)
+            for request in software
+            if (
+                limit := find_limit(
+                    operation, locate_door(door), request, has_credential=has_credential
+                )
+            )
+        ]
+        for door in storage.doors
+    }
+
+
+def _list_passed_over(
+    site: Site, first: Door, limits: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Explain why doors before the first readable one are passed over."""
+    for door in site.doors[: site.doors.index(first)]:
+        yield (
+            f"Door {door.name} of site {site.name} is passed over for door {first.name}: "
+            f"{limits[door.name][0].partition('. ')[0]}."
+        )
+
+
+def _list_candidates(
+    definition: TestDefinition,
+    reader: Site,
+    storage: Site,
+    doors: Sequence[Door],
+    closed: Collection[str],
+) -> Iterator[DoorAccess]:
+    """Yield the doors that a test names, or those up to the first one that is not closed."""
+    if DOOR_AXIS in definition.axes:
+        named = map(storage.find_door, definition.axis_values(DOOR_AXIS))
+        yield from (DoorAccess(reader, storage, door) for door in named if door)
+        return
+    is_remote = storage.name != reader.name
+    for door in sorted(doors, key=lambda door: is_remote and door.is_path):
+        access = DoorAccess(reader, storage, door)
+        yield access
+        if _label(access) not in closed:
+            return
+
+
+def _label(access: DoorAccess) -> str:
+    return label_door(access.storage.name, access.door.name)
+
+
+def _list_door_notes(definition: TestDefinition, selection: SiteSelection) -> Iterator[str]:
+    """Yield a note for each missing door, then for each path of another site."""
+    names = definition.axis_values(DOOR_AXIS) if DOOR_AXIS in definition.axes else ()
+    for site, name in product(selection.storage, names):
+        if not site.find_door(name):
+            door_names = ", ".join(door.name for door in site.doors)
+            yield f"Site {site.name} has no door {name!r} (known: {door_names})."
+    for access in selection.accesses:
+        if access.is_remote and access.door.is_path:
+            yield (
+                f"Door {access.door.name} of site {access.storage.name} is a path, which the nodes of "
+                f"site {access.site.name} may not have."
+            )
 
 
 def _describe_doors(reasons: Mapping[str, str]) -> str:
     doors = ((split_door_label(label)[1], reason) for label, reason in reasons.items())
     return "; ".join(f"door {door} {reason}" for door, reason in doors)
-
-
-def select_jobs(
-    jobs: JobSequence,
-    pairs: Sequence[SitePair],
-    *,
-    excluded: Collection[str] = (),
-) -> tuple[JobSequence, list[str]]:
-    """Select the doors that jobs can read through, with a note for each reason against one.
-
-    Args:
-        jobs: the jobs at all doors.
-        pairs: sites that run jobs, with those whose storage they read.
-        excluded: labels of doors that are left out.
-
-    Raises:
-        NothingToDoError: there is none.
-    """
-    definition, placement = jobs.planner.pinned.definition, jobs.planner.placement
-    accesses, notes = select_doors(definition, pairs, excluded)
-    notes += _missing_replica_notes(accesses, definition.dataset_names, placement)
-    jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
-    jobs, lone_door_notes = _drop_lone_doors(jobs)
-    notes += lone_door_notes
-    notes += _cache_notes(definition, jobs.accesses)
-    if not jobs.accesses:
-        raise NothingToDoError(
-            "no variant of this test can run at these sites",
-            where=definition.test.name,
-            hint=" ".join(notes) or "See `treehammer tests show`.",
-        )
-    return jobs, notes
-
-
-def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:
-    """Drop bundled doors that are alone at their site, with a note for each."""
-    if not jobs.planner.pinned.definition.bundles_doors:
-        return jobs, []
-    comparable: list[DoorAccess] = []
-    notes = []
-    for accesses in jobs.shared_accesses:
-        if any(len(group.variants) > 1 for group in jobs.groups_at(*accesses)):
-            comparable += accesses
-        else:
-            notes.append(
-                f"Site {accesses[0].storage.name} is skipped: door {accesses[0].door.name} has no "
-                "other one to be compared with."
-            )
-    return jobs.read_through(comparable), notes
-
-
-def _cache_notes(definition: TestDefinition, accesses: Iterable[DoorAccess]) -> list[str]:
-    """Name the sites at which a test's axis for the state of a cache changes nothing."""
-    if SERVER_CACHE_AXIS not in definition.axes:
-        return []
-    caches: dict[str, bool] = {}
-    for access in accesses:
-        name = access.storage.name
-        caches[name] = caches.get(name, False) or access.door.cache is not None
-    return [
-        f"Site {name}: none of these doors has the key cache in the sites file; {SERVER_CACHE_AXIS} empties "
-        "no cache there."
-        for name, has_cache in caches.items()
-        if not has_cache
-    ]
-
-
-def _missing_replica_notes(
-    accesses: Iterable[DoorAccess], datasets: Sequence[str], placement: RucioPlacement
-) -> Iterator[str]:
-    for access, dataset in product(accesses, datasets):
-        if reason := placement.lacking.get((*access.key, dataset)):
-            skipped = f" for {dataset}" if len(datasets) > 1 else ""
-            yield (
-                f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
-                f"replica: {reason}."
-            )

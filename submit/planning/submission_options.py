@@ -1,4 +1,4 @@
-"""Options of a submission: pace of job starts, storage credentials of jobs, and permissions.
+"""Requests of campaigns, and their options: pace of job starts, storage credentials, and permissions.
 
 HTCondor enforces the pace by itself; no Treehammer process has to keep running.
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from treehammer.collectors.job_spec import DEFAULT_WAIT_S
+from treehammer.collectors.job_spec import DEFAULT_WAIT_S, LOCAL_BATCH
 from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.storage_access import BUNDLE_VARIABLES
 from treehammer.collectors.worker.probes.credential_checks import (
@@ -26,6 +26,8 @@ from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_registry import find_site_credentials
 from treehammer.text_formatting import JobRamp
 
+#: Begins keys of ``-S`` that are settings of tests which watch servers.
+WATCH_PREFIX = "watch."
 #: Names of the files in a job's sandbox.
 SANDBOX_NAMES: Mapping[str, str] = {
     PROXY_VARIABLE: "x509-proxy.pem",
@@ -202,3 +204,54 @@ class SubmissionOptions:
 
 
 DEFAULT_OPTIONS = SubmissionOptions()
+
+
+@dataclass(frozen=True)
+class CampaignRequest:
+    """Campaign as requested by a user.
+
+    Attributes:
+        test_spec: the test: ``URL@REF:path``, a folder, or the name of a shipped test.
+        axes: axis -> values as typed, in place of those in test.toml.
+        overrides: key of [test] -> value as typed.
+        sites: names of sites whose storage is read.
+        from_sites: names of sites that run the jobs; empty: each site reads its own storage.
+        name: display name of the campaign; '' for a generated one.
+        options: submission options for sites with HTCondor.
+        watches: tests that watch the servers during the load.
+        watch_sites: names of sites whose jobs run on these servers.
+        created_us: time of the request, microseconds since 1970 UTC; 0 for now.
+        campaign_id: identity fixed by an earlier plan of this request; '' for a new one.
+        max_jobs: number of jobs after which the plan ends; 0 for all.
+        excluded: site that the requester has left out because of its state -> reason.
+    """
+
+    test_spec: str
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    sites: tuple[str, ...] = (LOCAL_BATCH,)
+    from_sites: tuple[str, ...] = ()
+    name: str = ""
+    options: SubmissionOptions = DEFAULT_OPTIONS
+    watches: tuple[str, ...] = ()
+    watch_sites: tuple[str, ...] = ()
+    created_us: int = 0
+    campaign_id: str = ""
+    max_jobs: int = 0
+    excluded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def test_overrides(self) -> dict[str, str]:
+        """Keys of the test itself with their values."""
+        return {
+            key: self.overrides[key] for key in self.overrides if not key.startswith(WATCH_PREFIX)
+        }
+
+    @property
+    def watch_settings(self) -> dict[str, str]:
+        """Settings of the tests that watch servers, with their values."""
+        return {
+            key.removeprefix(WATCH_PREFIX): value
+            for key, value in self.overrides.items()
+            if key.startswith(WATCH_PREFIX)
+        }

@@ -28,10 +28,14 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import job_reporting
 from treehammer.submit.campaigns.campaign_polling import make_tracker, wait_for_campaign
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.submission import resume_campaign, submit_plan
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.planning.submission_options import (
+    DEFAULT_OPTIONS,
+    CampaignRequest,
+    SubmissionOptions,
+)
 from treehammer.submit.tools import FOLDER_PLACEHOLDER
 from treehammer.submit.tools.bisection_state import (
     MEASURED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,9 +38,10 @@ from treehammer.errors import (
 )
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.content_checks import check_contents
+from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.site_selection import SiteSelection
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.planning.site_selection import SiteSelection, select_doors
+from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 from treehammer.submit.sites.replicas import RucioPlacement
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.text_formatting import (
@@ -353,16 +353,20 @@ def plan_read(
         for name, url, digest in zip(files.names, files.urls, files.digests, strict=True)
     )
     return make_plan(
+        CampaignRequest(
+            test,
+            name=_choose_campaign_name(request.name, manifest, mode),
+            options=SubmissionOptions(use_service=False),
+            # The values of a single release are compared with nothing.
+            max_jobs=1 if mode == SOLO else 0,
+        ),
         pinned,
-        SiteSelection((site,)),
-        manifest,
-        software,
-        created_us=time.time_ns() // 1000,
-        name=_choose_campaign_name(request.name, manifest, mode),
-        options=SubmissionOptions(use_service=False),
-        placement=RucioPlacement({(site.name, files.door.name, manifest.name): inputs}),
-        # The values of a single release are compared with nothing.
-        max_jobs=1 if mode == SOLO else 0,
+        select_doors(SiteSelection((site,)), pinned.definition),
+        JobInputs(
+            software,
+            manifests=[manifest],
+            placement=RucioPlacement({(site.name, files.door.name, manifest.name): inputs}),
+        ),
     )
 
 

@@ -49,9 +49,10 @@ from treehammer.submit.campaigns.campaign_outcome import (
     summarize_failures,
 )
 from treehammer.submit.campaigns.campaign_polling import CampaignDisplay, Notify, ShowProgress
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.text_formatting import ProgressFactory
 
 #: Jobs that run at once unless the settings state a number: the launches of one look.

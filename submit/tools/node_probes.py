@@ -27,10 +27,10 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
 from treehammer.submit.campaigns.attempt_rows import MAX_RECORD_BYTES
 from treehammer.submit.campaigns.campaign_polling import make_tracker
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.submission import submit_plan
 from treehammer.submit.campaigns.tracker import CampaignTracker, group_by_batch_system
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, CampaignRequest
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
 if TYPE_CHECKING:

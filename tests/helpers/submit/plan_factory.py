@@ -32,9 +32,14 @@ from treehammer.submit.batch.interface import (
 from treehammer.submit.campaigns.attempt_rows import CollectResult
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.site_selection import SiteSelection
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.planning.site_selection import SiteSelection, select_doors
+from treehammer.submit.planning.submission_options import (
+    DEFAULT_OPTIONS,
+    CampaignRequest,
+    SubmissionOptions,
+)
 from treehammer.submit.sites.site_model import Door, Site
 
 CREATED_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
@@ -153,15 +158,19 @@ def _make_plan(
 ) -> Plan:
     pinned = make_pinned_test(folder, text)
     releases = make_software_requests(pinned)
-    return make_plan(
-        pinned,
-        SiteSelection(sites, from_sites),
-        make_manifest() if pinned.definition.dataset else None,
-        releases,
-        created_us=created_us,
-        site_software=resolve_site_software(sites, releases),
-        options=options,
-    )
+    manifests = (make_manifest(),) if pinned.definition.dataset else ()
+    site_software = resolve_site_software(sites, releases)
+    inputs = JobInputs(releases, site_software, manifests)
+    request = CampaignRequest(str(folder), created_us=created_us, options=options)
+    selection = select_doors(SiteSelection(sites, from_sites), pinned.definition)
+    return make_plan(request, pinned, selection, inputs)
+
+
+def plan_inputs(pinned: PinnedTest, inputs: JobInputs, *sites: Site) -> Plan:
+    """Plan a test at sites, a local one by default, with inputs of the caller."""
+    request = CampaignRequest("test", created_us=CREATED_US)
+    selection = select_doors(SiteSelection(sites or (make_site(),)), pinned.definition)
+    return make_plan(request, pinned, selection, inputs)
 
 
 TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")

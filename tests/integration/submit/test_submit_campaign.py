@@ -74,9 +74,10 @@ def test_reading_results_collects_them_first(local_user: LocalUser) -> None:
 def test_killed_submitter_and_runner_lose_nothing(local_user: LocalUser) -> None:
     local_user.write_payload(0.7)
     code = (
-        "from treehammer import config; from treehammer.submit.campaigns import campaign_request, submission;"
+        "from treehammer import config; from treehammer.submit.campaigns import submission;"
+        "from treehammer.submit.planning.submission_options import CampaignRequest;"
         f"s = config.load_settings({{'data_dir': {str(local_user.settings.data_dir)!r}}}, environ={{}});"
-        f"submission.run_campaign(campaign_request.CampaignRequest({str(local_user.test)!r}), s)"
+        f"submission.run_campaign(CampaignRequest({str(local_user.test)!r}), s)"
     )
     submitter = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     bench = local_user.queue

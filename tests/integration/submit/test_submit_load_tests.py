@@ -38,9 +38,10 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns import campaign_polling
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import reporting_for_submission
+from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_model import LoadPermission, Site
 from treehammer.submit.sites.sites_file import write_sites_file
 from treehammer.testbed import network

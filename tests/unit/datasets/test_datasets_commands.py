@@ -23,8 +23,9 @@ from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions, parse_rewrite_options
 from treehammer.errors import DatasetError, DefinitionError
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.cli.datasets_commands import datasets
+from treehammer.submit.planning.submission_options import CampaignRequest
 
 SPEC = """
 [dataset]

@@ -33,7 +33,7 @@ from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.sql.watch.patrol_starts import SiteCharge
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.campaign_request import CampaignRequest
+from treehammer.submit.planning.submission_options import CampaignRequest
 
 SITES_TOML = """
 [sites.SITE_A]

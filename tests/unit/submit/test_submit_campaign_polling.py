@@ -52,7 +52,6 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent
 from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
 from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describe_exclusion
-from treehammer.submit.campaigns.campaign_request import CampaignRequest
 from treehammer.submit.campaigns.submission import resume_campaign
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.cli import campaign_output
@@ -60,6 +59,7 @@ from treehammer.submit.cli.comparison_commands import print_planned_verdict
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan, _canonical_request
 from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.tools.local_comparison import (
     choose_slots,

@@ -34,8 +34,6 @@ from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import (
-    BrokenRule,
-    PlanReview,
     estimate_site_costs,
     review_plan,
 )
@@ -46,7 +44,7 @@ from treehammer.submit.planning.permission_checks import (
     list_load_violations,
     list_setting_violations,
 )
-from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Door, DoorCache, LoadPermission, Site
 from treehammer.submit.sites.site_registry import load_sites

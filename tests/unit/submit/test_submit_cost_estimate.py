@@ -105,7 +105,7 @@ def test_checksum_cost_is_not_used_for_timed_execution(tmp_path: Path) -> None:
     checksum = plan.jobs[-1].spec.executions[0]
     history = {f"checksum/{checksum.identity['series']}": ExecutionCost(1e6, 1e6, MEASURED_BASIS)}
     timed = replace(checksum, kind="timed")
-    cost = cost_estimate.estimate_execution(timed, plan.manifest, history)
+    cost = cost_estimate.estimate_execution(timed, make_manifest(), history)
     assert cost is not None
     assert cost.basis == ASSUMED_BASIS
 

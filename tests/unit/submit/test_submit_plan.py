@@ -20,6 +20,7 @@ from plan_factory import (
     make_settings,
     make_site,
     make_software_requests,
+    plan_inputs,
 )
 
 from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
@@ -32,9 +33,11 @@ from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
-from treehammer.submit.planning.job_sequence import load_watches, make_watch, split_overrides
+from treehammer.submit.planning.job_planner import JobInputs
+from treehammer.submit.planning.job_sequence import load_watches, make_watch
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.planning.site_selection import SiteSelection, select_doors
+from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door
 
@@ -170,14 +173,8 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path, FORMATS_TEST)
     twin = replace(make_manifest(), name="tiny-rntuple", origin={"from": "tiny"})
     twin = replace(twin, files=(replace(twin.files[0], size=60_000_000),))
-    plan = make_plan(
-        pinned,
-        SiteSelection((make_site(),)),
-        make_manifest(),
-        make_software_requests(pinned),
-        created_us=CREATED_US,
-        other_manifests={twin.name: twin},
-    )
+    manifests = [make_manifest(), twin]
+    plan = plan_inputs(pinned, JobInputs(make_software_requests(pinned), {}, manifests))
     executions = [execution for job in plan.jobs for execution in job.spec.executions]
     assert {
         (execution.variant["format"], execution.identity["dataset"]) for execution in executions
@@ -203,15 +200,8 @@ def plan_two_datasets(folder: Path, placement: RucioPlacement = NO_RUCIO_PLACEME
     pinned = make_pinned_test(folder, DATASETS_TEST)
     manifest = make_manifest()
     other = replace(manifest, name="other", files=(replace(manifest.files[0], size=9_000_000),))
-    return make_plan(
-        pinned,
-        SiteSelection((make_site(),)),
-        manifest,
-        make_software_requests(pinned),
-        created_us=CREATED_US,
-        other_manifests={"other": other},
-        placement=placement,
-    )
+    software = make_software_requests(pinned)
+    return plan_inputs(pinned, JobInputs(software, {}, [manifest, other], placement))
 
 
 def test_datasets_have_their_jobs_files_and_series(tmp_path: Path) -> None:
@@ -413,14 +403,10 @@ def make_watched_plan(folder: Path) -> Plan:
         for name in ("server-watch", "log-parse")
     ]
     software = {"none": providers.parse_software_request("none")}
-    return make_plan(
-        pinned,
-        SiteSelection((make_site("one", name="STORAGE"),)),
-        None,
-        software,
-        created_us=CREATED_US,
-        watches=watches,
-    )
+    sites = SiteSelection((make_site("one", name="STORAGE"),))
+    selection = select_doors(sites, pinned.definition)
+    request = CampaignRequest(str(folder), created_us=CREATED_US)
+    return make_plan(request, pinned, selection, JobInputs(software), watches)
 
 
 def test_jobs_that_watch_join_the_start_and_run_the_same_variants(tmp_path: Path) -> None:
@@ -484,11 +470,12 @@ def test_watching_reads_nothing_and_appears_in_the_costs(tmp_path: Path) -> None
 
 
 def test_settings_reach_the_tests_that_have_them(tmp_path: Path) -> None:
-    own, watch = split_overrides({"repeats": "3", "watch.log": "/x", "watch.server": "d1"})
-    assert own == {"repeats": "3"}
+    overrides = {"repeats": "3", "watch.log": "/x", "watch.server": "d1"}
+    names = ("server-watch", "log-parse")
+    request = CampaignRequest("", overrides=overrides, watches=names, watch_sites=("local",))
+    assert request.test_overrides == {"repeats": "3"}
     loading = make_pinned_test(tmp_path, LOAD_TEST).definition
-    names, settings = ("server-watch", "log-parse"), make_settings(tmp_path)
-    watches = load_watches(names, [make_site()], watch, loading, settings)
+    watches = load_watches(request, loading, make_settings(tmp_path))
     settings_by_watch = [dict(watch.pinned.definition.settings) for watch in watches]
     assert [(values.get("log"), values["server"]) for values in settings_by_watch] == [
         (None, "d1"),
@@ -501,19 +488,23 @@ def test_settings_reach_the_tests_that_have_them(tmp_path: Path) -> None:
     ("specs", "sites", "settings", "message"),
     [
         (["server-watch"], [], {}, "no server named"),
-        ([], [make_site()], {}, "nothing watches"),
+        ([], ["local"], {}, "nothing watches"),
         ([], [], {"log": "/x"}, "nothing watches"),
-        (["server-watch"], [make_site()], {"lock": "/x"}, "no test of --watch has this key"),
-        (["server-watch"] * 2, [make_site()], {}, "two tests have the same name"),
-        (["open-rate"], [make_site()], {}, "cannot watch a server"),
+        (["server-watch"], ["local"], {"lock": "/x"}, "no test of --watch has this key"),
+        (["server-watch"] * 2, ["local"], {}, "two tests have the same name"),
+        (["open-rate"], ["local"], {}, "cannot watch a server"),
     ],
 )
 def test_useless_options_are_refused(
-    specs: list[str], sites: list[object], settings: dict[str, str], message: str, tmp_path: Path
+    specs: list[str], sites: list[str], settings: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     loading = make_pinned_test(tmp_path, LOAD_TEST).definition
+    overrides = {f"watch.{key}": value for key, value in settings.items()}
+    request = CampaignRequest(
+        "", overrides=overrides, watches=tuple(specs), watch_sites=tuple(sites)
+    )
     with pytest.raises(ConfigError, match=message):
-        load_watches(specs, sites, settings, loading, make_settings(tmp_path))  # type: ignore[arg-type]
+        load_watches(request, loading, make_settings(tmp_path))
 
 
 def test_clients_without_a_common_start_are_refused(tmp_path: Path) -> None:

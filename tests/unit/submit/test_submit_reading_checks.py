@@ -10,9 +10,10 @@ from repository_code import invoke_command
 
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, DefinitionError
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.planning import reading_checks
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import CampaignRequest
 
 SITES = """
 [sites.BOTH]

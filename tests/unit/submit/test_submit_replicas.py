@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from local_servers import serve_http
-from plan_factory import make_manifest, make_pinned_test, make_software_requests
+from plan_factory import make_manifest, make_pinned_test, make_software_requests, plan_inputs
 from tiny_dataset import write_dataset
 
 from treehammer import config
@@ -23,8 +23,7 @@ from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRI
 from treehammer.datasets.manifest import Manifest, Replica
 from treehammer.errors import ConfigError, DatasetError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.planning.plan import make_plan
-from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.sites import replicas as rucio_placement
 from treehammer.submit.sites.replica_selection import list_expected_replicas, select_storage
 from treehammer.submit.sites.replicas import (
@@ -397,14 +396,7 @@ def test_plan_uses_placement_and_notes_skipped_doors(
     )
     pinned = make_pinned_test(tmp_path)
     software = make_software_requests(pinned)
-    plan = make_plan(
-        pinned,
-        SiteSelection(tuple(sites)),
-        placed_manifest,
-        software,
-        created_us=1,
-        placement=placement,
-    )
+    plan = plan_inputs(pinned, JobInputs(software, {}, [placed_manifest], placement), *sites)
     assert {job.site.name for job in plan.jobs} == {"A"}
     assert {execution.files for job in plan.jobs for execution in job.spec.executions} == {
         (input_file,)
@@ -412,12 +404,5 @@ def test_plan_uses_placement_and_notes_skipped_doors(
     assert plan.notes == ("Door root of site B is skipped, no good replica: f: gone.",)
     nowhere = RucioPlacement({}, {("A", "root", "tiny"): "a", ("B", "root", "tiny"): "b"})
     with pytest.raises(NothingToDoError, match="no variant") as caught:
-        make_plan(
-            pinned,
-            SiteSelection(tuple(sites)),
-            placed_manifest,
-            software,
-            created_us=1,
-            placement=nowhere,
-        )
+        plan_inputs(pinned, JobInputs(software, {}, [placed_manifest], nowhere), *sites)
     assert "site A is skipped" in caught.value.hint

@@ -23,11 +23,12 @@ from treehammer.config import load_settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_outcome import rerun_command
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import (
+    CampaignRequest,
     JobCredentials,
     Pace,
     SubmissionOptions,
