@@ -10,15 +10,16 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition.judged_metrics import find_numeric_metric
-from treehammer.hctests.definition.matrix import (
+from treehammer.hctests.definition.execution_order import (
     OrderedExecution,
     derive_job_seed,
     expand_variants,
     group_variants,
     order_job,
 )
-from treehammer.hctests.definition.model import PinnedTest, Variant, compute_test_hash
+from treehammer.hctests.definition.judged_metrics import find_numeric_metric
+from treehammer.hctests.definition.model import Variant
+from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
 

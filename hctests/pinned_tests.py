@@ -25,12 +25,11 @@ from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     TEST_FILE_NAME,
     WORKING_TREE,
-    PinnedTest,
     Scalar,
-    compute_test_hash,
     format_commit,
     identify_commit,
 )
+from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import (
     EXECUTABLE_MODE,

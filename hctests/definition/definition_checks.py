@@ -20,6 +20,7 @@ from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_nearest
 from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem, KeyPath
+from treehammer.hctests.definition.execution_order import expand_variants
 from treehammer.hctests.definition.judged_metrics import (
     BOUNDS,
     ExpectTable,
@@ -34,7 +35,6 @@ from treehammer.hctests.definition.matrix import (
     AXIS_NAME_PATTERN,
     NEVER_BUNDLED_AXES,
     OPTIONAL_AXES,
-    expand_variants,
     find_axis,
     have_same_kind,
 )
@@ -388,7 +388,8 @@ MAX_TABLE_CHARACTERS = 100_000
 
 
 def _check_sizes(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that tables of any content are small enough for jobs, plans and processes."""
+    """Check that tables of any content are small enough for jobs, plans and processes, and are JSON."""
+    yield from _check_setting(definition.settings, ("settings",))
     for table in ("settings", "environment"):
         size = len(json.dumps(getattr(definition, table), default=str))
         if size > MAX_TABLE_CHARACTERS:
@@ -399,12 +400,8 @@ def _check_sizes(definition: TestDefinition) -> Iterator[DocumentProblem]:
             )
 
 
-def _check_settings(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that the settings can be passed to the payload as JSON."""
-    return _check_setting(definition.settings, ("settings",))
-
-
 def _check_setting(value: Any, path: KeyPath) -> Iterator[DocumentProblem]:
+    """Check that a setting can be passed to the payload as JSON."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _check_setting(item, (*path, key))
@@ -548,7 +545,6 @@ _CHECKS = (
     _check_metrics,
     _check_headline,
     _check_limits,
-    _check_settings,
     _check_sizes,
     _check_environment,
     _check_extensions,

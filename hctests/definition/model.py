@@ -1,11 +1,8 @@
-"""Variants and pinned tests, and the content hashes of tests, series and comparisons.
+"""Variants, and the content hashes of series and comparisons.
 
-:mod:`treehammer.hctests.pinned_tests` loads a :class:`PinnedTest` from a Git repository, and
-:mod:`treehammer.hctests.definition.matrix` groups variants for planning.
-
-Hashes identify tests, series and comparisons, independent of names. A series is defined by columns of
-every measurement, :data:`SERIES_COLUMNS`, so that analysis can group stored rows. The storage site
-counts only where it is not the job's own.
+Hashes identify series and comparisons, independent of names. A series is defined by columns of every
+measurement, :data:`SERIES_COLUMNS`, so that analysis can group stored rows. The storage site counts
+only where it is not the job's own.
 """
 
 from __future__ import annotations
@@ -13,22 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import PurePosixPath
+from typing import Any, Final
 
-from treehammer.collectors.job_spec import SOLO
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-
-if TYPE_CHECKING:
-    from treehammer.hctests.definition.toml_models import (
-        BeforeTable,
-        BuildTable,
-        LoadTable,
-        TestDefinition,
-    )
-
 
 Scalar = str | int | float | bool
 
@@ -143,31 +130,6 @@ class VariantGroup:
         )
 
 
-@dataclass(frozen=True)
-class PinnedTest:
-    """A test pinned to a commit, or to a working tree, marked ``dirty`` if modified.
-
-    Attributes:
-        repository: URL or absolute path, without credentials.
-        ref: the ref after ``@`` as typed ('' for a bare path).
-        commit: full hash, '' outside Git.
-        path: path of the test inside the repository.
-        folder: local, read-only copy (or the working tree itself) with the test's files.
-        hashes: relative name -> sha256 of each of the test's files.
-        commits: value of the axis ``commit`` -> the test there; empty without this axis.
-    """
-
-    definition: TestDefinition
-    repository: str
-    ref: str
-    commit: str
-    dirty: bool
-    path: str
-    folder: Path
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    commits: Mapping[str, PinnedTest] = field(default_factory=dict)
-
-
 #: Columns of a measurement that define its series.
 SERIES_COLUMNS: Final = (
     "test_hash",
@@ -186,43 +148,6 @@ SETUP_KEYS: Final = ("tree", "seed", "settings", "mode", "load", "before", "reco
 RELEASE_AXIS: Final = "root"
 
 
-def compute_test_hash(pinned: PinnedTest) -> str:
-    """Hash the parts of a test that determine a single measurement (SHA-256, hex).
-
-    These are the content of every file except test.toml, and from test.toml payload, tree, seed,
-    settings, environment, recording, the shape of its load and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
-    name and description may change within a series; the dataset enters the series by its own hash.
-    """
-    definition, test = pinned.definition, pinned.definition.test
-    load, before, build = definition.load, definition.before, definition.build
-    # A key that a test does not use is left out, so that new keys change no older series.
-    optional = {
-        # Executions that take turns form other series than undisturbed ones.
-        "mode": test.mode if test.mode != SOLO else "",
-        "load": load and _measured_load(load),
-        "before": before and _applied_settings(before),
-        "record": test.record,
-        "environment": definition.environment,
-        "libraries": test.load,
-        "imports": test.imports,
-        "build": build and _built_files(build),
-    }
-    return _hash_document(
-        {
-            "files": {name: sha for name, sha in pinned.hashes.items() if name != TEST_FILE_NAME},
-            "payload": test.payload,
-            "tree": test.tree,
-            "seed": test.seed,
-            "settings": definition.settings,
-            "metrics": {name: metric.unit for name, metric in definition.metrics.items()},
-            **{name: value for name, value in optional.items() if value},
-        }
-    )
-
-
-compute_test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest function
-
-
 def compute_setup(definition: Mapping[str, Any]) -> str:
     """Hash the parts of a definition that two commits must share to be compared (SHA-256, hex).
 
@@ -231,22 +156,7 @@ def compute_setup(definition: Mapping[str, Any]) -> str:
     Args:
         definition: a test's definition as a mapping, as campaigns store it.
     """
-    return _hash_document({name: definition[name] for name in SETUP_KEYS if definition.get(name)})
-
-
-def _applied_settings(before: BeforeTable) -> dict[str, Any]:
-    """Return the part of a command that determines measurements; its file is hashed as well."""
-    return {"command": before.command, "settings": sorted(before.settings)}
-
-
-def _built_files(build: BuildTable) -> dict[str, Any]:
-    """Return the part of a build that determines measurements; its files are hashed as well."""
-    return build.model_dump(include={"command", "outputs", "preload"})
-
-
-def _measured_load(load: LoadTable) -> dict[str, Any]:
-    """Return the part of a load that determines measurements; waits and ceilings do not."""
-    return load.model_dump(include={"together", "ramp", "step_s", "duration_s", "writes"})
+    return hash_document({name: definition[name] for name in SETUP_KEYS if definition.get(name)})
 
 
 def identify_commit(commit: str, dirty: bool, test_hash: str) -> str:
@@ -255,11 +165,6 @@ def identify_commit(commit: str, dirty: bool, test_hash: str) -> str:
     It is the full hash, of a modified working tree with the start of the test's hash.
     """
     return f"{commit}+{test_hash[:_TREE_DIGITS]}" if commit and dirty else commit
-
-
-def get_payload_hash(pinned: PinnedTest) -> str:
-    """Return the SHA-256 (hex) of the payload file alone."""
-    return pinned.hashes[pinned.definition.test.payload]
 
 
 def compute_series(
@@ -315,7 +220,7 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
     for name in ("site", "storage_site", "door"):
         if name in without:
             row.pop(name, None)
-    return _hash_document(row)
+    return hash_document(row)
 
 
 def parse_axes(variant: str, *, without: Collection[str] = ()) -> dict[str, Scalar]:
@@ -344,6 +249,7 @@ def drop_release_axis(variant: str) -> str:
         return variant
 
 
-def _hash_document(document: Mapping[str, Any]) -> str:
+def hash_document(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of a document as canonical JSON."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -182,7 +182,7 @@ class MatrixTable(StrictModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_order(cls, raw: Any, handler: ModelWrapValidatorHandler[MatrixTable]) -> MatrixTable:
+    def _keep_order(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Keep the order of the axes, which is that of variants."""
         matrix = handler(raw)
         matrix._names = tuple(name for name in raw if name != "bundle")

@@ -32,7 +32,7 @@ from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns.job_reporting import (

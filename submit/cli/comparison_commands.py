@@ -23,7 +23,8 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.hctests.cli import definition_options
-from treehammer.hctests.definition.model import COMMIT_AXIS, compute_test_hash, format_commit
+from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
+from treehammer.hctests.definition.test_identity import compute_test_hash
 from treehammer.sql.cli import open_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (

@@ -17,7 +17,7 @@ from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
 from treehammer.datasets.manifest import TTREE, Manifest, describe_old_ntuples, list_some
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec, load_shipped_spec
 from treehammer.errors import DefinitionError, suggest_word
-from treehammer.hctests.definition.matrix import expand_variants
+from treehammer.hctests.definition.execution_order import expand_variants
 from treehammer.hctests.definition.model import DATASET_AXIS
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.text_formatting import pluralize

@@ -35,24 +35,26 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.load_start import longest_wait_s
 from treehammer.datasets.manifest import Manifest
-from treehammer.hctests.definition.matrix import (
-    AXES_BY_NAME,
+from treehammer.hctests.definition.execution_order import (
     LaunchDesign,
     OrderedExecution,
     derive_job_seed,
     order_job,
 )
+from treehammer.hctests.definition.matrix import AXES_BY_NAME
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
-    PinnedTest,
     Scalar,
     Variant,
     VariantGroup,
     compute_series,
-    compute_test_hash,
     format_commit,
+)
+from treehammer.hctests.definition.test_identity import (
+    PinnedTest,
+    compute_test_hash,
     get_payload_hash,
 )
 from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition

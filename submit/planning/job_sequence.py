@@ -20,15 +20,9 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.definition.matrix import group_variants
-from treehammer.hctests.definition.model import (
-    DOOR_AXIS,
-    PinnedTest,
-    Variant,
-    VariantGroup,
-    compute_series,
-    compute_test_hash,
-)
+from treehammer.hctests.definition.execution_order import group_variants
+from treehammer.hctests.definition.model import DOOR_AXIS, Variant, VariantGroup, compute_series
+from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import (

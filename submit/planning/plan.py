@@ -23,7 +23,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.planning import job_templates

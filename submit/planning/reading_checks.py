@@ -15,7 +15,7 @@ from treehammer.collectors.storage_access import (
     find_scheme,
 )
 from treehammer.errors import DefinitionError
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.submit.planning.job_sequence import JobSequence
 from treehammer.submit.planning.site_selection import OPERATIONS, list_operations, locate_door
 from treehammer.submit.sites.site_model import DoorAccess, Site

@@ -40,8 +40,9 @@ from treehammer.datasets.specs.dataset_specs import (
 )
 from treehammer.errors import DatasetError, DefinitionError, ExitCode, TreehammerError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition.matrix import expand_variants
-from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest, Scalar, Variant
+from treehammer.hctests.definition.execution_order import expand_variants
+from treehammer.hctests.definition.model import TEST_FILE_NAME, Scalar, Variant
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.campaigns.job_rendering import copy_payload

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treehammer.collectors.job_spec import TIMED, ExecutionSpec
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.submit.campaigns.job_rendering import copy_payload
 from treehammer.submit.planning.job_planner import locate_payload, make_payload_spec
 from treehammer.submit.planning.plan import Plan

@@ -31,11 +31,10 @@ from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     RELEASE_AXIS,
     WORKING_TREE,
-    PinnedTest,
-    compute_test_hash,
     format_commit,
     identify_commit,
 )
+from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount

@@ -21,7 +21,8 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError, TreehammerError
-from treehammer.hctests.definition.model import DOOR_AXIS, PinnedTest
+from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
 from treehammer.patrol.occasions import Occasion, OccasionFinder, name_occasion

@@ -17,7 +17,7 @@ from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.write.store import Store

@@ -18,7 +18,7 @@ from local_servers import serve_http
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachableError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 
 Git = Callable[..., str]
 Address = Callable[[Path], str]

@@ -18,8 +18,8 @@ from treehammer.config import Settings, load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import parse_axis_options
-from treehammer.hctests.definition.matrix import group_variants
-from treehammer.hctests.definition.model import PinnedTest, compute_test_hash
+from treehammer.hctests.definition.execution_order import group_variants
+from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.cli.check_commands import tests as commands
 

@@ -19,7 +19,7 @@ from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition import definition_loader
 from treehammer.hctests.definition.definition_loader import load_definition
 from treehammer.hctests.definition.document_problems import KeyPath, find_line, locate_keys
-from treehammer.hctests.definition.matrix import expand_variants, group_variants
+from treehammer.hctests.definition.execution_order import expand_variants, group_variants
 from treehammer.hctests.definition.toml_models import TestDefinition, build_test_schema
 
 WriteTest = Callable[..., Path]

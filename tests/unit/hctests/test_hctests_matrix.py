@@ -19,7 +19,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition
-from treehammer.hctests.definition.matrix import (
+from treehammer.hctests.definition.execution_order import (
     derive_job_seed,
     expand_variants,
     group_variants,
@@ -27,13 +27,15 @@ from treehammer.hctests.definition.matrix import (
 )
 from treehammer.hctests.definition.model import (
     SERIES_COLUMNS,
-    PinnedTest,
     Variant,
     VariantGroup,
     compute_comparison_key,
     compute_series,
-    compute_test_hash,
     drop_release_axis,
+)
+from treehammer.hctests.definition.test_identity import (
+    PinnedTest,
+    compute_test_hash,
     get_payload_hash,
 )
 

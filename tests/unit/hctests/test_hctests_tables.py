@@ -25,7 +25,8 @@ from treehammer.hctests.definition.judged_metrics import (
     list_metric_names,
     parse_stored_limits,
 )
-from treehammer.hctests.definition.model import PinnedTest, Scalar, compute_test_hash
+from treehammer.hctests.definition.model import Scalar
+from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.definition.toml_models import CeilingTable, LoadTable
 
 WriteTest = Callable[..., Path]

@@ -42,7 +42,8 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.cli import parse_axis_options
-from treehammer.hctests.definition.model import PinnedTest, Scalar, format_commit
+from treehammer.hctests.definition.model import Scalar, format_commit
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.core.watch_rows import OverrideRow

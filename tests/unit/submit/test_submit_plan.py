@@ -30,7 +30,7 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.job_context import load_job
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.job_planner import JobInputs
