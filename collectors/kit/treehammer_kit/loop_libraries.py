@@ -58,6 +58,7 @@ class LoopSource:
         ntuple: whether it reads RNTuples.
         folder: the payload's folder.
         frame: whether it is an analysis with RDataFrame.
+        is_late: whether the payload writes the code itself, once a file has told the columns' types.
     """
 
     code: str
@@ -66,6 +67,7 @@ class LoopSource:
     ntuple: bool
     folder: str
     frame: bool = False
+    is_late: bool = False
 
     @property
     def key(self) -> str:
@@ -107,7 +109,7 @@ class LoopLibraries:
 
     Attributes:
         kit: path of the kit's library.
-        loop: path of the loop's library.
+        loop: path of the loop's library; '' for a late one.
         compiler: name, version and optimization of their compiler.
     """
 
@@ -139,7 +141,7 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
         OSError: their copies cannot be written.
     """
     folder = os.environ.get(LIBRARIES_VARIABLE)
-    if not folder or not loop.code or task.imports or task.counting:
+    if not folder or not (loop.code or loop.is_late) or task.imports or task.counting:
         return None
     kit, loop_path = library_paths(folder, loop)
     try:
@@ -147,13 +149,18 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
             compiler = stream.read()
     except OSError:
         return None
-    if not os.path.exists(kit) or not os.path.exists(loop_path):
+    if not os.path.exists(kit) or not (loop.is_late or os.path.exists(loop_path)):
         return None
-    copies = os.environ.get(COPY_VARIABLE)
-    if copies:
-        os.makedirs(copies)
-        kit, loop_path = (shutil.copy(path, copies) for path in (kit, loop_path))
-    return LoopLibraries(kit, loop_path, compiler)
+    return LoopLibraries(_copy(kit), "" if loop.is_late else _copy(loop_path), compiler)
+
+
+def _copy(library: str) -> str:
+    """Copy a library where this payload loads copies; return the path to load."""
+    folder = os.environ.get(COPY_VARIABLE)
+    if not folder:
+        return library
+    os.makedirs(folder, exist_ok=True)
+    return shutil.copy(library, folder)
 
 
 def library_paths(folder: str, loop: LoopSource) -> Tuple[str, str]:
@@ -191,13 +198,13 @@ class CompiledRoot:
 
     Args:
         kit: path of the kit's library.
-        loop: path of the loop's library, which needs the kit's.
+        loop: path of the loop's library, which needs the kit's; '' for a late one.
 
     Raises:
         OSError: a library is missing, or needs symbols that this ROOT does not have.
     """
 
-    def __init__(self, kit: str, loop: str) -> None:
+    def __init__(self, kit: str, loop: str = "") -> None:
         # Also libraries that ROOT and the test load later find ROOT's symbols.
         library = ctypes.CDLL(kit, mode=ctypes.RTLD_GLOBAL)
         self._call_library = library.treehammer_call
@@ -214,13 +221,17 @@ class CompiledRoot:
         self.gEnv = _Namespace(self, "gEnv")
         self.treehammer = _Namespace(self, "treehammer")
 
-    def load_loop(self, name: str) -> None:
+    def load_loop(self, name: str, late_loop: str = "") -> None:
         """Install the loop's function as the timed loop, a function of the kit called ``name``.
+
+        Args:
+            name: the function.
+            late_loop: path of a late loop's library.
 
         Raises:
             OSError: its library is missing, or needs symbols that no loaded library has.
         """
-        function = ctypes.CDLL(self._loop)[LOOP_SYMBOL]
+        function = ctypes.CDLL(late_loop or self._loop)[LOOP_SYMBOL]
         function.restype = ctypes.c_void_p
         self.call(f"treehammer.{name}", None, function())
 
@@ -317,7 +328,7 @@ def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str,
     It is '' where ROOT's interpreter compiles the loop, with the reason unless the test requires that.
     The compiler's messages go to standard error.
     """
-    if not loop.code or task.imports or task.kind == "checksum":
+    if not (loop.code or loop.is_late) or task.imports or task.kind == "checksum":
         return {"folder": ""}
     try:
         toolchain = _Toolchain.find()
@@ -329,8 +340,25 @@ def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str,
         print(f"treehammer_kit: the loop is compiled by {CLING}: {error}", file=sys.stderr)
         return {"folder": "", "reason": _name_reason(error)}
     _remove_old(base)
+    if loop.is_late:
+        return {"folder": folder}
     library = library_paths(folder, loop)[1]
     return {"folder": folder, "loop_hash": hash_loop(library, sys.argv[0], loop.code)}
+
+
+def build_late_loop(task: PayloadTask, loop: LoopSource) -> str:
+    """Build the library of a late loop unless it exists; return the path to load.
+
+    Raises:
+        BuildError: it does not compile; the compiler's messages go to standard error.
+        OSError: the folder cannot be written.
+    """
+    folder = os.environ[LIBRARIES_VARIABLE]
+    path = library_paths(folder, loop)[1]
+    if not os.path.exists(path):
+        with _hold_lock(os.path.join(folder, "lock")):
+            _build_missing(folder, _Toolchain.find(), task, loop)
+    return _copy(path)
 
 
 def _name_reason(error: Exception) -> str:
@@ -345,8 +373,8 @@ def _name_reason(error: Exception) -> str:
 def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: LoopSource) -> None:
     kit, loop_path = library_paths(folder, loop)
     description = os.path.join(folder, COMPILER_FILE)
-    if os.path.exists(kit) and os.path.exists(loop_path):
-        for path in (kit, loop_path, description):
+    if os.path.exists(kit) and (os.path.exists(loop_path) or not loop.code):
+        for path in (kit, *([loop_path] if loop.code else []), description):
             os.utime(path)
         return
     with _replacing(description) as temporary, open(temporary, "w", encoding="utf-8") as stream:
@@ -354,6 +382,8 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
     if not os.path.exists(kit):
         with _replacing(kit) as temporary:
             toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, loop.kit_options)
+    if not loop.code:
+        return
     source = f"{loop_path}.cpp"
     with _replacing(loop_path) as temporary:
         try:
@@ -363,6 +393,8 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
         finally:
             with suppress(OSError):
                 os.unlink(source)
+        if loop.is_late:  # the payload loads it, beside the kit that it has
+            return
         root = CompiledRoot(kit, temporary)
         for name in task.libraries:
             root.gSystem.Load(os.path.join(task.folder, name))

@@ -29,8 +29,7 @@ def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
 
     def perform(task: PayloadTask, report: PayloadReport) -> None:
         libraries = None
-        # The default analysis depends on the types of the columns, which its files tell.
-        if code and task.kind != "checksum":
+        if task.kind != "checksum":
             libraries = loop_libraries.find_libraries(task, describe_analysis(task, code))
             report.values["loop_compiler"] = libraries.compiler if libraries else CLING
         perform_with_root(
@@ -43,7 +42,7 @@ def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
     def build(base: str, task: PayloadTask) -> Dict[str, Any]:
         return loop_libraries.build_libraries(base, task, describe_analysis(task, code))
 
-    run_payload(perform, folder, build if code else None)
+    run_payload(perform, folder, build)
 
 
 def run_uproot(analyze: Optional[Analyze] = None, *, folder: Optional[str] = None) -> NoReturn:

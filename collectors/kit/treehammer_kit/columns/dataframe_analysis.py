@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Sequence
 
 from .. import root_engine, turn_server
-from ..loop_libraries import CompiledRoot, LoopSource
+from ..loop_libraries import BuildError, CompiledRoot, LoopSource, build_late_loop
 from ..ntuple_passes import NTuplePasses
 from ..pass_summary import (
     KERNEL_COUNTERS,
@@ -257,9 +258,13 @@ def _collect_figures(
 
 
 def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
-    """Describe a payload's analysis, which a compiler builds as the loops of others."""
+    """Describe a payload's analysis, which a compiler builds as the loops of others.
+
+    That of ``[settings]``, without code, is late: it depends on the types of the columns.
+    """
     is_ntuple = task.format == RNTUPLE
-    return LoopSource(code, "analyze", "FramePass", is_ntuple, task.folder, frame=True)
+    folder, is_late = task.folder, not code
+    return LoopSource(code, "analyze", "FramePass", is_ntuple, folder, frame=True, is_late=is_late)
 
 
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
@@ -365,30 +370,31 @@ class DataFrameExecution:
             and str(item.first) not in task.missing_branches
         }
         reader.Close()
-        columns: List[str] = []
-        if not code:
-            analysis = ColumnAnalysis.read(task.settings)
-            chosen = analysis.choose_columns(list(types), task)
-            columns = list(dict.fromkeys([analysis.filter, *chosen]))
-            code = analysis.write_code(types, chosen)
-        self._declare_analysis(code)
-        return columns
+        if code:
+            self._declare_analysis(describe_analysis(task, code))
+            return []
+        analysis = ColumnAnalysis.read(task.settings)
+        chosen = analysis.choose_columns(list(types), task)
+        late_code = analysis.write_code(types, chosen)
+        self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
+        return list(dict.fromkeys([analysis.filter, *chosen]))
 
     def _try_analysis(self, code: str) -> None:
         """Compile the payload's analysis, or check its settings, without a file."""
         if code:
-            self._declare_analysis(code)
+            self._declare_analysis(describe_analysis(self._task, code))
         else:
             ColumnAnalysis.read(self._task.settings)
 
-    def _declare_analysis(self, code: str) -> None:
+    def _declare_analysis(self, loop: LoopSource) -> None:
         """Compile an analysis, or load it, and install it as the timed one."""
         if isinstance(self._root, CompiledRoot):
-            self._root.load_loop(describe_analysis(self._task, code).hook)
+            path = self._build_late(loop) if loop.is_late else ""
+            self._root.load_loop(loop.hook, path)
             return
         # Taking the address makes the JIT emit the function now, before anything is timed.
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
-        compiled = root_engine.declare_payload_code(self._root, code)
+        compiled = root_engine.declare_payload_code(self._root, loop.code)
         if not compiled or not self._root.gInterpreter.Declare(bind):
             raise PayloadError(
                 "payload",
@@ -397,6 +403,13 @@ class DataFrameExecution:
                 "the analysis does not compile; it must define "
                 "'void analyze(treehammer::FramePass &pass)'",
             )
+
+    def _build_late(self, loop: LoopSource) -> str:
+        try:
+            return build_late_loop(self._task, loop)
+        except (BuildError, OSError) as error:
+            message = f"the analysis of [settings] does not compile: {error}"
+            raise PayloadError("payload", "compile", "compile", message) from error
 
     def _summarize(
         self, done: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]

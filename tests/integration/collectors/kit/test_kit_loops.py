@@ -251,7 +251,7 @@ void analyze(treehammer::FramePass &pass)
 
 
 @pytest.mark.parametrize("file_format", ["ttree", "rntuple"])
-@pytest.mark.parametrize("is_frame", [False, True])
+@pytest.mark.parametrize("analysis", ["loop", "code", "settings"])
 def test_compiled_loop_reports_what_the_interpreted_one_does(
     latest_release: providers.SoftwareSetup,
     run_payload: Any,
@@ -259,16 +259,15 @@ def test_compiled_loop_reports_what_the_interpreted_one_does(
     newest_twin: Path,
     tmp_path: Path,
     file_format: str,
-    is_frame: bool,
+    analysis: str,
 ) -> None:
-    payload = READ_BOTH
-    if is_frame:
-        payload = tmp_path / "read.py"
-        payload.write_text(FRAME_READ)
+    payload = {"loop": READ_BOTH, "code": tmp_path / "read.py", "settings": RDF_READ}[analysis]
+    (tmp_path / "read.py").write_text(FRAME_READ)
     folder = build_loop(latest_release, tmp_path, file_format, payload)
     file = newest_twin if file_format == "rntuple" else tree_file
     options = {"payload": payload, "format": file_format}
-    options |= {} if is_frame else {"branches": "!single_*", "events": 0.3}
+    options |= {"branches": "!single_*", "events": 0.3} if analysis == "loop" else {}
+    options |= ANALYSIS if analysis == "settings" else {}
     interpreted = run_payload(latest_release, file, **options)
     variables = {"TREEHAMMER_LOOP_LIBRARIES": folder}
     compiled = run_payload(latest_release, file, fresh=True, variables=variables, **options)
@@ -285,7 +284,7 @@ def test_compiled_loop_reports_what_the_interpreted_one_does(
     }
     results = [done.extras.get(name) for done in (interpreted, compiled) for name in RESULTS]
     assert results[:3] == results[3:]
-    assert all(results) == is_frame
+    assert all(results) == (analysis != "loop")
 
 
 def build_loop(
