@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import statistics
@@ -20,7 +19,6 @@ from treehammer.analysis.comparison.comparison_notes import attribute_rows
 from treehammer.analysis.comparison.comparison_result import (
     CampaignVerdict,
     ComparisonResult,
-    find_compared_axes,
     judge_campaign,
 )
 from treehammer.analysis.comparison.conclusion import describe_conclusion
@@ -397,7 +395,7 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
         with store.snapshot() as snapshot:
             cache_reads = load_cache_reads(snapshot, selection.campaigns)
             load = None if cache_reads else summarize_load(snapshot, campaign)
-        axes = find_compared_axes(json.loads(campaign.plan).get("definition", {}))
+        axes = campaign.plan.definition.compared_axes
         if cache_reads:  # other axes change the work
             axes = {axis: values for axis, values in axes.items() if axis == "door"}
         report = build_report(

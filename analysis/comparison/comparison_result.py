@@ -29,7 +29,6 @@ from treehammer.analysis.statistics.sample import find_axis_value
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     INCOMPARABLE_VERDICTS,
-    PLAN_KEY,
     Verdict,
 )
 from treehammer.config import Settings
@@ -38,8 +37,6 @@ from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     COMMIT_DIGITS,
     DIRTY_SUFFIX,
-    FORMAT_AXIS,
-    RELEASE_AXIS,
     SETUP_KEYS,
     Scalar,
     compute_setup,
@@ -197,21 +194,6 @@ class CampaignVerdict:
     problems: Sequence[str] = ()
 
 
-def find_compared_axes(definition: Mapping[str, Any]) -> dict[str, Sequence[Scalar]]:
-    """Find the axes that a campaign compares, with their values as requested, the base first.
-
-    These are the bundled axes, whose values share jobs; without them the commit, release or format.
-
-    Args:
-        definition: of its test, as campaigns store it.
-    """
-    axes: Mapping[str, Sequence[Scalar]] = definition.get("axes", {})
-    varying = {axis for axis, values in axes.items() if len(values) > 1}
-    bundled = [axis for axis in definition.get("bundle", ()) if axis in varying]
-    apart = [axis for axis in (COMMIT_AXIS, RELEASE_AXIS, FORMAT_AXIS) if axis in varying]
-    return {axis: axes[axis] for axis in bundled or apart[:1]}
-
-
 def judge_campaign(
     store: ResultsReader,
     campaign: CampaignRow,
@@ -226,14 +208,14 @@ def judge_campaign(
         store: the database, to which nothing is written.
         campaign: the campaign.
         rows: its measurements from :func:`load_headline_rows`, with :data:`DETAIL_COLUMNS`.
-        axes: compared axes; by default those of :func:`find_compared_axes`.
+        axes: compared axes; by default those of its plan.
         delta: effects (in ln) within ±delta count as none; by default that of the campaign's plan.
     """
-    plan = json.loads(campaign.plan)
+    definition, sequential = campaign.plan.definition, campaign.plan.until_decided
     if axes is None:
-        axes = find_compared_axes(plan.get("definition", {}))
+        axes = definition.compared_axes
     if delta is None:
-        delta = plan.get(PLAN_KEY, {}).get("delta", DEFAULT_DELTA)
+        delta = sequential.delta if sequential else DEFAULT_DELTA
     selection = Selection((campaign.id,))
     results: list[ComparisonResult] = []
     problems: list[str] = []
@@ -271,10 +253,7 @@ def add_setups(store: ResultsReader, items: Iterable[DetailedSample]) -> list[De
     """Add to each sample the setup of its campaign, '' where the database lacks the campaign."""
     items = list(items)
     plans = fetch_plans(store, {item.sample.campaign_id for item in items})
-    setups = {
-        campaign: compute_setup(json.loads(plan).get("definition", {}))
-        for campaign, plan in plans.items()
-    }
+    setups = {id_: compute_setup(plan.definition.setup) for id_, plan in plans.items()}
     return [
         replace(item, sample=replace(item.sample, setup=setups.get(item.sample.campaign_id, "")))
         for item in items
@@ -408,7 +387,7 @@ def explain_incomparable(
             if commit in commits:
                 campaigns[str(row["campaign_id"])] = commit
     plans = fetch_plans(store, campaigns)
-    setups = {campaigns[id_]: json.loads(plan).get("definition", {}) for id_, plan in plans.items()}
+    setups = {campaigns[id_]: plan.definition.setup for id_, plan in plans.items()}
     changes = []
     for key in SETUP_KEYS:
         values = {

@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, parse_axes
-from treehammer.sql.core.rows import InstructionRow, VerdictRow
 from treehammer.tables import TableColumn
 from treehammer.text_formatting import write_minus
 
 if TYPE_CHECKING:
+    from treehammer.sql.core.rows import InstructionRow, VerdictRow
     from treehammer.sql.read.reader import ResultsReader
 
 #: Stands beside every table of counts.

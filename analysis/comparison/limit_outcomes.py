@@ -6,7 +6,6 @@ one side of it, and undecided where the interval contains it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from statistics import fmean
-from typing import Any
 
 from treehammer.analysis.comparison.series_effects import SeriesEffect, measure_effect
 from treehammer.analysis.comparison.series_sides import (
@@ -62,6 +60,7 @@ from treehammer.hctests.definition.judged_metrics import (
     parse_stored_metrics,
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
+from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.query_model import Selection
@@ -157,8 +156,7 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         campaign: the campaign.
         now_us: current time, microseconds since 1970 UTC.
     """
-    plan = json.loads(campaign.plan)
-    definition = plan.get("definition", {})
+    plan, definition = campaign.plan, campaign.plan.definition
     limits = list(_find_limits(definition))
     if not limits:
         return LimitReport(campaign, MeasurementCount(), ())
@@ -174,26 +172,26 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         for item in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
     ]
     count = count_campaign(store, campaign.id, now_us).total
-    sequential = plan.get("until_decided")
     repeats = max((row["repeat"] for row in rows if row["kind"] == TIMED), default=0)
-    share = share_error_rate(sequential["looks"], repeats) if sequential else 1.0
+    sequential = plan.until_decided
+    share = share_error_rate(sequential.looks, repeats) if sequential else 1.0
     return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
 
 
-def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectTable, HeadlineMetric]]:
+def _find_limits(definition: PlannedDefinition) -> Iterator[tuple[ExpectTable, HeadlineMetric]]:
     """Find the limits of a stored definition, and the metrics that this version knows."""
-    declared = parse_stored_metrics(definition)
-    is_load = definition.get("load") is not None
-    for limit in parse_stored_limits(definition.get("expect", ())):
+    declared = parse_stored_metrics(definition.metrics)
+    is_load = definition.load is not None
+    for limit in parse_stored_limits(definition.expect):
         try:
             yield limit, find_numeric_metric(limit.metric, declared, is_load=is_load)
         except (KeyError, ValueError):
             continue
 
 
-def _list_sites(plan: Mapping[str, Any], samples: Iterable[Sample]) -> list[str]:
+def _list_sites(plan: CampaignPlan, samples: Iterable[Sample]) -> list[str]:
     """List the sites whose jobs were planned, and those that measured."""
-    planned = {*(plan.get("from") or plan.get("sites", ()))} - {*plan.get("excluded", ())}
+    planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
     return sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
 
 
@@ -247,21 +245,13 @@ def _complete_sites(
 class _LimitedCampaign:
     """Measurements of one campaign that limits are judged on."""
 
-    def __init__(self, definition: Mapping[str, Any], samples: Sequence[Sample]) -> None:
-        self._axes: Mapping[str, Sequence[Scalar]] = definition.get("axes", {})
-        self._bundle: Sequence[str] = definition.get("bundle", ())
-        self._is_paired = definition.get("mode") == PAIRED
+    def __init__(self, definition: PlannedDefinition, samples: Sequence[Sample]) -> None:
+        self._axes, self._bundle = definition.axes, definition.bundle
+        self._is_paired = definition.mode == PAIRED
         self._timed = [sample for sample in samples if sample.kind == TIMED]
         self._checksums: ChecksumsBySlot = collect_checksums(samples)
-        self._has_rules = bool(definition.get("exclude") or definition.get("include"))
-        self._exact = {
-            *COUNTER_NAMES,
-            *(
-                name
-                for name, metric in definition.get("metrics", {}).items()
-                if metric.get("exact")
-            ),
-        }
+        self._has_rules = bool(definition.exclude or definition.include)
+        self._exact = {*COUNTER_NAMES, *definition.exact_metrics}
 
     def measure(self, limit: ExpectTable, metric: HeadlineMetric) -> Iterator[_PendingOutcome]:
         """Measure everything that a limit holds for."""

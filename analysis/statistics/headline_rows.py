@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_headline_metric,
     parse_stored_metrics,
 )
+from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
@@ -81,8 +81,8 @@ def _add_looks(store: ResultsReader, rows: Sequence[Row]) -> None:
     for row in rows if sequential else ():
         id_ = str(row["campaign_id"])
         if plan := sequential.get(id_):
-            row["looks"] = len(plan["looks"])
-            row["look_share"] = share_error_rate(plan["looks"], repeats[id_])
+            row["looks"] = len(plan.looks)
+            row["look_share"] = share_error_rate(plan.looks, repeats[id_])
 
 
 def load_metric_rows(
@@ -121,7 +121,7 @@ def load_earlier_checksums(
     """
     present = {str(row["campaign_id"]) for row in rows}
     sequential = campaign_queries.fetch_sequential_plans(store, present)
-    earlier = {plan.get("checksums", "") for plan in sequential.values()}
+    earlier = {plan.checksums for plan in sequential.values()}
     missing = sorted(earlier - present - {""})
     if not missing:
         return []
@@ -136,13 +136,12 @@ class _Statement:
     exact: Mapping[str, str]
 
 
-def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
+def _parse_plans(plans: Iterable[tuple[str, CampaignPlan]]) -> dict[str, _Statement]:
     """Map campaigns, the newest first, to statements; names that are unknown here are left out."""
     statements = {}
     for campaign, plan in plans:
-        definition = json.loads(plan).get("definition", {})
-        declared = parse_stored_metrics(definition)
-        headline = tuple(_parse_names(definition, declared))
+        declared = parse_stored_metrics(plan.definition.metrics)
+        headline = tuple(_parse_names(plan.definition, declared))
         exact = {
             name: metric.better
             for name, metric in declared.items()
@@ -154,12 +153,11 @@ def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
 
 
 def _parse_names(
-    definition: Mapping[str, Any], declared: Mapping[str, MetricTable]
+    definition: PlannedDefinition, declared: Mapping[str, MetricTable]
 ) -> Iterator[HeadlineMetric]:
-    is_load = definition.get("load") is not None
-    for name in definition.get("headline", ()):
+    for name in definition.headline:
         try:
-            yield find_headline_metric(name, declared, is_load=is_load)
+            yield find_headline_metric(name, declared, is_load=definition.load is not None)
         except (KeyError, ValueError):  # stated in another version
             continue
 

@@ -131,7 +131,7 @@ class Sample:
     pages that all launches share, in paired mode.  ``side`` names the selection that it belongs to where two selections are compared,
     ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
     commits are, ``looks`` counts the looks at it, and ``look_share`` is the share of the error rate that
-    the last of them has (see :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`).
+    the last of them has (see :class:`~treehammer.sql.core.campaign_plan.SequentialPlan`).
     """
 
     measurement_id: str

@@ -7,12 +7,14 @@ question is decided.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from treehammer.sql.core.evidence import ControlCheck
-from treehammer.sql.core.rows import VerdictRow
+if TYPE_CHECKING:
+    from treehammer.sql.core.campaign_plan import SequentialPlan
+    from treehammer.sql.core.evidence import ControlCheck
+    from treehammer.sql.core.rows import VerdictRow
 
 #: Scopes of a verdict: the hosts that took part (one or two), a site (three hosts and more), or
 #: several sites.
@@ -96,40 +98,24 @@ FIRST_LOOK_SHARE = 0.6
 DEFAULT_MAX_LAUNCHES = 40
 #: Verdicts that further launches may change.
 _OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH, Verdict.CONTROL_OFF)
-#: Key of the plan in the request of a campaign.
-PLAN_KEY = "until_decided"
 
 
-@dataclass(frozen=True)
-class SequentialPlan:
-    """Numbers of launches of a series after which it is judged, and the limit of no effect.
+def plan_looks(max_launches: int, delta: float = DEFAULT_DELTA) -> SequentialPlan:
+    """Make the sequential plan with the looks of :data:`LOOKS` that a limit leaves.
 
-    Each look is judged at its share of the error rate, see :func:`share_error_rate`.  By Bonferroni's
-    inequality, the probability of a false claim at any of them is at most the whole rate. This holds for
-    any reason to end the campaign and any dependence between the looks.
+    Raises:
+        ValueError: a limit is out of range.
     """
+    if not 0 < delta < 1:
+        raise ValueError(f"--delta: must lie between 0 and 1, not {delta:g}")
+    if not LOOKS[0] <= max_launches <= LOOKS[-1]:
+        raise ValueError(
+            f"--max-launches: must lie between {LOOKS[0]} and {LOOKS[-1]}, not {max_launches}"
+        )
+    # Imported here: commands name constants of this module, and their help loads no pydantic.
+    from treehammer.sql.core.campaign_plan import SequentialPlan
 
-    looks: tuple[int, ...]
-    delta: float = DEFAULT_DELTA
-
-    @classmethod
-    def up_to(cls, max_launches: int, delta: float = DEFAULT_DELTA) -> SequentialPlan:
-        """Make the plan with the looks of :data:`LOOKS` that a limit leaves.
-
-        Raises:
-            ValueError: a limit is out of range.
-        """
-        if not 0 < delta < 1:
-            raise ValueError(f"--delta: must lie between 0 and 1, not {delta:g}")
-        if not LOOKS[0] <= max_launches <= LOOKS[-1]:
-            raise ValueError(
-                f"--max-launches: must lie between {LOOKS[0]} and {LOOKS[-1]}, not {max_launches}"
-            )
-        return cls(tuple(look for look in LOOKS if look <= max_launches), delta)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the plan as it is kept with the request of its campaign."""
-        return asdict(self)
+    return SequentialPlan(looks=tuple(look for look in LOOKS if look <= max_launches), delta=delta)
 
 
 def share_error_rate(looks: Sequence[int], repeats: int) -> float:

@@ -24,6 +24,7 @@ from benchmarks.harness import synthetic_measurements
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.collectors.record.measurement_record import make_measurement_id
 from treehammer.errors import ConfigError
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.engine.backend import ACCESS_OPTION
@@ -134,7 +135,7 @@ def make_campaign_row(day: int) -> CampaignRow:
         dirty=False,
         test_name="ttree-read",
         test_path="hctests/ttree-read",
-        plan="{}",
+        plan=CampaignPlan(),
         planned_jobs=0,
         planned_measurements=0,
     )

@@ -30,7 +30,7 @@ from treehammer.analysis.statistics.estimates import (
     estimate_mean,
     judge_family,
 )
-from treehammer.analysis.statistics.verdict import SequentialPlan, Verdict, is_open
+from treehammer.analysis.statistics.verdict import Verdict, is_open, plan_looks
 
 Ratios = npt.NDArray[np.float64]
 
@@ -42,7 +42,7 @@ DELTAS = (0.02, 0.005, 0.001)
 #: Name of a plan -> its looks; a plan with one look is a fixed one.
 UNTIL_DECIDED = "until decided, at most 40"
 PLANS = {
-    UNTIL_DECIDED: SequentialPlan.up_to(40).looks,
+    UNTIL_DECIDED: plan_looks(40).looks,
     "fixed, 4": (4,),
     "fixed, 12": (12,),
     "fixed, 40": (40,),

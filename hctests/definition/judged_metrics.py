@@ -250,10 +250,9 @@ class ExpectTable(StrictModel):
         return name, parse_axis_text(name, text, axes.get(name, ()))
 
 
-def parse_stored_metrics(definition: Mapping[str, Any]) -> dict[str, MetricTable]:
+def parse_stored_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, MetricTable]:
     """Return the own metrics of a stored definition by name, without validating them again."""
-    stored = definition.get("metrics", {})
-    return {name: MetricTable.model_construct(**metric) for name, metric in stored.items()}
+    return {name: MetricTable.model_construct(**metric) for name, metric in metrics.items()}
 
 
 def parse_stored_limits(documents: Iterable[Any]) -> list[ExpectTable]:

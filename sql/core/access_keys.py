@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from treehammer.collectors.job_spec import TOKEN_VARIABLE
 from treehammer.errors import ConfigError, TokenError
 from treehammer.program_output import read_secret_file
-from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.text_formatting import SECOND_US, format_time
 
 if TYPE_CHECKING:
     from treehammer.config import Settings
+    from treehammer.sql.core.rows import AccessKeyRow
 
 READ, SUBMIT, ADMIN = "read", "submit", "admin"
 ROLES = (READ, SUBMIT, ADMIN)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.evidence import Evidence
 from treehammer.sql.core.measurement_columns import decode_numbers
 
@@ -80,21 +81,23 @@ class NumberList(TypeDecorator[list[Any]]):
         return None if value is None else decode_numbers(value)
 
 
-class EvidenceText(TypeDecorator[Evidence]):
-    """Evidence, stored as the JSON text of its class."""
+class DocumentText(TypeDecorator[Evidence | CampaignPlan]):
+    """Evidence or a plan, stored as the JSON text of its class."""
 
     impl = sa.Text
     cache_ok = True
 
-    def __init__(self, kind: type[Evidence]) -> None:
+    def __init__(self, kind: type[Evidence | CampaignPlan]) -> None:
         super().__init__()
         self.kind = kind
 
-    def process_bind_param(self, value: Evidence | None, dialect: Dialect) -> str | None:
+    def process_bind_param(
+        self, value: Evidence | CampaignPlan | None, dialect: Dialect
+    ) -> str | None:
         """Write the document."""
         return None if value is None else value.to_json()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Evidence:
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Evidence | CampaignPlan:
         """Read the document; NULL is one without values."""
         return self.kind.from_json(value or "{}")
 

@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY, MAX_TEXT, MAX_WORD
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.evidence import VerdictEvidence
 
 #: Text with its maximum length in characters; 0 for none.
@@ -39,7 +40,6 @@ class StoredRow:
 class CampaignRow(StoredRow):
     """Campaign: one test at one commit, with its variants, sites and repeats.
 
-    ``plan`` is the canonical JSON of the request (definition with overrides, sites);
     ``planned_measurements`` counts timed and checksum executions.
     """
 
@@ -52,7 +52,7 @@ class CampaignRow(StoredRow):
     dirty: bool
     test_name: Text
     test_path: Text
-    plan: LongText
+    plan: CampaignPlan = field(hash=False)
     planned_jobs: int
     planned_measurements: int
 

@@ -27,7 +27,8 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core import rows, watch_rows
-from treehammer.sql.core.column_types import REAL, EvidenceText, LongText, NumberList, StoredText
+from treehammer.sql.core.campaign_plan import CampaignPlan
+from treehammer.sql.core.column_types import REAL, DocumentText, LongText, NumberList, StoredText
 from treehammer.sql.core.evidence import Evidence
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS, Dimension
 
@@ -126,8 +127,8 @@ def _row_table(
 def _field_column_type(hint: Any) -> tuple[TypeEngine[Any], bool]:
     """Return the type of a row field's column, and whether it may be NULL."""
     kind, *details = get_args(hint) or (hint,)
-    if issubclass(kind, Evidence):
-        return EvidenceText(kind), True
+    if issubclass(kind, Evidence | CampaignPlan):
+        return DocumentText(kind), True
     if kind is str:
         text = StoredText(details[0]) if details[0] else LongText()
         return text, rows.REQUIRED not in details
@@ -335,7 +336,25 @@ rollup_operation = sa.Table(
     sa.Index("ix_rollup_operation_subject", "subject_id", "day"),
 )
 
-campaign = _row_table("campaign", rows.CampaignRow, sa.Index("ix_campaign_created", "created_us"))
+
+def _plan_column(name: str, kind: TypeEngine[Any]) -> sa.Column[Any]:
+    """Create a column with a property of the campaign's plan, which queries select by."""
+    return sa.Column(
+        name,
+        kind,
+        default=lambda context: getattr(context.get_current_parameters()["plan"], name),
+    )
+
+
+campaign = _row_table(
+    "campaign",
+    rows.CampaignRow,
+    _plan_column("has_own_metrics", sa.Boolean()),
+    _plan_column("is_sequential", sa.Boolean()),
+    _plan_column("axes", StoredText(MAX_TEXT)),
+    _plan_column("submitter", StoredText(MAX_TEXT)),
+    sa.Index("ix_campaign_created", "created_us"),
+)
 
 job = _row_table(
     "job",

@@ -49,12 +49,13 @@ def load_last_attempts(store: ResultsReader, jobs: Iterable[JobRow]) -> dict[str
     return {row.job_id: row for row in store.attempts(job.id for job in jobs)}
 
 
-def list_selection_notes(plan: Mapping[str, Any]) -> list[str]:
-    """List the sites and doors that a plan left out, and those that it used nevertheless."""
-    left_out = plan.get("excluded", {}).items()
-    used = plan.get("included", {}).items()
-    return [f"{_name_place(label)} is left out: {reason}." for label, reason in left_out] + [
-        f"{_name_place(label)} is used nevertheless: {reason}." for label, reason in used
+def list_selection_notes(excluded: Mapping[str, str], included: Mapping[str, str]) -> list[str]:
+    """List the sites and doors that a campaign left out, and those that it used nevertheless."""
+    return [
+        f"{_name_place(label)} is left out: {reason}." for label, reason in excluded.items()
+    ] + [
+        f"{_name_place(label)} is used nevertheless: {reason}."
+        for label, reason in included.items()
     ]
 
 

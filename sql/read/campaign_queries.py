@@ -5,7 +5,6 @@ Measurements are read for one job at a time or counted by an index.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from treehammer.collectors.record.value_checks import is_storable
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
@@ -93,28 +93,24 @@ class JobSummary:
     message: str
 
 
-def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, str]]:
+def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, CampaignPlan]]:
     """Fetch identity and plan of campaigns whose tests state headline or exact metrics, newest first."""
     query = (
         sa.select(campaign.c.id, campaign.c.plan)
-        .where(
-            sa.or_(
-                campaign.c.plan.like('%"headline": ["%'), campaign.c.plan.like('%"exact": true%')
-            )
-        )
+        .where(campaign.c.has_own_metrics == sa.true())
         .order_by(campaign.c.created_us.desc(), campaign.c.id)
     )
     with store.connection() as connection:
-        return [(str(id_), str(plan)) for id_, plan in connection.execute(query)]
+        return [(id_, plan) for id_, plan in connection.execute(query)]
 
 
 def fetch_plans(
     store: ResultsReader, ids: Collection[str], *conditions: sa.ColumnElement[bool]
-) -> dict[str, str]:
-    """Fetch the plans of those campaigns that exist and meet conditions, as JSON, by identity."""
+) -> dict[str, CampaignPlan]:
+    """Fetch the plans of those campaigns that exist and meet conditions, by identity."""
     with store.connection() as connection:
         return {
-            str(id_): str(plan)
+            id_: plan
             for part in split_ids(sorted(ids))
             for id_, plan in connection.execute(
                 sa.select(campaign.c.id, campaign.c.plan).where(
@@ -124,11 +120,10 @@ def fetch_plans(
         }
 
 
-def fetch_sequential_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, dict[str, Any]]:
+def fetch_sequential_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, SequentialPlan]:
     """Map those campaigns that end when they are decided to the sequential part of their plans."""
-    mentioned = campaign.c.plan.like('%"until_decided"%')
-    plans = {id_: json.loads(plan) for id_, plan in fetch_plans(store, ids, mentioned).items()}
-    return {id_: plan["until_decided"] for id_, plan in plans.items() if "until_decided" in plan}
+    plans = fetch_plans(store, ids, campaign.c.is_sequential == sa.true())
+    return {id_: plan.until_decided for id_, plan in plans.items() if plan.until_decided}
 
 
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:

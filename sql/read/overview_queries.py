@@ -6,7 +6,6 @@ databases of any size.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -72,7 +71,7 @@ class CampaignState:
     @property
     def submitter(self) -> str:
         """Who submitted it: the user of its plan, else the group of the key that sent it."""
-        return str(json.loads(self.campaign.plan).get("submitter", "")) or self.owner
+        return self.campaign.plan.submitter or self.owner
 
     @property
     def recorded(self) -> int:

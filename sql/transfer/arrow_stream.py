@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -24,6 +24,7 @@ from treehammer import config
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS, QUANTILES
 from treehammer.errors import ConfigError, suggest_word
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.measurement_columns import (
     EXTRA_PREFIX,
     PACKED_COLUMNS,
@@ -71,7 +72,7 @@ COMPANION_KINDS: dict[str, type[CompanionRow]] = {
     "instruction_count": InstructionRow,
 }
 #: Type of a field in a row -> type of the catalogue.
-FIELD_TYPES = {int: "int", str: "text", bool: "bool", int | None: "int"}
+FIELD_TYPES = {int: "int", str: "text", bool: "bool", int | None: "int", CampaignPlan: "text"}
 NESTED_FIELD = pa.field(
     OPERATIONS_COLUMN,
     pa.list_(pa.struct([(metric.name, ARROW_TYPES[metric.type]) for metric in OPERATION_METRICS])),
@@ -300,11 +301,18 @@ def iter_companion_tables(
     for name in COMPANION_KINDS:
         schema = companion_schema(name)
         batches = (
-            pa.RecordBatch.from_pylist([asdict(row) for row in rows], schema=schema)
+            pa.RecordBatch.from_pylist([_list_values(row) for row in rows], schema=schema)
             for rows in chunks[name]
             if rows
         )
         yield RowStream(name, schema, batches)
+
+
+def _list_values(row: CompanionRow) -> dict[str, Any]:
+    return {
+        name: value.to_json() if isinstance(value, CampaignPlan) else value
+        for name, value in vars(row).items()
+    }
 
 
 # Python programs

@@ -29,7 +29,8 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS, QUANTILES
 from treehammer.collectors.record.value_checks import is_storable
-from treehammer.errors import MeasurementFileError
+from treehammer.errors import MeasurementFileError, StoreError
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
@@ -449,7 +450,9 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
         MeasurementFileError: a row has values that do not fit its columns.
     """
     table = next(name for name, row_type in COMPANION_KINDS.items() if row_type is kind)
-    hints = get_type_hints(kind)
+    hints = {
+        name: str if hint is CampaignPlan else hint for name, hint in get_type_hints(kind).items()
+    }
     columns: list[list[Any]] = []
     for name, hint in hints.items():
         try:
@@ -469,7 +472,19 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
         ]
         if unfit:
             raise MeasurementFileError(f"row {number} of table {table}: {'; '.join(unfit)}")
-    return [kind(*row) for row in rows]
+    return [
+        _build_row(kind, f"row {number} of table {table}", dict(zip(hints, row, strict=True)))
+        for number, row in enumerate(rows, 1)
+    ]
+
+
+def _build_row(kind: type[CompanionKind], place: str, values: dict[str, Any]) -> CompanionKind:
+    if kind is CampaignRow:
+        try:
+            values["plan"] = CampaignPlan.from_json(values["plan"] or "{}")
+        except StoreError as error:
+            raise MeasurementFileError(f"{place}: {error.message}", hint=error.hint) from error
+    return kind(**values)
 
 
 def _fits_column(value: Any, hint: Any, target: sa.Column[Any]) -> bool:

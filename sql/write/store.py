@@ -5,7 +5,6 @@ It also takes campaigns that another installation uploads during and after their
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from treehammer.collectors.job_spec import FINAL_JOB_STATES
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core import schema
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import (
     LOCAL_OWNER,
     AttemptRow,
@@ -365,10 +365,9 @@ class Store(ResultsReader):
         table = schema.campaign
         is_own = table.c.id == campaign_id
         with write_transaction(self._engine) as connection:
-            plan = json.loads(connection.scalar(sa.select(table.c.plan).where(is_own)) or "{}")
-            plan["included"] = {**plan.get("included", {}), **reasons}
-            text = json.dumps(plan, sort_keys=True)
-            connection.execute(table.update().where(is_own).values(plan=text))
+            plan = connection.scalar(sa.select(table.c.plan).where(is_own)) or CampaignPlan()
+            plan = plan.replace(included={**plan.included, **reasons})
+            connection.execute(table.update().where(is_own).values(plan=plan))
 
     def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Record a campaign that another installation uploaded.

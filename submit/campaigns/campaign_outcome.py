@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.statistics.verdict import PLAN_KEY
 from treehammer.analysis.status.failure_explanation import explain_results
 from treehammer.analysis.status.load_tests import (
     START_COLUMNS,
@@ -32,6 +31,7 @@ from treehammer.collectors.record.outcome import (
 from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.definition.model import Scalar
+from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import load_last_attempts
@@ -296,7 +296,7 @@ def refuse_resumption(campaign: CampaignRow) -> None:
 
 def read_load(campaign: CampaignRow) -> LoadTable | None:
     """Return the load of a campaign's test; None for other tests and for invalid plans."""
-    values = json.loads(campaign.plan or "{}").get("definition", {}).get("load")
+    values = campaign.plan.definition.load
     if not values:
         return None
     # Imported here: pydantic is slow to load, and few campaigns are load tests.
@@ -316,9 +316,7 @@ def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:
 
     Every value is written out, because the plan does not record which ones came from test.toml.
     """
-    return shlex.join(
-        ["treehammer", verb, _test_spec(campaign), *_changed_options(json.loads(campaign.plan))]
-    )
+    return shlex.join(["treehammer", verb, _test_spec(campaign), *_changed_options(campaign.plan)])
 
 
 def _test_spec(campaign: CampaignRow) -> str:
@@ -327,32 +325,34 @@ def _test_spec(campaign: CampaignRow) -> str:
     return campaign.repository or campaign.test_name
 
 
-def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
-    sequential = plan.get(PLAN_KEY)
-    if sequential:
+def _changed_options(plan: CampaignPlan) -> Iterator[str]:
+    if plan.until_decided:
         yield from ("--wait", "--until", "decided")
-        yield from ("--max-launches", str(sequential["looks"][-1]))
-        yield from ("--delta", str(sequential["delta"]))
-    if plan.get("sites"):
-        yield from ("--sites", ",".join(plan["sites"]))
-    if plan.get("from"):
-        yield from ("--from", ",".join(plan["from"]))
-    definition = plan.get("definition", {})
-    for axis, values in {**definition.get("axes", {}), "bundle": definition.get("bundle")}.items():
-        if values is not None:
+        yield from ("--max-launches", str(plan.until_decided.looks[-1]))
+        yield from ("--delta", str(plan.until_decided.delta))
+    if plan.sites:
+        yield from ("--sites", ",".join(plan.sites))
+    if plan.runners:
+        yield from ("--from", ",".join(plan.runners))
+    definition = plan.definition
+    for axis, values in {**definition.axes, "bundle": definition.bundle}.items():
+        if axis != "bundle" or "bundle" in definition.model_fields_set:
             yield from ("-P", f"{axis}={','.join(_format_axis_value(value) for value in values)}")
     for key, value in _list_overrides(definition):
         yield from ("-S", f"{key}={_format_value(value)}")
 
 
-def _list_overrides(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_overrides(definition: PlannedDefinition) -> Iterator[tuple[str, Any]]:
     """List the values that ``-S`` can override, each with its key."""
     for key in _OVERRIDABLE_KEYS:
-        if definition.get(key) not in (None, ""):
-            yield key, definition[key]
-    for key, value in definition.get("settings", {}).items():
+        if key in definition.model_fields_set and (value := getattr(definition, key)) not in (
+            None,
+            "",
+        ):
+            yield key, value
+    for key, value in definition.settings.items():
         yield f"settings.{key}", value
-    for key, value in (definition.get("load") or {}).items():
+    for key, value in (definition.load or {}).items():
         if key != "ceiling":
             yield f"load.{key}", value
 

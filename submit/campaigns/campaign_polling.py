@@ -7,7 +7,6 @@ go on, because their results show how the site does.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter, defaultdict
@@ -305,7 +304,7 @@ def find_excluded_jobs(
         uses: uses of sites by their states.
         include: further sites to use although their state forbids it.
     """
-    included = {*include, *json.loads(campaign.plan).get("included", {})}
+    included = {*include, *campaign.plan.included}
     return {job.id: reason for job in jobs if (reason := describe_exclusion(job, uses, included))}
 
 

@@ -24,7 +24,6 @@ from treehammer.collectors.job_spec import CAMPAIGNS_PATH
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import DATASET_AXIS
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.write.store import Store
 
@@ -192,10 +191,7 @@ def _split_groups(groups: Iterable[Sequence[UploadedRow]]) -> Iterator[list[Uplo
 
 def _replica_findings(store: Store, campaign: CampaignRow) -> list[ReplicaRow]:
     """Return the stored replica checks of the campaign's datasets."""
-    definition = json.loads(campaign.plan).get("definition", {})
-    listed = [*definition.get("axes", {}).get(DATASET_AXIS, ()), definition.get("dataset")]
-    listed += [rule.get(DATASET_AXIS) for rule in definition.get("include", ())]
-    names = {*listed, *definition.get("twins", {}).values()} - {None, ""}
+    names = campaign.plan.definition.datasets
     return [row for row in store.replicas() if row.dataset in names] if names else []
 
 
@@ -228,7 +224,7 @@ def _upload_document(campaign: CampaignRow, rows: Sequence[UploadedRow]) -> dict
             values.pop("owner", None)  # the service knows the sender
             replicas.append(values)
     return {
-        "campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)},
+        "campaign": {**vars(campaign), "plan": campaign.plan.to_document()},
         "jobs": [*jobs.values()],
         "replicas": replicas,
     }

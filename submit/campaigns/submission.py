@@ -7,7 +7,6 @@ numbers and the next one gets the next number, so that nothing counts twice.
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from treehammer.collectors.job_spec import LOCAL_BATCH, LOOPS_FOLDER, JobState
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
+from treehammer.sql.core.campaign_plan import PlannedCost
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import (
     EXCLUDED_MESSAGE,
@@ -69,8 +69,6 @@ from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
-#: Costs of a plan that are kept: time of its slots and CPUs, and bytes read.
-ESTIMATED_COSTS = ("wall_s", "cpu_s", "read_bytes")
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9
 
@@ -134,9 +132,8 @@ def submit_plan(
 def record_estimate(campaign: CampaignRow, review: PlanReview) -> CampaignRow:
     """Add the estimated cost to the stored plan, so that it can be compared with the cost later."""
     total = sum_costs(review.costs)
-    estimate = {name: total[name] for name in ESTIMATED_COSTS}
-    plan = {**json.loads(campaign.plan), "estimate": estimate}
-    return replace(campaign, plan=json.dumps(plan, sort_keys=True))
+    estimate = PlannedCost(**{name: total[name] for name in PlannedCost.model_fields})
+    return replace(campaign, plan=campaign.plan.replace(estimate=estimate))
 
 
 def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
@@ -423,7 +420,7 @@ def _queue_jobs_again(
 
 def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:
     """Return job id -> wall limit in seconds."""
-    limit = float(json.loads(campaign.plan)["definition"]["wall_limit_s"])
+    limit = campaign.plan.definition.wall_limit_s
     most = max((job.planned_measurements for job in jobs), default=0)
     # Jobs of one submit description share the longest limit.
     return {job.id: most * (limit + WALL_LIMIT_OVERHEAD_S) for job in jobs}

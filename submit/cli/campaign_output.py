@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -183,7 +182,7 @@ def describe_progress(
     if output_form() == TABLE:
         lines = [
             summarize_progress(progress),
-            *list_selection_notes(json.loads(campaign.plan)),
+            *list_selection_notes(campaign.plan.excluded, campaign.plan.included),
             *describe_starts(tracker.store, campaign),
             *describe_limits(tracker.store, campaign),
             *describe_compilers(tracker.store, campaign),

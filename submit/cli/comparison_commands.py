@@ -48,7 +48,7 @@ from treehammer.terminal import (
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
     from treehammer.analysis.comparison.comparison_result import ComparisonResult
-    from treehammer.analysis.statistics.verdict import SequentialPlan
+    from treehammer.sql.core.campaign_plan import SequentialPlan
     from treehammer.sql.core.rows import CampaignRow
     from treehammer.sql.write.store import Store
     from treehammer.submit.planning.plan import Plan

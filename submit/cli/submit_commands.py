@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -42,7 +41,7 @@ from treehammer.terminal import (
 from treehammer.text_formatting import format_duration, format_size, pluralize, split_list
 
 if TYPE_CHECKING:
-    from treehammer.analysis.statistics.verdict import SequentialPlan
+    from treehammer.sql.core.campaign_plan import SequentialPlan
     from treehammer.sql.core.rows import CampaignRow
     from treehammer.sql.write.store import Store
     from treehammer.submit.planning.plan import Plan
@@ -240,7 +239,7 @@ def _run_until_decided(
 
 def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
     """Judge and print the limits that the test states; return the exit code."""
-    if not json.loads(campaign.plan)["definition"]["expect"]:
+    if not campaign.plan.definition.expect:
         return ExitCode.DONE
     from treehammer.analysis.cli.watch_commands import print_limits
     from treehammer.analysis.comparison.limit_outcomes import judge_limits

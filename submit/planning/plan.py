@@ -15,15 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from treehammer.analysis.statistics.verdict import (
-    PLAN_KEY,
-    SEQUENTIAL_JOBS,
-    SEQUENTIAL_LAUNCHES,
-    SequentialPlan,
-)
+from treehammer.analysis.statistics.verdict import SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.test_identity import PinnedTest
+from treehammer.sql.core.campaign_plan import SCHEMA_VERSION, CampaignPlan, SequentialPlan
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.planning import job_templates
@@ -115,7 +111,7 @@ class Plan:
     Attributes:
         site_pairs: each site that runs jobs, with a site whose storage they read.
         notes: the parts of the request that a site cannot serve.
-        request: the request as canonical JSON.
+        request: the plan as the database stores it, before its cost is estimated.
         review: its costs and the rules that it breaks; None until it is reviewed.
     """
 
@@ -126,7 +122,7 @@ class Plan:
     site_pairs: tuple[SitePair, ...]
     jobs: JobSequence
     notes: tuple[str, ...]
-    request: str
+    request: CampaignPlan
     options: SubmissionOptions = DEFAULT_OPTIONS
     review: PlanReview | None = None
 
@@ -175,13 +171,13 @@ class Plan:
             sequential: the looks.
             checksums: earlier campaign whose checksum executions need not be repeated; '' for none.
         """
-        document = sequential.describe() | ({"checksums": checksums} if checksums else {})
-        request = json.loads(self.request) | {PLAN_KEY: document}
+        if checksums:
+            sequential = sequential.replace(checksums=checksums)
         planner = replace(self.jobs.planner, is_sequential=True)
         plan = replace(
             self,
             jobs=replace(self.jobs, planner=planner, has_checksums=not checksums),
-            request=json.dumps(request, sort_keys=True),
+            request=self.request.replace(until_decided=sequential),
             review=None,
         )
         return plan.between_looks(0, sequential.looks[-1])
@@ -250,9 +246,11 @@ def make_plan(
         NothingToDoError: no variant can run at these sites.
         DefinitionError: the payload needs software that no node has by itself.
     """
-    document = _canonical_request(pinned, sites, watches)
+    document = _describe_request(pinned, sites, watches)
     created_us = request.created_us or time.time_ns() // 1000
-    identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, document)
+    identity = hash_values(
+        created_us, pinned.repository, pinned.commit, pinned.hashes, document.to_json()
+    )
     campaign_id = request.campaign_id or identity[:16]
     name = request.name or _default_display_name(pinned, created_us)
     planner = JobPlanner(pinned, inputs, campaign_id, name)
@@ -273,30 +271,34 @@ def make_plan(
         site_pairs=tuple(by_names.values()),
         jobs=jobs,
         notes=(*sites.list_notes(), *notes, *sites.passed_over, *inputs.notes),
-        request=document,
+        request=document.replace(schema_version=SCHEMA_VERSION),
         options=request.options,
     )
 
 
-def _canonical_request(
+def _describe_request(
     pinned: PinnedTest,
     sites: SiteSelection,
     watches: Sequence[ServerWatch],
-) -> str:
-    """Return the request as canonical JSON."""
-    document = {
+) -> CampaignPlan:
+    """Describe the request, whose text is part of the campaign's identity, without a schema version."""
+    document: dict[str, Any] = {
         "definition": pinned.definition.describe(),
         "submitter": _find_user(),
         "sites": [site.name for site in sites.storage],
-        **({"from": [site.name for site in sites.runners]} if sites.runners else {}),
-        **sites.describe(),
-        **({"watch": [watch.describe() for watch in watches]} if watches else {}),
         "templates": {
             site.name: job_templates.fingerprint_template(site)
             for site in sites.runners or sites.storage
         },
     }
-    return json.dumps(document, sort_keys=True, default=str)
+    optional: dict[str, Any] = {
+        "from": [site.name for site in sites.runners],
+        "excluded": {**sites.excluded},
+        "included": {**sites.included},
+        "watch": [watch.describe() for watch in watches],
+    }
+    document |= {key: value for key, value in optional.items() if value}
+    return CampaignPlan.from_json(json.dumps(document, default=str))
 
 
 def _find_user() -> str:

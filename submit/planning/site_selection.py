@@ -84,14 +84,9 @@ class SiteSelection:
         """The sites that run the jobs."""
         return self.runners or self.storage
 
-    def describe(self) -> dict[str, dict[str, str]]:
-        """Return the keys of a campaign's plan about excluded sites; none without any."""
-        keys = {"excluded": dict(self.excluded), "included": dict(self.included)}
-        return {key: reasons for key, reasons in keys.items() if reasons}
-
     def list_notes(self) -> list[str]:
         """List the sites and doors that are left out, and those that are used nevertheless."""
-        return list_selection_notes(self.describe())
+        return list_selection_notes(self.excluded, self.included)
 
 
 def load_uses(settings: Settings) -> SiteUses:

@@ -13,15 +13,14 @@ import psutil
 
 from treehammer.analysis.comparison.comparison_result import (
     ComparisonResult,
-    find_compared_axes,
     judge_campaign,
     store_results,
 )
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.verdict import (
-    SequentialPlan,
     is_open,
+    plan_looks,
 )
 from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED, ExecutionSpec
 from treehammer.config import Settings
@@ -36,6 +35,7 @@ from treehammer.hctests.definition.model import (
 )
 from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
+from treehammer.sql.core.campaign_plan import SequentialPlan
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.query_model import Selection
@@ -110,7 +110,7 @@ def can_end_early(plan: Plan) -> bool:
     definition = plan.pinned_test.definition
     is_local = all(site.batch == LOCAL_BATCH for site in plan.sites)
     is_paired = definition.test.mode == PAIRED and not definition.load
-    return is_local and is_paired and len(find_compared_axes(definition.describe())) == 1
+    return is_local and is_paired and len(plan.request.definition.compared_axes) == 1
 
 
 def require_early_end(plan: Plan) -> None:
@@ -154,7 +154,7 @@ def parse_sequential_plan(max_launches: int, delta: float) -> SequentialPlan:
         ConfigError: a value is out of range.
     """
     try:
-        return SequentialPlan.up_to(max_launches, delta)
+        return plan_looks(max_launches, delta)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -286,7 +286,7 @@ def describe_failed_sides(
         campaign: the campaign.
         names: display names of commits.
     """
-    (axis,) = find_compared_axes(json.loads(campaign.plan)["definition"])
+    (axis,) = campaign.plan.definition.compared_axes
     columns = ("failure_message", "variant", "commit_id", "dirty", "test_hash")
     sides: dict[str, dict[str, None]] = {}
     for row in select_failed_measurements(tracker.store, campaign, columns):

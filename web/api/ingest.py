@@ -24,8 +24,8 @@ from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, MAX_LONG_
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
-from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.access_keys import AccessGrant
+from treehammer.sql.core.campaign_plan import CampaignPlan, describe_problem
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.audit_trail import Sender
@@ -206,30 +206,6 @@ class _StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class _OpenModel(BaseModel):
-    # Submitters of other versions may add members, which are kept and ignored.
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class TestDefinitionModel(_OpenModel):
-    """The parts of a test's definition that pages show and the command line repeats."""
-
-    dataset: str = ""
-    axes: dict[str, list[Scalar]] = {}
-    bundle: list[str] = []
-    settings: dict[str, Any] = {}
-
-
-class CampaignPlanModel(_OpenModel):
-    """The plan: definition with overrides, sites, sites that are left out or used nevertheless, templates by site."""
-
-    definition: TestDefinitionModel = TestDefinitionModel()
-    sites: list[str] = []
-    excluded: dict[str, str] = {}
-    included: dict[str, str] = {}
-    templates: dict[str, str] = {}
-
-
 def _require_storable(text: str) -> str:
     if not is_storable(text):
         raise ValueError("must not contain NUL or lone surrogates")
@@ -272,7 +248,7 @@ def _list_of(model: type[BaseModel]) -> Any:
 
 _ATTEMPT = _row_model("Attempt", AttemptRow, "job_id")
 _JOB = _row_model("Job", JobRow, "campaign_id", attempts=_list_of(_ATTEMPT))
-_CAMPAIGN = _row_model("Campaign", CampaignRow, plan=(CampaignPlanModel, ...))
+_CAMPAIGN = _row_model("Campaign", CampaignRow, plan=(CampaignPlan, ...))
 _REPLICA = _row_model("Replica", ReplicaRow, "owner")
 #: Model of the request body; its name is that of the schema in the OpenAPI description.
 CampaignDocument = create_model(
@@ -298,12 +274,14 @@ def _get_list(document: Any, name: str) -> list[Any]:
 def parse_campaign_document(document: Any) -> CampaignUpload:
     """Validate a document and convert it to rows, or raise its errors."""
     try:
-        CampaignDocument.model_validate(document)
+        model: Any = CampaignDocument.model_validate(document)
     except ValidationError as error:
         raise CampaignDocumentError(
-            [_describe_error(details) for details in error.errors(include_url=False)]
+            [describe_problem(details, "the body") for details in error.errors(include_url=False)]
         ) from None
-    upload = _build_rows(document)
+    plan = model.campaign.plan
+    _require_storable_plan(plan)
+    upload = _build_rows(document, plan)
     duplicates = [
         *_find_duplicates("job", (job.id for job in upload.jobs)),
         *_find_duplicates(
@@ -316,8 +294,8 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
     return upload
 
 
-def _build_rows(document: Any) -> CampaignUpload:
-    campaign = {**document["campaign"], "plan": _canonical_plan(document["campaign"]["plan"])}
+def _build_rows(document: Any, plan: CampaignPlan) -> CampaignUpload:
+    campaign = {**document["campaign"], "plan": plan}
     jobs, attempts = [], []
     for values in document["jobs"]:
         columns = {name: value for name, value in values.items() if name != "attempts"}
@@ -327,20 +305,18 @@ def _build_rows(document: Any) -> CampaignUpload:
     return CampaignUpload(CampaignRow(**campaign), jobs, attempts, replicas)
 
 
-def _canonical_plan(plan: Any) -> str:
-    """Serialize a plan as canonical JSON, the form that submitters store."""
+def _require_storable_plan(plan: CampaignPlan) -> None:
+    """Refuse a plan whose text the database could not store."""
     try:
-        text = json.dumps(plan, sort_keys=True, allow_nan=False)
-        json.dumps(plan, ensure_ascii=False).encode()
+        json.dumps(plan.to_document(), ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise CampaignDocumentError(["campaign.plan must not contain lone surrogates"]) from None
     except ValueError:
         raise CampaignDocumentError(["campaign.plan must contain finite numbers only"]) from None
     except RecursionError:
         raise CampaignDocumentError(["campaign.plan is nested too deeply"]) from None
-    if len(text) > MAX_LONG_TEXT:
+    if len(plan.to_json()) > MAX_LONG_TEXT:
         raise CampaignDocumentError([f"campaign.plan is longer than {MAX_LONG_TEXT} characters"])
-    return text
 
 
 def _find_duplicates(kind: str, keys: Iterable[Hashable]) -> Iterator[str]:
@@ -349,13 +325,6 @@ def _find_duplicates(kind: str, keys: Iterable[Hashable]) -> Iterator[str]:
         if key in seen:
             yield f"duplicate {kind} {key}"
         seen.add(key)
-
-
-def _describe_error(error: Any) -> str:
-    """Describe a validation error in one line, without the invalid value."""
-    location = ".".join(map(str, error["loc"]))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{location or 'the body'}: {message[:1].lower()}{message[1:]}"
 
 
 class CampaignIngest:

@@ -207,8 +207,8 @@ def _suggest_rerun(campaign: CampaignRow) -> ui.Titled:
 def _describe_cost(store: Store, campaign: CampaignRow) -> str:
     """Describe the cost so far and the planned cost, estimated from the cost so far if unknown."""
     used = fetch_campaign_cost(store, campaign.id)
-    estimate = json.loads(campaign.plan).get("estimate", {})
-    planned = describe_amounts(*(estimate.get(name) for name in ("wall_s", "cpu_s", "read_bytes")))
+    estimate = campaign.plan.estimate
+    planned = describe_amounts(estimate.wall_s, estimate.cpu_s, estimate.read_bytes)
     if not used.measurements:
         return f"Planned cost: {planned}." if planned else ""
     if planned:
@@ -247,7 +247,7 @@ def _build_form(
 
 def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
     """Build the table of the limits that the test states; empty for a test without limits."""
-    if not json.loads(campaign.plan).get("definition", {}).get("expect"):
+    if not campaign.plan.definition.expect:
         return DataTable("limits", "Limits", (), (), empty_text="")
     if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS:
         text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
@@ -333,10 +333,10 @@ def _list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     yield ui.Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
     latency = {"view": "latency", "by": "site", "color": "axis_root"}
     yield ui.Link("Read latency", link_to("explore", query={**latency, **filters}))
-    definition = json.loads(campaign.plan).get("definition", {})
-    if definition.get("load"):
+    definition = campaign.plan.definition
+    if definition.load:
         yield ui.Link("Load", link_to("campaign-load", campaign_id=campaign.id))
-    releases = definition.get("axes", {}).get("root", [])
+    releases = definition.axes.get("root", ())
     if len(releases) > 1:
         sides = {"a": releases[0], "b": releases[-1]}
         title = f"{sides['b']} compared with {sides['a']}"
@@ -352,23 +352,22 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
-    plan = json.loads(campaign.plan)
-    definition = plan.get("definition", {})
+    plan, definition = campaign.plan, campaign.plan.definition
     # Measurements report the hashes of datasets.
     datasets = campaign_queries.list_datasets(store, campaign.id)
     named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
-    if dataset := named or definition.get("dataset"):
+    if dataset := named or definition.dataset:
         yield "dataset", dataset
-    for name in ("excluded", "included"):
-        for label, reason in plan.get(name, {}).items():
+    for name, reasons in (("excluded", plan.excluded), ("included", plan.included)):
+        for label, reason in reasons.items():
             kind = "door" if split_door_label(label)[1] else "site"
             yield f"{name} {kind} {label}", reason
-    for site, template in plan.get("templates", {}).items():
+    for site, template in plan.templates.items():
         yield f"template at {site}", template
-    for axis, values in definition.get("axes", {}).items():
+    for axis, values in definition.axes.items():
         if axis != "dataset" or not datasets:
             yield axis, ", ".join(map(str, values))
     for name in ("bundle", "repeats", "rounds", "passes", "seed"):
-        value = definition.get(name)
-        if value not in (None, "", []):
-            yield name, ", ".join(value) if isinstance(value, list) else str(value)
+        value = getattr(definition, name)
+        if value not in (None, ()):
+            yield name, ", ".join(value) if isinstance(value, tuple) else str(value)

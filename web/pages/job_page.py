@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -428,7 +427,7 @@ def _provenance_facts(
     """Return the origin of the job and provenance of its measurements."""
     yield "job", job.id
     yield "batch system", f"{job.batch_system.removeprefix(EXTERNAL_PREFIX)} {job.batch_id}".strip()
-    template = json.loads(campaign.plan).get("templates", {}).get(job.site)
+    template = campaign.plan.templates.get(job.site)
     if template:
         yield "template", template
     if not rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +17,16 @@ down_revision = "0.2.0"
 branch_labels = None
 depends_on = None
 
-_TYPES: dict[str, Any] = {"text": StoredText(4000), "int": sa.BigInteger(), "real": REAL}
+_TYPES: dict[str, Any] = {
+    "text": StoredText(4000),
+    "int": sa.BigInteger(),
+    "real": REAL,
+    "bool": sa.Boolean(),
+}
 
 # Table -> its new columns, each NAME:TYPE, all of which may be NULL.
 _COLUMNS = {
+    "campaign": "has_own_metrics:bool is_sequential:bool axes:text submitter:text",
     "change_point": "until_day:int",
     "measurement": """
         energy_j:real energy_idle_w:real energy_idle_fraction:real energy_per_event_j:real
@@ -60,10 +67,44 @@ def upgrade() -> None:
         ),
     )
     _fill_flags(op.get_bind())
+    _fill_plan_columns(op.get_bind())
     op.execute(sa.text("DELETE FROM read_session WHERE key_id IS NULL"))
     with op.batch_alter_table("read_session") as batch:
         batch.alter_column("key_id", existing_type=StoredText(128), nullable=False)
         batch.drop_column("identity")
+
+
+def _fill_plan_columns(connection: sa.Connection) -> None:
+    """Store what queries need of each campaign's plan; an unreadable plan has none of it."""
+    campaign = sa.table(
+        "campaign",
+        sa.column("id", StoredText(128)),
+        sa.column("plan", LongText()),
+        *(sa.column(name, sa.Boolean()) for name in ("has_own_metrics", "is_sequential")),
+        *(sa.column(name, StoredText(4000)) for name in ("axes", "submitter")),
+    )
+    update = sa.update(campaign).where(campaign.c.id == sa.bindparam("key"))
+    query = sa.select(campaign.c.id, campaign.c.plan)
+    rows = [{"key": id_, **_describe_plan(plan)} for id_, plan in connection.execute(query)]
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        connection.execute(update, rows[start : start + _CHUNK_ROWS])
+
+
+def _describe_plan(text: str | None) -> dict[str, Any]:
+    try:
+        plan = json.loads(text or "{}")
+        definition = plan.get("definition", {})
+        metrics = definition.get("metrics", {}).values()
+        axes = definition.get("axes", {})
+        return {
+            "has_own_metrics": bool(definition.get("headline"))
+            or any(metric.get("exact") for metric in metrics),
+            "is_sequential": plan.get("until_decided") is not None,
+            "axes": " ".join(sorted(axis for axis, values in axes.items() if len(values) > 1)),
+            "submitter": str(plan.get("submitter", "")),
+        }
+    except (ValueError, AttributeError, TypeError):
+        return dict.fromkeys(("has_own_metrics", "is_sequential", "axes", "submitter"))
 
 
 def _fill_flags(connection: sa.Connection) -> None:

@@ -22,6 +22,7 @@ from treehammer.collectors.record.measurement_record import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import LatencyHistogram, make_operation_step
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
 from treehammer.sql.core.rows import (
     AttemptRow,
@@ -236,11 +237,12 @@ def make_campaign_row(id_: str = "campaign", **changes: Any) -> CampaignRow:
         "dirty": False,
         "test_name": "ttree-read",
         "test_path": "hctests/ttree-read",
-        "plan": "{}",
         "planned_jobs": 1,
         "planned_measurements": 2,
     }
-    return CampaignRow(**{**row, **changes})
+    plan = changes.pop("plan", "{}")
+    plan = CampaignPlan.from_json(plan) if isinstance(plan, str) else plan
+    return CampaignRow(**{**row, **changes}, plan=plan)
 
 
 def make_job_row(id_: str = "job", **changes: Any) -> JobRow:

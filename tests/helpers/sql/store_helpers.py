@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import resource
@@ -39,7 +40,7 @@ from measurement_factory import (
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.sql.core.access_keys import AccessGrant
-from treehammer.sql.core.column_types import EvidenceText
+from treehammer.sql.core.column_types import DocumentText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
@@ -141,7 +142,7 @@ def _fill_empty_tables(store: Store) -> None:
 
 
 def _make_value(column: sa.Column[Any]) -> Any:
-    if isinstance(column.type, EvidenceText):
+    if isinstance(column.type, DocumentText):
         return column.type.kind()
     kind = getattr(column.type, "impl", column.type)
     if isinstance(kind, sa.Float):
@@ -346,7 +347,9 @@ def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
         store.add(awkward_measurements())
         jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
         store.add_campaign(make_campaign_row(), jobs)
-        store.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
+        store.add_campaign(
+            make_campaign_row("unmeasured", plan=json.dumps({"other": ["value"] * 500})), []
+        )
         store.set_attempts(
             [
                 AttemptRow("done", 1, "lost", 5, 9, None, "lost", "the node went away"),

@@ -21,6 +21,7 @@ from proxied_service import USER_HEADER, ProxiedService, mint_token
 from service_thread import make_body, make_sent_measurement
 
 from treehammer.collectors.job_spec import STARTS_PATH
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.query_model import Selection
@@ -34,7 +35,7 @@ Attack = Callable[[ProxiedService], str]
 ATTACKS: dict[str, Attack] = {}
 CAMPAIGN = CampaignRow(
     "c", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
-    "{}", 1, 1,
+    CampaignPlan(), 1, 1,
 )  # fmt: skip
 JOB = JobRow("j", "c", "A", "root", "timed", 1, "cold", "htcondor@must", "7.0", 4, "running")
 CHECK = ReplicaRow("f", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")

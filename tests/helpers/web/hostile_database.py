@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.column_types import LongText, NumberList, StoredText
 from treehammer.sql.core.evidence import (
     ChangedSeries,
@@ -156,7 +157,7 @@ def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: i
     return isinstance(column.type, sa.Boolean) or number + 1
 
 
-def _build_plan(number: int) -> str:
+def _build_plan(number: int) -> CampaignPlan:
     site, text = attack_text(number, *FOREIGN_KEYS["site"]), attack_text(number, "campaign", "plan")
     definition = {
         "axes": {text: [text]},
@@ -171,7 +172,7 @@ def _build_plan(number: int) -> str:
         "templates": {site: text},
         "definition": definition,
     }
-    return json.dumps(plan)
+    return CampaignPlan.model_validate(plan)
 
 
 def _build_evidence(number: int) -> VerdictEvidence:

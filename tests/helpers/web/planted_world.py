@@ -8,7 +8,6 @@ is written as planted: the accuracy of its search is the subject of ``python -m 
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedCost
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -199,7 +199,7 @@ def fill_database(url: str) -> None:
                 filled_databases.make_campaign_row(day),
                 planned_jobs=JOBS_PER_DAY,
                 planned_measurements=MEASUREMENTS_PER_DAY + OUTSTANDING * (day == days - 1),
-                plan=json.dumps({"estimate": ESTIMATE}),
+                plan=CampaignPlan(estimate=PlannedCost(**ESTIMATE)),
             )
             store.add_campaign(campaign, [])
         synthetic_jobs.add_jobs(store, seed)

@@ -170,7 +170,7 @@ class ProxiedService:
     ) -> httpx.Response:
         """Upload a campaign with jobs and checks of replicas."""
         body = {
-            "campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)},
+            "campaign": {**vars(campaign), "plan": campaign.plan.to_document()},
             "jobs": [{**_without(job, "campaign_id"), "attempts": []} for job in jobs],
             "replicas": [_without(check, "owner") for check in checks],
         }

@@ -29,6 +29,7 @@ from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.errors import ExitCode
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.read.query_model import Selection
@@ -321,7 +322,7 @@ def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
     fill(store)
     row = replace(store.campaign("campaign"), id="looked", name="looked")
     plan["until_decided"] = {"looks": [5, 10, 20, 40], "delta": 0.02}
-    store.add_campaign(replace(row, plan=json.dumps(plan, sort_keys=True)), [])
+    store.add_campaign(replace(row, plan=CampaignPlan.model_validate(plan)), [])
     for number in range(4):
         seconds = 2e-6 + number * 1e-9
         measurement = make_measurement(

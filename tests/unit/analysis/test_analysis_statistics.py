@@ -34,9 +34,9 @@ from treehammer.analysis.statistics.verdict import (
     LOOKS,
     SEQUENTIAL_JOBS,
     SEQUENTIAL_LAUNCHES,
-    SequentialPlan,
     Verdict,
     is_open,
+    plan_looks,
     share_error_rate,
 )
 from treehammer.sql.core.evidence import VerdictEvidence
@@ -334,19 +334,19 @@ FALSE_VERDICTS = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)
     [(5, (5,)), (39, (5, 10, 20)), (40, (5, 10, 20, 40)), (80, LOOKS)],
 )
 def test_limit_leaves_the_looks_up_to_it(max_launches: int, looks: tuple[int, ...]) -> None:
-    assert SequentialPlan.up_to(max_launches).looks == looks
+    assert plan_looks(max_launches).looks == looks
 
 
 @pytest.mark.parametrize("max_launches", [4, 81])
 def test_limit_out_of_range_is_refused(max_launches: int) -> None:
     with pytest.raises(ValueError, match=f"must lie between 5 and 80, not {max_launches}"):
-        SequentialPlan.up_to(max_launches)
+        plan_looks(max_launches)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1])
 def test_limit_of_no_effect_out_of_range_is_refused(delta: float) -> None:
     with pytest.raises(ValueError, match="must lie between 0 and 1"):
-        SequentialPlan.up_to(40, delta)
+        plan_looks(40, delta)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from measurement_factory import make_campaign_row
 from page_database import fill_database
 from rich.console import Console
 from rich.progress import Progress
@@ -22,7 +23,6 @@ from rich.progress import Progress
 from treehammer.cli import cli
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import JSON_FORMAT, log_to_stderr
-from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -318,7 +318,7 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_empty_folder")
 def test_campaigns_are_completed_by_identity_and_name(tmp_path: Path) -> None:
-    campaign = CampaignRow("c0ffee", "nightly", 1, "", "", "", False, "ttree-read", "", "{}", 1, 1)
+    campaign = make_campaign_row("c0ffee", name="nightly")
     with Store.open(f"sqlite:///{tmp_path / 'mine' / 'results.db'}") as store:
         store.add_campaign(campaign, [])
     flags = ("--data-dir", str(tmp_path / "mine"))

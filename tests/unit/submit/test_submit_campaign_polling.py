@@ -33,7 +33,7 @@ from plan_factory import (
 from rich.console import Console
 from simulated_campaign import SimulatedCampaign, add_campaign
 
-from treehammer.analysis.statistics.verdict import SequentialPlan
+from treehammer.analysis.statistics.verdict import plan_looks
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.subject_state import SiteState
@@ -45,6 +45,7 @@ from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition.model import Scalar, format_commit
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
@@ -58,7 +59,7 @@ from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.cli import campaign_output
 from treehammer.submit.cli.comparison_commands import print_planned_verdict
 from treehammer.submit.planning.job_planner import PlannedJob
-from treehammer.submit.planning.plan import Plan, _canonical_request
+from treehammer.submit.planning.plan import Plan, _describe_request
 from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_model import Door, Site
@@ -80,7 +81,9 @@ class Scene:
             folder / "test", TEST, make_grid_site(), make_grid_site(name="SITE_B")
         )
         row = grid_plan.make_campaign_row()
-        self.campaign: CampaignRow = replace(row, plan=plan or row.plan)
+        self.campaign: CampaignRow = (
+            replace(row, plan=CampaignPlan.from_json(plan)) if plan else row
+        )
         self.store = store
         store.add_campaign(self.campaign, grid_plan.make_job_rows())
         jobs = {job.id: f"1.{job.id}" for job in store.jobs(self.campaign.id)}
@@ -376,7 +379,7 @@ def parse_rerun_command(
     row = make_campaign_row(
         repository=pinned.repository,
         commit_id=pinned.commit,
-        plan=_canonical_request(pinned, SiteSelection((site,)), ()),
+        plan=_describe_request(pinned, SiteSelection((site,)), ()),
     )
     words = shlex.split(campaign_outcome.rerun_command(row))
     axes = parse_axis_options(words[n + 1] for n, word in enumerate(words) if word == "-P")
@@ -413,7 +416,7 @@ def test_command_repeats_own_test(tmp_path: Path, text: str) -> None:
 
 def test_command_names_source_of_test() -> None:
     row = make_campaign_row(
-        plan="{}", repository="https://example.org/a b.git", commit_id="c0ffee", test_path="x"
+        repository="https://example.org/a b.git", commit_id="c0ffee", test_path="x"
     )
     assert (
         campaign_outcome.rerun_command(row)
@@ -421,13 +424,13 @@ def test_command_names_source_of_test() -> None:
     )
     assert campaign_outcome.rerun_command(row, "render").startswith("treehammer render ")
     folder = replace(
-        row, commit_id="", repository="/home/me/test", plan=json.dumps({"excluded": {"B": "down"}})
+        row, commit_id="", repository="/home/me/test", plan=CampaignPlan(excluded={"B": "down"})
     )
     assert campaign_outcome.rerun_command(folder) == "treehammer submit /home/me/test"
 
 
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
-SEQUENTIAL = SequentialPlan.up_to(20)
+SEQUENTIAL = plan_looks(20)
 
 
 @pytest.fixture
@@ -485,8 +488,8 @@ def test_looks_follow_each_other_without_gap_or_repetition(plan: Plan) -> None:
         for kind, count in (("timed", 20), ("control", 4))
     }
     assert plan.execution_count == sum(part.execution_count for part in parts)
-    document = json.loads(plan.make_campaign_row().plan)
-    assert document["until_decided"] == {"looks": [5, 10, 20], "delta": 0.02}
+    document = plan.make_campaign_row().plan.to_document()
+    assert document["until_decided"] == {"looks": (5, 10, 20), "delta": 0.02}
 
 
 @pytest.mark.parametrize("is_sequential", [True, False])
@@ -564,7 +567,9 @@ def test_planned_campaign_in_turns_ends_with_the_verdict_on_each_axis(
         "bundle": ["root", "cache_mb"],
     }
     name = add_campaign(store, "nightly", 0.08)
-    campaign = replace(store.campaign(name), plan=json.dumps({"definition": definition}))
+    campaign = replace(
+        store.campaign(name), plan=CampaignPlan.model_validate({"definition": definition})
+    )
     print_planned_verdict(store, campaign, plan, 0.05, verbose=False)
     output = "".join(capsys.readouterr())
     assert "At T2_A, ROOT 6.38.00 needs 7." in output
@@ -609,7 +614,8 @@ def test_planned_campaign_in_turns_ends_with_the_verdict_of_any_axis(
     store.add(map(Measurement, rows))
     definition = {"axes": {"root": ["6.40.00"], axis: values}, "bundle": [axis]}
     campaign = replace(
-        store.campaign(rows[0]["campaign_id"]), plan=json.dumps({"definition": definition})
+        store.campaign(rows[0]["campaign_id"]),
+        plan=CampaignPlan.model_validate({"definition": definition}),
     )
     print_planned_verdict(
         store, campaign, make_grid_plan(tmp_path, PAIRED_TEST), 0.02, verbose=True
@@ -643,7 +649,8 @@ def test_checksums_are_not_repeated_where_an_earlier_campaign_proved_them(
     assert find_proving_campaign(store, second) == first.campaign_id
     plan = second.until_decided(SEQUENTIAL, first.campaign_id)
     assert {job.kind for job in plan.jobs} == {"timed"}
-    assert json.loads(plan.request)["until_decided"]["checksums"] == first.campaign_id
+    assert plan.request.until_decided
+    assert plan.request.until_decided.checksums == first.campaign_id
     assert len(plan.jobs) == len(list(plan.jobs))
 
 

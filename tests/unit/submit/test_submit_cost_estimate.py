@@ -283,13 +283,13 @@ def test_estimate_is_stored_with_the_campaign(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path / "test", READING_TEST, site)
     review = campaign_request.find_review(plan, make_settings(tmp_path))
     campaign = submission.record_estimate(plan.make_campaign_row(), review)
-    stored = json.loads(campaign.plan)
+    stored = campaign.plan.to_document()
     assert stored.pop("estimate") == {
         "wall_s": review.costs[0].wall_s,
         "cpu_s": review.costs[0].cpu_s,
         "read_bytes": review.costs[0].read_bytes,
     }
-    assert stored == json.loads(plan.request)
+    assert stored == plan.request.to_document()
 
 
 THREADS = READING_TEST.replace("[matrix]", "[matrix]\nthreads = [1, 4]")

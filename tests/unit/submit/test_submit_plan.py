@@ -57,7 +57,7 @@ def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
     (file,) = checksum.spec.executions[0].files
     assert (file.url, file.size) == ("/file/data/tiny/tiny.root", 100_000_000)
     row = plan.make_campaign_row()
-    assert json.loads(row.plan)["submitter"] == getpass.getuser()
+    assert row.plan.submitter == getpass.getuser()
     assert (row.planned_jobs, row.planned_measurements) == (5, 18)
     assert {job.state for job in plan.make_job_rows()} == {"queued"}
     assert sum(job.planned_measurements for job in plan.make_job_rows()) == 18
@@ -466,7 +466,7 @@ def test_watching_reads_nothing_and_appears_in_the_costs(tmp_path: Path) -> None
     costs = {cost.site: cost for cost in estimate_site_costs(plan, {})}
     assert (costs["DISK1"].jobs, costs["DISK1"].read_bytes) == (2, 0)
     assert costs["STORAGE"].jobs == 2
-    assert json.loads(plan.request)["watch"][0]["sites"] == ["DISK1"]
+    assert plan.request.watch[0].sites == ("DISK1",)
 
 
 def test_settings_reach_the_tests_that_have_them(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_site_in_downtime_is_left_out_and_the_plan_says_so(desk: Desk) -> None:
     (note,) = plan.notes
     assert note.startswith("Site SITE_B is left out: jobs and storage excluded since ")
     assert note.endswith("downtimes.json: power cut.")
-    assert [*json.loads(plan.make_campaign_row().plan)["excluded"]] == ["SITE_B"]
+    assert [*plan.make_campaign_row().plan.excluded] == ["SITE_B"]
     done = desk.run("submit", str(desk.folder / "test"), "--sites", "all", "--dry-run")
     assert (done.exit_code, "SITE_B is left out" in done.output) == (0, True), done.output
 
@@ -153,7 +153,7 @@ def test_excluded_subject_is_included_on_request_and_marked(
     plan = desk.plan(include)
     assert doors(plan) == ["SITE_A:root", "SITE_B:root"]
     assert plan.notes[0].startswith(note)
-    assert [*json.loads(plan.make_campaign_row().plan)["included"]] == [subject]
+    assert [*plan.make_campaign_row().plan.included] == [subject]
 
 
 def test_unknown_site_cannot_be_included(desk: Desk) -> None:
@@ -173,7 +173,7 @@ def test_jobs_and_storage_are_excluded_apart(desk: Desk) -> None:
 def test_fresh_installation_excludes_nothing(desk: Desk) -> None:
     plan = desk.plan()
     assert (names(plan), plan.notes) == (["SITE_A", "SITE_B"], ())
-    assert "excluded" not in json.loads(plan.make_campaign_row().plan)
+    assert not plan.make_campaign_row().plan.excluded
 
 
 def test_first_usable_door_is_read(desk: Desk) -> None:
@@ -181,7 +181,7 @@ def test_first_usable_door_is_read(desk: Desk) -> None:
     for plan in (desk.plan(), desk.plan(from_sites=("SITE_B",))):
         assert doors(plan) == ["SITE_A:https", "SITE_B:root"]
         assert plan.notes[0].startswith("Door root of site SITE_A is left out: excluded since ")
-        assert [*json.loads(plan.make_campaign_row().plan)["excluded"]] == ["SITE_A:root"]
+        assert [*plan.make_campaign_row().plan.excluded] == ["SITE_A:root"]
 
 
 def test_named_door_is_left_out(desk: Desk) -> None:
@@ -200,13 +200,13 @@ def test_site_without_usable_door_is_left_out(desk: Desk) -> None:
     desk.override("SITE_A", "critical", "--door", "root")
     left = desk.plan()
     assert names(left) == ["SITE_B"]
-    assert [*json.loads(left.make_campaign_row().plan)["excluded"]] == ["SITE_A"]
+    assert [*left.make_campaign_row().plan.excluded] == ["SITE_A"]
 
 
 def test_doors_that_a_request_excludes_are_not_included(desk: Desk) -> None:
     plan = desk.plan("all", excluded={"SITE_A:root": "probe only", "SITE_B:other": "probe only"})
     assert doors(plan) == ["SITE_A:https", "SITE_B:root"]
-    assert json.loads(plan.make_campaign_row().plan)["excluded"] == {"SITE_A:root": "probe only"}
+    assert plan.make_campaign_row().plan.excluded == {"SITE_A:root": "probe only"}
 
 
 def test_override_of_a_door_is_shown_and_ends(desk: Desk) -> None:

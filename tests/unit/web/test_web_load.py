@@ -262,7 +262,7 @@ def test_campaign_without_usable_operations(pages: ServiceThread) -> None:
 
 
 def test_invalid_load_of_uploaded_plan_is_ignored(pages: ServiceThread) -> None:
-    loads: list[object] = [{"ramp": "x"}, {"step_s": 0}, {"ceiling": 3}, {"x": 1}, [1], "a"]
+    loads: list[object] = [{"ramp": "x"}, {"step_s": 0}, {"ceiling": 3}, {"x": 1}]
     for number, load in enumerate(loads):
         plan = json.dumps({"definition": {"load": load}})
         pages.store.add_campaign(make_campaign_row(f"c{number}", plan=plan), [])

@@ -18,6 +18,7 @@ from treehammer.collectors.job_spec import EXTERNAL_PREFIX, STARTS_PATH
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
 from treehammer.sql.core.access_keys import AccessKey, mint_job_token
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import LOCAL_OWNER, AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import receipt
 from treehammer.sql.engine.database_setup import open_engine
@@ -42,7 +43,7 @@ PLAN: Mapping[str, Any] = {
 }
 CAMPAIGN = CampaignRow(
     "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
-    json.dumps(PLAN, sort_keys=True), 2, 8,
+    CampaignPlan.model_validate(PLAN), 2, 8,
 )  # fmt: skip
 JOB = JobRow("j1", "c1", "A", "root", "timed", 1, "cold", "htcondor@must", "7.0", 4, "running")
 ATTEMPT = AttemptRow("j1", 1, "running", STARTED_US, 0, None, "", "")
@@ -50,7 +51,7 @@ ATTEMPT = AttemptRow("j1", 1, "running", STARTED_US, 0, None, "", "")
 
 def document(*rows: JobRow | AttemptRow | ReplicaRow, campaign: CampaignRow = CAMPAIGN) -> Any:
     """Build the request body for rows."""
-    body: dict[str, Any] = {"campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)}}
+    body: dict[str, Any] = {"campaign": {**vars(campaign), "plan": campaign.plan.to_document()}}
     jobs: dict[str, Any] = {}
     for row in rows:
         values = asdict(row)
@@ -192,6 +193,8 @@ def changed(part: str, **values: Any) -> Any:
         (changed("campaign", plan="{}"), 422, "campaign.plan: "),
         (changed("plan", excluded="never"), 422, "campaign.plan.excluded: "),
         (changed("plan", sites="A"), 422, "campaign.plan.sites: "),
+        (changed("plan", definition={"load": "a"}), 422, "campaign.plan.definition.load: "),
+        (changed("plan", schema_version=9), 422, "campaign.plan.schema_version: 9 is newer"),
         (changed("plan", templates={"A": 1}), 422, "campaign.plan.templates.A: "),
         (changed("plan", definition={"axes": {"root": 1}}), 422, "definition.axes.root: "),
         (changed("plan", definition={"axes": {"root": [[]]}}), 422, "definition.axes.root"),
@@ -261,7 +264,7 @@ def test_upload_responds_503_if_database_fails(
 
 OWNED_CAMPAIGN = CampaignRow(
     "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
-    "{}", 1, 1,
+    CampaignPlan(), 1, 1,
 )  # fmt: skip
 BAD = ReplicaRow("f1", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")
 LATER = 2**60
@@ -291,7 +294,7 @@ def send_campaign(
 ) -> Any:
     replicas = [{name: v for name, v in asdict(one).items() if name != "owner"} for one in checks]
     body = {
-        "campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)},
+        "campaign": {**vars(campaign), "plan": campaign.plan.to_document()},
         "jobs": [
             {**{n: v for n, v in asdict(job).items() if n != "campaign_id"}, "attempts": []}
             for job in jobs

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 import weasyprint
-from measurement_factory import build_verdict
+from measurement_factory import build_verdict, make_campaign_row
 from page_contents import agrees_with, find_heading_unit, read_tables
 from simulated_campaign import START_US, SimulatedCampaign
 
@@ -55,7 +55,6 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def campaign_row(**changes: Any) -> CampaignRow:
     row: dict[str, Any] = {
-        "id": "campaign-1",
         "name": "ttree-read nightly",
         "created_us": START_US,
         "repository": "https://git.example/tests.git",
@@ -68,7 +67,7 @@ def campaign_row(**changes: Any) -> CampaignRow:
         "planned_jobs": 8,
         "planned_measurements": 32,
     }
-    return CampaignRow(**(row | changes))
+    return make_campaign_row("campaign-1", **(row | changes))
 
 
 #: What a campaign of two releases was submitted to compare.

@@ -22,7 +22,7 @@ from quick_databases import create_revision
 from store_helpers import describe_schema, kill_during, opened_plainly
 
 from treehammer.sql.core import schema
-from treehammer.sql.core.column_types import EvidenceText, LongText, NumberList
+from treehammer.sql.core.column_types import DocumentText, LongText, NumberList
 from treehammer.sql.engine.database_engine import alter_transaction, read_transaction
 from treehammer.sql.engine.database_setup import (
     MIGRATIONS_FOLDER,
@@ -41,7 +41,13 @@ RELEASED_MIGRATIONS = {
     "0001_first_release.py": "9523898a87e1b962760ca13730edb6f0b3a22e0a56b0147742296f7f0382158c",
 }
 #: Types that read the content of a column; the stored text is compared instead.
-_DOCUMENTS = (EvidenceText, NumberList)
+_DOCUMENTS = (DocumentText, NumberList)
+#: Plans of further campaigns, whose columns the upgrade fills.
+FURTHER_PLANS = {
+    "exact": '{"definition": {"metrics": {"hits": {"exact": true}}}, "submitter": "alice"}',
+    "headline": '{"definition": {"headline": ["cpu_s"], "axes": {"b": [1, 2], "a": [1, 2]}}}',
+    "sequential": '{"until_decided": {"delta": 0.02, "looks": [5, 10]}}',
+}
 KILLS = 20
 FLAGS = {
     "3b32b5a4de426133367686a1": [("recorded", "eff_job is 1.2; bytes_read is negative")],
@@ -85,6 +91,10 @@ def read_released_rows(version: str) -> dict[str, list[dict[str, Any]]]:
 def fill_released_database(url: str, version: str) -> dict[str, list[dict[str, Any]]]:
     """Create a database of a released version on any backend; return its rows."""
     rows_by_table = read_released_rows(version)
+    campaigns = rows_by_table["campaign"]
+    campaigns += [
+        {**campaigns[0], "id": name, "plan": plan} for name, plan in FURTHER_PLANS.items()
+    ]
     create_revision(url, version)
     with opened_plainly(url) as engine, alter_transaction(engine) as connection:
         for table in schema.metadata.sorted_tables:
@@ -151,6 +161,9 @@ def check_rows(url: str, released: dict[str, list[dict[str, Any]]]) -> None:
             assert sort_rows(stored) == sort_rows(remaining), name
         for table in schema.metadata.sorted_tables:
             connection.execute(sa.select(table)).all()  # reads evidence and packed values
+        for row in connection.execute(sa.select(schema.campaign)):
+            for name in ("has_own_metrics", "is_sequential", "axes", "submitter"):
+                assert (getattr(row, name) or "") == (getattr(row.plan, name) or ""), row.id
         flags = connection.execute(
             sa.select(schema.quality_flag).order_by(schema.quality_flag.c.set_us)
         ).all()
