@@ -24,7 +24,6 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.hctests.cli import definition_options
 from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
-from treehammer.hctests.definition.test_identity import compute_test_hash
 from treehammer.sql.cli import open_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -184,6 +183,7 @@ def _measure_times(
 
 def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
     """Count instructions of both sides, and print those of functions that changed."""
+    from treehammer.hctests.definition.test_identity import compute_test_hash
     from treehammer.submit.tools.instruction_counts import build_rows, count_plan
 
     plan = compared.plan
