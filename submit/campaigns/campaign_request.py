@@ -1,13 +1,9 @@
-"""Campaign requests and their plans.
-
-The ``root`` axis is resolved at each site: the test's value, or the site's own software.
-"""
+"""Planning of a request: selection of sites and doors, inputs, jobs and review, in one pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from treehammer.analysis.status.site_status import SiteUses
@@ -18,21 +14,16 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
-from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
+from treehammer.errors import ConfigError, DefinitionError
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
-from treehammer.submit.planning.cost_estimate import (
-    ExecutionCost,
-    load_measured_costs,
-    review_plan,
-)
+from treehammer.submit.planning.cost_estimate import add_review
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.planning.job_sequence import ServerWatch, load_watches
-from treehammer.submit.planning.permission_checks import check_common_start
-from treehammer.submit.planning.plan import Plan, PlanReview, make_plan
+from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.site_selection import (
     SiteSelection,
     select_doors,
@@ -41,12 +32,8 @@ from treehammer.submit.planning.site_selection import (
 from treehammer.submit.planning.submission_options import CampaignRequest, Pace
 from treehammer.submit.sites.replicas import doors_with_rse, find_placement
 from treehammer.submit.sites.site_model import DoorAccess, Site
+from treehammer.submit.sites.site_software import parse_releases, resolve_site_software
 from treehammer.text_formatting import ProgressFactory, no_progress
-
-#: Key of a site's software for all releases of ROOT without a key of their own.
-ANY_RELEASE = "*"
-#: The same for all releases of the XRootD client.
-ANY_XROOTD = "xrootd"
 
 
 def plan_request(
@@ -97,36 +84,12 @@ class InputPreparation:
     bars: ProgressFactory | None
 
     @cached_property
-    def _definition(self) -> TestDefinition:
-        return self.pinned.definition
-
-    @cached_property
     def _releases(self) -> dict[str, SoftwareRequest]:
-        """Every value of the ``root`` axis, parsed."""
-        try:
-            return {
-                value: providers.parse_software_request(value)
-                for value in self._definition.axis_values("root")
-            }
-        except ValueError as error:
-            where = f"{self._definition.test.name}: axis root"
-            raise DefinitionError(str(error), where=where) from error
+        return parse_releases(self.pinned.definition)
 
     def select_doors(self, sites: SiteSelection) -> SiteSelection:
         """Select the doors that the test reads, those that its software can read first."""
-        releases = self._releases
-
-        def find_software(site: Site, value: str) -> SoftwareRequest:
-            # What a site lacks is refused later.
-            with suppress(ConfigError):
-                return (
-                    releases[value]
-                    if site.is_local
-                    else _resolve_at_site(site, value, releases[value])
-                )
-            return releases[value]
-
-        return select_doors(sites, self._definition, self.request.options, find_software)
+        return select_doors(sites, self.pinned.definition, self.request.options, self._releases)
 
     def prepare(self, sites: SiteSelection) -> tuple[JobInputs, list[ServerWatch]]:
         """Prepare the inputs of jobs at the selected doors.
@@ -134,7 +97,7 @@ class InputPreparation:
         Raises:
             TreehammerError: an input is not available, or the test does not fit to it.
         """
-        definition, settings = self._definition, self.settings
+        definition, settings = self.pinned.definition, self.settings
         watches = load_watches(self.request, definition, settings)
         _check_pacing(self.request.options.pace, sites.job_sites)
         site_software = resolve_site_software(sites.job_sites, self._releases)
@@ -242,90 +205,3 @@ def _prepare_releases(
     return located, [
         f"{release} is not installed yet; submit fetches it." for release in missing if release
     ]
-
-
-def add_review(plan: Plan, settings: Settings, store: Store | None = None) -> Plan:
-    """Add the review of a plan and its notes.
-
-    Raises:
-        ConfigError: jobs that start together could never do so.
-    """
-    has_service = bool(settings.service_url) and plan.options.use_service
-    check_common_start(plan, has_service=has_service)
-    review = find_review(plan, settings, store)
-    return replace(plan, notes=(*plan.notes, *review.notes), review=review)
-
-
-def find_review(plan: Plan, settings: Settings, store: Store | None = None) -> PlanReview:
-    """Return the review of a plan; its costs come from earlier measurements if there are any."""
-    if plan.review:
-        return plan.review
-    history: Mapping[str, ExecutionCost] = {}
-    with suppress(NothingToDoError), ExitStack() as opened:
-        store = store or opened.enter_context(Store.open(settings.database, create=False))
-        history = load_measured_costs(store, plan)
-    return review_plan(plan, history, settings.local_slots)
-
-
-def resolve_site_software(
-    sites: Iterable[Site], releases: Mapping[str, SoftwareRequest]
-) -> dict[tuple[str, str], SoftwareRequest]:
-    """Resolve the values of the root axis at each site other than this machine.
-
-    Args:
-        sites: sites of the campaign.
-        releases: value of the root axis -> parsed software request.
-
-    Returns:
-        (site, value of the root axis) -> software request at that site.
-
-    Raises:
-        ConfigError: a site lacks a release, or its entry for one is invalid.
-    """
-    return {
-        (site.name, value): _resolve_at_site(site, value, request)
-        for site in sites
-        if not site.is_local
-        for value, request in releases.items()
-    }
-
-
-def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
-    stand_ins = {"wheel": (request.version, ANY_RELEASE), "xrootd": (ANY_XROOTD,)}
-    keys = (value, *stand_ins.get(request.provider, ()))
-    entry = next(filter(None, map(site.software.get, keys)), "")
-    if not entry:
-        if providers.is_installed_release(request):
-            raise _missing_software_error(site, request)
-        return request
-    where = f"site {site.name}: software"
-    try:
-        resolved = providers.parse_software_request(entry.replace("{version}", request.version))
-    except ValueError as error:
-        raise ConfigError(str(error), where=where) from error
-    if providers.is_installed_release(resolved):
-        raise _missing_software_error(site, request)
-    if request.version and resolved.version not in ("", request.version):
-        raise ConfigError(
-            f"{entry!r} is ROOT {resolved.version}, but stands for {request.version}", where=where
-        )
-    if request.provider in providers.WITHOUT_ROOT:
-        return resolved  # the version is none of ROOT
-    # Measurements report the requested version even if the site's entry names none.
-    return replace(resolved, version=resolved.version or request.version)
-
-
-def _missing_software_error(site: Site, request: SoftwareRequest) -> ConfigError:
-    program, key, direct = "ROOT", ANY_RELEASE, "cvmfs:ROOT/VERSION/PLATFORM"
-    if request.provider == "xrootd":
-        program, key, direct = "XRootD", ANY_XROOTD, "xrootd:/FOLDER"
-    elif request.provider == "pypi":
-        name = request.request.partition(":")[2].partition("=")[0]
-        program, key, direct = name, request.request, "build:/FOLDER"
-    entry = f'"{key}" = "{direct.replace("VERSION", "{version}")}"'
-    return ConfigError(
-        f"site {site.name} does not define its installation of {program} {request.version}",
-        where="axis root",
-        hint="Grid jobs never download software. Define the site's installation, e.g. "
-        f"[sites.{site.name}.software] {entry}, or request it directly: -P root={direct}.",
-    )

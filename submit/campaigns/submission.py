@@ -45,7 +45,6 @@ from treehammer.submit.campaigns.campaign_polling import (
     wait_for_campaign,
 )
 from treehammer.submit.campaigns.campaign_request import (
-    find_review,
     plan_request,
 )
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
@@ -81,7 +80,7 @@ def check_plan_limits(plan: Plan, settings: Settings) -> PlanReview:
     Raises:
         ConfigError: the plan is above a limit, or a credential cannot be used.
     """
-    review = find_review(plan, settings)
+    review = cost_estimate.find_review(plan, settings)
     review.refuse_broken_rules(plan.campaign_name)
     duration_s = cost_estimate.estimate_campaign_seconds(plan, review.costs)
     now = time.time()

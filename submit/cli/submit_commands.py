@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,6 +161,7 @@ def submit(
     """
     from treehammer.submit.campaigns import campaign_request, job_reporting, submission
     from treehammer.submit.campaigns.campaign_polling import make_tracker
+    from treehammer.submit.planning.cost_estimate import find_review
     from treehammer.submit.tools import local_comparison
 
     sequential = local_comparison.parse_sequential_plan(max_launches, delta)
@@ -175,6 +176,7 @@ def submit(
         ends_early = wait and local_comparison.ends_when_decided(plan, request, until)
         if ends_early:
             plan = plan.until_decided(sequential)
+            plan = replace(plan, review=find_review(plan, settings))
         _print_plan(plan, settings)
         if ends_early:
             print_early(local_comparison.describe_looks(sequential))
@@ -252,7 +254,7 @@ def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
 
 
 def _print_plan(plan: Plan, settings: Settings) -> None:
-    from treehammer.submit.campaigns.campaign_request import find_review
+    from treehammer.submit.planning.cost_estimate import find_review
     from treehammer.submit.planning.plan import sum_costs
 
     costs = find_review(plan, settings).costs
@@ -297,8 +299,9 @@ def render(
     Example: treehammer render ttree-read -o rendered
     """
     from treehammer.submit.campaigns import job_rendering
-    from treehammer.submit.campaigns.campaign_request import find_review, plan_request
+    from treehammer.submit.campaigns.campaign_request import plan_request
     from treehammer.submit.campaigns.job_reporting import reporting_for_preview
+    from treehammer.submit.planning.cost_estimate import find_review
 
     plan = plan_request(request, settings, fetch=False, bars=progress_bar)
     print_remarks([*plan.notes, *find_review(plan, settings).list_reasons()])

@@ -12,12 +12,15 @@ import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.collectors.job_spec import CHECKSUM, MIN_LAUNCH_CPU_S, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.config import Settings
 from treehammer.datasets.manifest import RECORDING, Manifest
+from treehammer.errors import NothingToDoError
 from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.query_model import Condition, Selection
@@ -342,6 +345,29 @@ def list_memory_bounds(plan: Plan) -> list[str]:
     ]
 
 
+def add_review(plan: Plan, settings: Settings, store: Store | None = None) -> Plan:
+    """Add the review of a plan and its notes.
+
+    Raises:
+        ConfigError: jobs that start together could never do so.
+    """
+    has_service = bool(settings.service_url) and plan.options.use_service
+    permission_checks.check_common_start(plan, has_service=has_service)
+    review = find_review(plan, settings, store)
+    return replace(plan, notes=(*plan.notes, *review.notes), review=review)
+
+
+def find_review(plan: Plan, settings: Settings, store: Store | None = None) -> PlanReview:
+    """Return the review of a plan; its costs come from earlier measurements if there are any."""
+    if plan.review:
+        return plan.review
+    history: Mapping[str, ExecutionCost] = {}
+    with suppress(NothingToDoError), ExitStack() as opened:
+        store = store or opened.enter_context(Store.open(settings.database, create=False))
+        history = load_measured_costs(store, plan)
+    return review_plan(plan, history, settings.local_slots)
+
+
 def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) -> PlanReview:
     """Estimate the costs of a plan, and find the rules of sites and doors that it breaks.
 
@@ -351,7 +377,8 @@ def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) ->
         slots: jobs that run on this machine at once.
     """
     costs = tuple(estimate_site_costs(plan, history))
-    load_lines = permission_checks.list_load_violations(plan, slots)
+    concurrent = permission_checks.count_loading_jobs(plan, slots)
+    load_lines = permission_checks.list_load_violations(plan, concurrent)
     setting_lines = permission_checks.list_setting_violations(plan, slots)
     distance_lines = permission_checks.list_distance_violations(plan, slots)
     rules = (
@@ -364,7 +391,7 @@ def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) ->
             " Or reduce the campaign: -S repeats=N, -P axis=values.",
         ),
     )
-    load_bounds = () if load_lines else permission_checks.list_load_bounds(plan, slots)
+    load_bounds = () if load_lines else permission_checks.list_load_bounds(plan, concurrent)
     notes = (*list_concurrency_bounds(plan), *list_memory_bounds(plan), *load_bounds)
     return PlanReview(costs, rules, notes)
 

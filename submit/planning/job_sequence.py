@@ -37,6 +37,8 @@ from treehammer.submit.planning.submission_options import WATCH_PREFIX, Campaign
 from treehammer.submit.sites.site_model import DoorAccess, Site
 from treehammer.submit.sites.site_registry import select_sites
 
+#: Names of the storage site and of its door.
+DoorKey = tuple[str, str]
 #: Variants at a door.
 GroupAccess = tuple[DoorAccess, VariantGroup]
 
@@ -124,6 +126,21 @@ class JobSequence(Sequence[PlannedJob]):
                 for variant in group.variants
             )
         )
+
+    def variants_at(self, access: DoorAccess) -> Iterator[Variant]:
+        """Yield the variants with good replicas at a door."""
+        return (variant for group in self.groups_at(access) for variant in group.variants)
+
+    def list_reads(self) -> Iterator[tuple[DoorAccess, Variant]]:
+        """Yield each door with each of its variants."""
+        return (
+            (access, variant) for access in self.accesses for variant in self.variants_at(access)
+        )
+
+    @cached_property
+    def doors(self) -> Mapping[DoorKey, DoorAccess]:
+        """Each door once, by storage and name: several sites may read it."""
+        return {(access.storage.name, access.door.name): access for access in self.accesses}
 
     def _variant_groups(self, *doors: str) -> tuple[VariantGroup, ...]:
         """Return the groups of variants at doors; only these are kept in memory."""

@@ -21,19 +21,17 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
 from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
 from treehammer.submit.planning.job_planner import PlannedJob
+from treehammer.submit.planning.job_sequence import DoorKey
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace
 from treehammer.submit.sites.site_model import Door, DoorAccess, LoadPermission
 from treehammer.text_formatting import pluralize
 
-#: Names of the storage site and of its door.
-DoorKey = tuple[str, str]
-
 #: Keys of a ceiling, with their units.
 _LOAD_UNITS = {"opens_per_s": "opens/s", "clients": "clients", "mb_per_s": "MB/s"}
 
 
-def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
+def list_load_violations(plan: Plan, concurrent: Mapping[DoorKey, int]) -> list[str]:
     """Describe each load of a test that its doors do not permit, with a remedy.
 
     Several sites that read one door load it together, so each door is checked once.  This machine's
@@ -42,24 +40,27 @@ def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
 
     Args:
         plan: the plan.
-        slots: jobs that run on this machine at once.
+        concurrent: from :func:`count_loading_jobs`.
     """
     load = plan.pinned_test.definition.load
-    accesses = [a for a in plan.jobs.accesses if a.storage.name != LOCAL_BATCH]
-    if load is None or not accesses:
+    doors = _list_site_doors(plan)
+    if load is None or not doors:
         return []
     if not any(getattr(load.ceiling, key) for key in _LOAD_UNITS):
         return [
             "The test states no bound of its load: add to test.toml, table [load], "
             "ceiling = {opens_per_s = N, clients = N, mb_per_s = N} with those that apply."
         ]
-    doors = {_door_key(access): access for access in accesses}
-    concurrent = count_loading_jobs(plan, slots)
     return [
         line
         for key, access in doors.items()
         for line in _door_violations(plan, access, load, concurrent[key])
     ]
+
+
+def _list_site_doors(plan: Plan) -> dict[DoorKey, DoorAccess]:
+    """Return the doors of sites: this machine's own disk permits anything."""
+    return {key: door for key, door in plan.jobs.doors.items() if key[0] != LOCAL_BATCH}
 
 
 def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
@@ -158,21 +159,19 @@ def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int)
             yield f"{door} {text}"
 
 
-def list_load_bounds(plan: Plan, slots: int = 1) -> list[str]:
+def list_load_bounds(plan: Plan, concurrent: Mapping[DoorKey, int]) -> list[str]:
     """Describe each door whose ceiling will or may be the limit of a load without a rate of its own.
 
     Args:
         plan: the plan, whose load is permitted.
-        slots: jobs that run on this machine at once.
+        concurrent: from :func:`count_loading_jobs`.
     """
     load = plan.pinned_test.definition.load
     if load is None:
         return []
-    concurrent = count_loading_jobs(plan, slots)
-    doors = {_door_key(a): a for a in plan.jobs.accesses if a.storage.name != LOCAL_BATCH}
     return [
         f"Door {access.door.name} of site {access.storage.name} {bound}"
-        for key, access in doors.items()
+        for key, access in _list_site_doors(plan).items()
         if access.door.load and (bound := _describe_bound(plan, access, load, concurrent[key]))
     ]
 
@@ -186,8 +185,7 @@ def _describe_bound(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) 
     }
     variants = [
         variant
-        for group in plan.jobs.groups_at(access)
-        for variant in group.variants
+        for variant in plan.jobs.variants_at(access)
         if (demand := compute_demand(definition, variant)).keys() == {"clients"}
         and not demand["clients"].is_assumed
     ]
@@ -255,10 +253,9 @@ def _list_excesses(load: LoadTable, permitted: LoadPermission) -> Iterator[tuple
 def _writes_files(plan: Plan, access: DoorAccess) -> bool:
     """Return whether a load test writes at a door: not where it only reads the files of a dataset."""
     definition = plan.pinned_test.definition
-    variants = [v for group in plan.jobs.groups_at(access) for v in group.variants]
     return not all(
         dict(variant.values).get("direction") == "read" and definition.dataset_for(variant)
-        for variant in variants
+        for variant in plan.jobs.variants_at(access)
     )
 
 
@@ -277,11 +274,10 @@ def _computed_excesses(
     """Describe each kind of load of which the axes and settings ask for more than a door permits."""
     definition = plan.pinned_test.definition
     highest: dict[str, LoadDemand] = {}
-    for group in plan.jobs.groups_at(access):
-        for variant in group.variants:
-            for key, demand in compute_demand(definition, variant).items():
-                if key not in highest or demand.amount > highest[key].amount:
-                    highest[key] = demand
+    for variant in plan.jobs.variants_at(access):
+        for key, demand in compute_demand(definition, variant).items():
+            if key not in highest or demand.amount > highest[key].amount:
+                highest[key] = demand
     texts: dict[str, str] = {}
     for key, demand in highest.items():
         most, total = getattr(permitted, key), demand.amount * jobs
@@ -340,10 +336,9 @@ def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
 
 
 def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
-    doors = {(access.storage.name, access.door.name): access.door for access in plan.jobs.accesses}
-    for (site, name), door in doors.items():
-        missing = [setting for setting in settings if setting not in door.settings]
-        if site != LOCAL_BATCH and missing:
+    for (site, name), access in _list_site_doors(plan).items():
+        door = access.door
+        if missing := [setting for setting in settings if setting not in door.settings]:
             permitted = ", ".join(
                 f'"{setting}"' for setting in dict.fromkeys((*door.settings, *missing))
             )
@@ -393,8 +388,8 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     linked = [access for access in plan.jobs.accesses if access.door.link]
     needs_proxy = any(value for name in names for value in axes[name])
     without_proxy = {
-        (access.storage.name, access.door.name): access.door
-        for access in plan.jobs.accesses
+        key: access.door
+        for key, access in plan.jobs.doors.items()
         if needs_proxy and not access.door.link and not _can_have_distance(access.door)
     }
     return [

@@ -31,7 +31,7 @@ from treehammer.submit.planning.job_planner import (
     hash_values,
 )
 from treehammer.submit.planning.job_sequence import JobSequence, ServerWatch, select_jobs
-from treehammer.submit.planning.reading_checks import list_limit_notes, refuse_missing_software
+from treehammer.submit.planning.reading_checks import check_readers
 from treehammer.submit.planning.site_selection import SitePair, SiteSelection
 from treehammer.submit.planning.submission_options import (
     DEFAULT_OPTIONS,
@@ -257,8 +257,7 @@ def make_plan(
     # The jobs of a load test wait for each other.
     max_jobs = 0 if pinned.definition.load else request.max_jobs
     jobs, notes = select_jobs(JobSequence(planner, (), tuple(watches), max_jobs), sites)
-    refuse_missing_software(jobs)
-    notes += list_limit_notes(jobs, has_credential=bool(request.options.credentials))
+    notes += check_readers(jobs, has_credential=bool(request.options.credentials))
     watching = [
         (server, site) for watch in watches for server in watch.sites for site in sites.storage
     ]

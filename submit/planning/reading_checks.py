@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 
-from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import (
     FILE_CLIENT,
@@ -26,37 +25,29 @@ _LOAD_CALL = re.compile(r"\btreehammer_load\.run\(")
 _GENERATOR = "generator"
 
 
-def list_limit_notes(jobs: JobSequence, *, has_credential: bool) -> list[str]:
-    """List each door that a ROOT is known not to read: its measurements end as not supported."""
+def check_readers(jobs: JobSequence, *, has_credential: bool) -> list[str]:
+    """List each door that a ROOT is known not to read: its measurements end as not supported.
+
+    Raises:
+        DefinitionError: a payload of the kit needs software that no node has by itself.
+    """
+    _refuse_missing_software(jobs)
+    planner = jobs.planner
+    operations = list_operations(planner.pinned.definition)
     notes: dict[str, None] = {}
-    for access, operation, software in _list_readers(jobs):
-        limit = find_limit(
-            operation, locate_door(access.door), software, has_credential=has_credential
-        )
-        if limit:
+    for access, variant in jobs.list_reads():
+        operation = OPERATIONS.get(str(variant["access"]), "")
+        if operation not in operations:
+            continue
+        software = planner.software_for(access.site, str(variant["root"]))
+        address = locate_door(access.door)
+        if limit := find_limit(operation, address, software, has_credential=has_credential):
             notes[f"Door {access.door.name} of site {access.storage.name}: {limit}"] = None
     return [*notes]
 
 
-def _list_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, str, SoftwareRequest]]:
-    """Yield each door with the operations of its variants, and their software."""
-    planner = jobs.planner
-    operations = list_operations(planner.pinned.definition)
-    for access in jobs.accesses:
-        for group in jobs.groups_at(access):
-            for variant in group.variants:
-                operation = OPERATIONS.get(str(variant["access"]), "")
-                if operation in operations:
-                    software = planner.software_for(access.site, str(variant["root"]))
-                    yield access, operation, software
-
-
-def refuse_missing_software(jobs: JobSequence) -> None:
-    """Refuse a payload of the kit whose software no node has by itself.
-
-    Raises:
-        DefinitionError: it calls ROOT, or reads remote doors in a load, with ``root = "none"``.
-    """
+def _refuse_missing_software(jobs: JobSequence) -> None:
+    """Refuse a payload that calls ROOT, or reads remote doors in a load, with ``root = "none"``."""
     needs_root, needs_client = _read_calls(jobs.planner.pinned)
     for access in jobs.accesses if needs_root or needs_client else ():
         for value in _list_bare_values(jobs, access):
@@ -90,10 +81,9 @@ def _read_calls(pinned: PinnedTest) -> tuple[bool, bool]:
 
 def _list_bare_values(jobs: JobSequence, access: DoorAccess) -> Sequence[str]:
     """List the values of the axis root without ROOT, of variants that the kit itself performs."""
-    variants = (variant for group in jobs.groups_at(access) for variant in group.variants)
     values = dict.fromkeys(
         str(variant["root"])
-        for variant in variants
+        for variant in jobs.variants_at(access)
         if dict(variant.values).get("engine", _GENERATOR) == _GENERATOR
     )
     return [

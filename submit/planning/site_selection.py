@@ -6,10 +6,11 @@ A request selects sites, less those that may not be used; the test selects doors
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
+from types import MappingProxyType
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
@@ -39,11 +40,10 @@ from treehammer.submit.planning.submission_options import (
 )
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.submit.sites.site_registry import load_sites, select_sites
+from treehammer.submit.sites.site_software import find_site_software
 
 #: A site that runs jobs, and a site whose storage they read.
 SitePair = tuple[Site, Site]
-#: Software of a site for a value of the axis ``root``.
-FindSoftware = Callable[[Site, str], SoftwareRequest]
 #: Access to files -> operation of its clients.
 OPERATIONS = {"direct": READ, "staged": STAGE}
 
@@ -199,7 +199,7 @@ def select_doors(
     selection: SiteSelection,
     definition: TestDefinition,
     options: SubmissionOptions = DEFAULT_OPTIONS,
-    find_software: FindSoftware | None = None,
+    releases: Mapping[str, SoftwareRequest] = MappingProxyType({}),
 ) -> SiteSelection:
     """Select the doors that jobs read, and leave out sites without a usable one.
 
@@ -210,7 +210,7 @@ def select_doors(
         selection: the sites, and doors that the requester has left out.
         definition: the test.
         options: with the sites to use nevertheless, and whether jobs have credentials.
-        find_software: finds software, which may be unable to read a door; by default all can.
+        releases: value of the ``root`` axis -> software, which may be unable to read a door.
 
     Raises:
         NothingToDoError: no site is left.
@@ -228,8 +228,8 @@ def select_doors(
     for site in selection.storage:
         readers = selection.runners or (site,)
         doors: Sequence[Door] = site.doors
-        if find_software and DOOR_AXIS not in definition.axes:
-            limits = _find_limits(definition, site, readers, find_software, options)
+        if releases and DOOR_AXIS not in definition.axes:
+            limits = _find_limits(definition, site, readers, releases, options)
             doors = sorted(doors, key=lambda door: len(limits[door.name]))
             passed_over += _list_passed_over(site, doors[0], limits)
         states = {use.site: use.describe() for use in selection.uses.restricted_doors(site.name)}
@@ -277,12 +277,15 @@ def _find_limits(
     definition: TestDefinition,
     storage: Site,
     readers: Sequence[Site],
-    find_software: FindSoftware,
+    releases: Mapping[str, SoftwareRequest],
     options: SubmissionOptions,
 ) -> dict[str, list[str]]:
     """Return door -> what keeps releases of a test from reading there."""
-    values = definition.axis_values("root")
-    software = [find_software(reader, value) for reader in readers for value in values]
+    software = [
+        find_site_software(reader, value, release)
+        for reader in readers
+        for value, release in releases.items()
+    ]
     has_credential = bool(options.credentials)
     return {
         door.name: [

@@ -39,10 +39,10 @@ from treehammer.sql.watch.patrol_starts import (
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import (
-    find_review,
     plan_request,
 )
 from treehammer.submit.campaigns.submission import check_plan_limits, submit_plan
+from treehammer.submit.planning.cost_estimate import find_review
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import CampaignRequest, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Door

@@ -30,7 +30,6 @@ from treehammer.submit.batch.interface import (
     JobStatus,
 )
 from treehammer.submit.campaigns.attempt_rows import CollectResult
-from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.planning.plan import Plan, make_plan
@@ -41,6 +40,7 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_software import resolve_site_software
 
 CREATED_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 

@@ -40,6 +40,7 @@ from treehammer.submit.planning.cost_estimate import (
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.permission_checks import (
     check_common_start,
+    count_loading_jobs,
     list_distance_violations,
     list_load_violations,
     list_setting_violations,
@@ -76,6 +77,10 @@ CEILING = "ceiling = {opens_per_s = 200, clients = 100}"
 ENOUGH = LoadPermission(opens_per_s=200, clients=100, writable="/scratch/load")
 
 
+def list_violations(plan: Plan) -> list[str]:
+    return list_load_violations(plan, count_loading_jobs(plan, 1))
+
+
 def load_plan(folder: Path, permitted: LoadPermission | None, load: str = CEILING) -> Plan:
     site = make_grid_site()
     doors = (site.doors[0].replace(load=permitted),)
@@ -97,7 +102,7 @@ def test_unpermitted_load_is_refused_before_storing(
     tmp_path: Path, permitted: LoadPermission | None, load: str, expected: str
 ) -> None:
     plan = load_plan(tmp_path / "test", permitted, load)
-    (line,) = list_load_violations(plan)
+    (line,) = list_violations(plan)
     assert expected in line
     settings = make_settings(tmp_path)
     with pytest.raises(ConfigError, match="load that is not permitted") as caught:
@@ -109,7 +114,7 @@ def test_unpermitted_load_is_refused_before_storing(
 
 def test_permitted_load_is_accepted(tmp_path: Path) -> None:
     plan = load_plan(tmp_path, ENOUGH, f"{CEILING}\nwrites = true")
-    assert not list_load_violations(plan)
+    assert not list_violations(plan)
     (job, *_) = plan.jobs
     assert job.spec.load is not None
     assert job.spec.load.writable == "root://site_a.example:1094//scratch/load"
@@ -172,7 +177,7 @@ def understated_plan(folder: Path, **values: Any) -> Plan:
     ],
 )
 def test_understated_load_is_refused(tmp_path: Path, values: Any, expected: str) -> None:
-    (line,) = list_load_violations(understated_plan(tmp_path, **values))
+    (line,) = list_violations(understated_plan(tmp_path, **values))
     assert line.startswith("Door root of site SITE_A permits at most ")
     assert expected in line
 
@@ -236,7 +241,7 @@ def test_all_broken_rules_are_named_once() -> None:
 def test_jobs_share_the_ceiling(tmp_path: Path, values: Any, jobs: int) -> None:
     """Jobs that run one after the other have all of it, each."""
     plan = understated_plan(tmp_path / "test", **values)
-    assert list_load_violations(plan) == []
+    assert list_violations(plan) == []
     (tmp_path / "jobs").mkdir()
     descriptions = [*render_jobs(plan, tmp_path / "jobs")]
     assert len(descriptions) >= 50
@@ -273,7 +278,7 @@ def test_job_of_a_load_reads_through_bundled_doors_in_turns(tmp_path: Path) -> N
     options = replace(DEFAULT_OPTIONS, pace=Pace(in_flight=2))
     site = site.replace(doors=(near, cache))
     plan = make_grid_plan(tmp_path / "test", BUNDLED_LOAD, site, options=options)
-    assert list_load_violations(plan) == []
+    assert list_violations(plan) == []
     (tmp_path / "jobs").mkdir()
     descriptions = [*render_jobs(plan, tmp_path / "jobs")]
     assert len(descriptions) == 4
@@ -288,7 +293,7 @@ def test_job_of_a_load_reads_through_bundled_doors_in_turns(tmp_path: Path) -> N
         "cache": {"evict": evict, "files": "/cache", "monitor": ""},
     }
     refused = site.replace(doors=(near, cache.replace(load=None)))
-    (line,) = list_load_violations(make_grid_plan(tmp_path / "no", BUNDLED_LOAD, refused))
+    (line,) = list_violations(make_grid_plan(tmp_path / "no", BUNDLED_LOAD, refused))
     assert line.startswith("Door cache of site SITE_A permits no load tests")
     assert plan.notes == ()
     undeclared = make_grid_plan(tmp_path / "none", BUNDLED_LOAD, make_grid_site("near", "cache"))
@@ -308,7 +313,7 @@ def test_doors_without_writing_permit_loads_that_only_read(tmp_path: Path) -> No
         matrix = f'{dataset}[matrix]\ndirection = ["{direction}"]\n[load]'
         text = load.replace("[load]", matrix)
         plan = make_grid_plan(tmp_path / str(number), text, site)
-        lines = list_load_violations(plan)
+        lines = list_violations(plan)
         assert len(lines) == count
         assert all("or only read: -P direction=read -S dataset=NAME" in line for line in lines)
 
@@ -321,7 +326,7 @@ def test_doors_without_limit_of_opens_permit_deletions(tmp_path: Path) -> None:
         permitted = LoadPermission(opens_per_s=opens, clients=9, writable="/scratch")
         site = site.replace(doors=(site.doors[0].replace(load=permitted),))
         plan = make_grid_plan(tmp_path / str(count), text, site)
-        assert len(list_load_violations(plan)) == count
+        assert len(list_violations(plan)) == count
 
 
 TEST = """

@@ -26,7 +26,7 @@ from treehammer.collectors.job_spec import ExecutionSpec
 from treehammer.datasets.manifest import RECORDING
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns import campaign_request, submission
+from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.cost_estimate import (
@@ -267,7 +267,7 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     narrow = Site(name="narrow", batch="local", doors=make_site().doors, ceilings=Ceilings(jobs=4))
     plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
-    assert campaign_request.find_review(plan, settings).list_reasons() == [
+    assert cost_estimate.find_review(plan, settings).list_reasons() == [
         "Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."
     ]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
@@ -275,13 +275,13 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     with pytest.raises(NothingToDoError):
         Store.open(settings.database, create=False)
     fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
-    campaign_request.find_review(fits, settings).refuse_broken_rules("")
+    cost_estimate.find_review(fits, settings).refuse_broken_rules("")
 
 
 def test_estimate_is_stored_with_the_campaign(tmp_path: Path) -> None:
     site = Site(name="wide", batch="local", doors=make_site().doors)
     plan = make_local_plan(tmp_path / "test", READING_TEST, site)
-    review = campaign_request.find_review(plan, make_settings(tmp_path))
+    review = cost_estimate.find_review(plan, make_settings(tmp_path))
     campaign = submission.record_estimate(plan.make_campaign_row(), review)
     stored = campaign.plan.to_document()
     assert stored.pop("estimate") == {

@@ -38,8 +38,8 @@ from treehammer.errors import (
 )
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
+from treehammer.submit.sites.site_software import resolve_site_software
 from treehammer.submit.tools import node_probes
 
 FILE = """
