@@ -337,12 +337,12 @@ def judge_service(
     held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
     oldest_figure = AlarmFigure("oldest_message", waiting_s, "s", *WAITING_LIMITS_S)
     stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
-    lost_figure = AlarmFigure("given_up_messages", outbox.given_up, warning=0)
+    lost_figure = AlarmFigure("given_up_messages", outbox.given_up_count, warning=0)
     reasons = [
         (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
         (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
         (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
-        (judge_figure(lost_figure), f"{outbox.given_up} undeliverable messages"),
+        (judge_figure(lost_figure), f"{outbox.given_up_count} undeliverable messages"),
     ]
     problems = [text for level, text in reasons if level is not AlarmLevel.OK]
     summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {held} held"
@@ -353,12 +353,12 @@ def judge_service(
         summary,
         details=(
             f"{open_jobs} unfinished jobs, {held} held",
-            f"messages: {outbox.waiting} waiting, {outbox.sent} sent, {outbox.given_up} given up",
+            f"messages: {outbox.waiting_count} waiting, {outbox.sent_count} sent, {outbox.given_up_count} given up",
         ),
         figures=(
             AlarmFigure("open_jobs", open_jobs),
             held_figure,
-            AlarmFigure("waiting_messages", outbox.waiting),
+            AlarmFigure("waiting_messages", outbox.waiting_count),
             oldest_figure,
             lost_figure,
             stale_figure,

@@ -267,8 +267,8 @@ def copy_command(source: str, target: str) -> CommandOutput:
 
     _warn_untested_oracle(source, target)
     counts, copied = copy_database(source, target, bars=progress_bar)
-    done = "copied and compared every row" if copied else "all rows were present"
-    return CommandOutput(_list_tables(counts), remarks=[done])
+    remark = "copied and compared every row" if copied else "all rows were present"
+    return CommandOutput(_list_tables(counts), remarks=[remark])
 
 
 def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -256,7 +256,7 @@ def _run_tool(url: URL, command: Sequence[str]) -> None:
     environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
     program = find_program(command[0])
     database = f"--dbname={address.render_as_string(hide_password=False)}"
-    done = subprocess.run(
+    result = subprocess.run(
         [program, database, *command[1:]],
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -265,10 +265,10 @@ def _run_tool(url: URL, command: Sequence[str]) -> None:
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
         raise StoreError(
-            f"{command[0]} failed: {' '.join(lines[:3])[:500] or f'code {done.returncode}'}",
+            f"{command[0]} failed: {' '.join(lines[:3])[:500] or f'code {result.returncode}'}",
             where=display_url(url),
             hint="The database is unchanged."
             if command[0] == "pg_restore"

@@ -348,11 +348,11 @@ def migrate_to(connection: Connection, target: str) -> None:
 
 
 def _drop_tables(connection: Connection) -> None:
-    left = sa.inspect(connection).get_table_names()
+    names = sa.inspect(connection).get_table_names()
     for table in reversed(metadata.sorted_tables):
-        if table.name in left:
+        if table.name in names:
             table.drop(connection)
-    if "alembic_version" in left:
+    if "alembic_version" in names:
         _VERSION_TABLE.drop(connection)
 
 

@@ -210,13 +210,13 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
     sites: defaultdict[str, MeasurementCount] = defaultdict(MeasurementCount)
     recorded = _tally_recorded(sites, jobs, rows)
     _tally_planned(sites, jobs, recorded, last)
-    counted = CampaignCount(dict(sorted(sites.items())))
-    if counted.is_finished or not counted.total.outstanding:
-        return counted
+    result = CampaignCount(dict(sorted(sites.items())))
+    if result.is_finished or not result.total.outstanding:
+        return result
     with store.connection() as connection:
         recent = _fetch_recent_span(connection, campaign_id)
-    remaining_s = _estimate_remaining_s(counted.total.outstanding, recent, now_us)
-    return replace(counted, remaining_s=remaining_s)
+    remaining_s = _estimate_remaining_s(result.total.outstanding, recent, now_us)
+    return replace(result, remaining_s=remaining_s)
 
 
 def _tally_recorded(
@@ -246,10 +246,10 @@ def _tally_planned(
 ) -> None:
     """Add the jobs with their planned and missing measurements to their sites."""
     for row in jobs.values():
-        left = row.planned_measurements - recorded[row.id]
+        missing_count = row.planned_measurements - recorded[row.id]
         missing: Counter[str] = Counter()
-        if left > 0 and JobState(row.state).is_final:
-            missing[_explain_missing(row, last.get(row.id))] = left
+        if missing_count > 0 and JobState(row.state).is_final:
+            missing[_explain_missing(row, last.get(row.id))] = missing_count
         sites[row.site] += MeasurementCount(
             Counter([row.state]), row.planned_measurements, missing=missing
         )

@@ -340,12 +340,12 @@ def fetch_commit_counts(
             commit_counts = counts.setdefault(commit, CommitCounts(commit or "", created_us))
             commit_counts.submitted_us = created_us
         commit_of = {id_: commit for id_, commit, _ in rows}
-        chosen = _choose_campaigns(commit_of, set(campaign_ids))
-        if not chosen:
+        selection = _choose_campaigns(commit_of, set(campaign_ids))
+        if not selection:
             return []
         tallies = sa.select(*groups, _BAD_COUNT, sa.func.count()).group_by(*groups)
         site_of = load_subjects(connection).index_column("site")
-        for row in connection.execute(tallies.where(groups[0].in_(chosen))):
+        for row in connection.execute(tallies.where(groups[0].in_(selection))):
             by_site = counts[commit_of[row[0]]].by_site
             by_site[site_of[row[1]] or ""] += Tally(int(row[2]), int(row[3]))
     return [commit for commit in counts.values() if commit.by_site]

@@ -198,7 +198,7 @@ class _Grouping:
             measurement_sql.catalogue_column(name) if name in DIMENSION_OF else inner_groups.c[name]
             for name in self.fetched
         ]
-        grouped = [*columns, *(inner_groups.c[name] for name in inner.others)]
+        grouped = [*columns, *(inner_groups.c[name] for name in inner.extra_columns)]
         sums = [add(inner_groups.c[name]) for name, add in inner.sums.items()]
         query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
         with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
@@ -229,7 +229,7 @@ class _InnerQuery:
 
     query: sa.Select[Any]
     sums: Mapping[str, Any]
-    others: tuple[str, ...] = (_OUTCOME,)
+    extra_columns: tuple[str, ...] = (_OUTCOME,)
 
 
 # From the roll-ups.
@@ -243,7 +243,7 @@ def _select_rollups(figure: FigureQuery, keys: Sequence[str], dialect: str) -> _
         number, total, squares = (table[name] for name in rollup_column_names(metric))
         columns |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
     # Grouped by the stored column, not by the expression: its parameters would differ.
-    stored = dict.fromkeys(_ROLLUP_COLUMN_NAMES.get(name, name) for name in (*keys, _OUTCOME))
+    rollup_names = dict.fromkeys(_ROLLUP_COLUMN_NAMES.get(name, name) for name in (*keys, _OUTCOME))
     query = (
         sa.select(
             *(_rollup_column(name).label(name) for name in keys),
@@ -251,7 +251,7 @@ def _select_rollups(figure: FigureQuery, keys: Sequence[str], dialect: str) -> _
             *(sa.func.sum(column).label(name) for name, column in columns.items()),
         )
         .where(*_rollup_conditions(figure, dialect))
-        .group_by(*(table[name] for name in stored))
+        .group_by(*(table[name] for name in rollup_names))
     )
     return _InnerQuery(query, dict.fromkeys(columns, sa.func.sum))
 

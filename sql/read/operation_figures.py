@@ -273,15 +273,15 @@ class _OperationSums:
         self._add_round_trips(row["done"], row.get("door_rtt_s"))
         self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
 
-    def _add_round_trips(self, done: int, trip_s: float | None) -> None:
+    def _add_round_trips(self, count: int, trip_s: float | None) -> None:
         if trip_s is None:
             self.round_trips_s = None
         elif self.round_trips_s is not None:
-            self.round_trips_s += done * trip_s
+            self.round_trips_s += count * trip_s
 
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
         seconds, clients = _sweep_intervals(self.intervals)
-        done, trips_s = self.counts["done"], self.round_trips_s
+        count, trips_s = self.counts["done"], self.round_trips_s
         return OperationGroup(
             key=key,
             side=side,
@@ -291,7 +291,7 @@ class _OperationSums:
             seconds=seconds,
             failures=dict(self.failures.most_common()),
             latency=self.latency,
-            round_trip_s=trips_s / done if done and trips_s is not None else None,
+            round_trip_s=trips_s / count if count and trips_s is not None else None,
             limited_seconds=_sweep_intervals(self.limited_intervals)[0],
             limited_done=self.limited_done,
             limited_bytes=self.limited_bytes,
@@ -352,7 +352,7 @@ def list_operation_days(store: ResultsReader, first: int, last: int) -> list[Ope
     """List the operations of good measurements from ``first`` to ``last`` (YYYYMMDD)."""
     subject, table = dimension_tables["subject"], rollup_operation.c
     site = subject.c.storage_site
-    chosen = sa.and_(
+    condition = sa.and_(
         table.day.between(first, last), table.side == CLIENT, table.outcome == Outcome.GOOD.value
     )
     columns = (
@@ -365,7 +365,7 @@ def list_operation_days(store: ResultsReader, first: int, last: int) -> list[Ope
     query = (
         sa.select(*columns)
         .select_from(rollup_operation.join(subject))
-        .where(chosen)
+        .where(condition)
         .order_by(site, table.day, table.operation, table.subject_id)
     )
     count, total, _ = rollup_column_names("door_rtt_s")
@@ -375,7 +375,7 @@ def list_operation_days(store: ResultsReader, first: int, last: int) -> list[Ope
         sa.select(*by, *sums)
         .where(
             rollup_day.c.day.between(first, last),
-            rollup_day.c.subject_id.in_(sa.select(table.subject_id).where(chosen)),
+            rollup_day.c.subject_id.in_(sa.select(table.subject_id).where(condition)),
             rollup_day.c[count] > 0,
         )
         .group_by(*by)
@@ -392,10 +392,10 @@ def list_operation_days(store: ResultsReader, first: int, last: int) -> list[Ope
             day=int(day),
             operation=operation,
             limited_steps=int(limited),
-            done=int(done),
+            done=int(successes),
             failed=int(failed),
             latency=decode_latency(latency),
             round_trip_s=round_trips.get((subject_id, day)),
         )
-        for subject_id, day, storage, operation, limited, done, failed, latency in rows
+        for subject_id, day, storage, operation, limited, successes, failed, latency in rows
     ]

@@ -132,8 +132,8 @@ def fetch_peer_sums(
         totals = _fetch_totals(connection, metric, days, subjects)
         measured = np.unique(totals.site[totals.count > 0])
         peers = sorted({totals.sites[place] for place in measured} - {site})
-        chosen = [site, *_space_evenly(peers)] if len(peers) > MAX_DAILY_PEERS else None
-        dailies = _fetch_dailies(connection, metric, days, subjects, chosen)
+        sites = [site, *_space_evenly(peers)] if len(peers) > MAX_DAILY_PEERS else None
+        dailies = _fetch_dailies(connection, metric, days, subjects, sites)
     return PeerSums(totals, dailies)
 
 
@@ -145,9 +145,9 @@ def fetch_door_sums(
     store: ResultsReader, site: str, metric: str, days: tuple[int, int]
 ) -> PartSums:
     """Fetch the sums of a site's good timed measurements by door and work."""
-    chosen, sums = _select_sums(metric, days)
+    selection, sums = _select_sums(metric, days)
     subject = rollup_day.c.subject_id
-    query = chosen.add_columns(subject, *map(sa.func.sum, sums)).group_by(subject)
+    query = selection.add_columns(subject, *map(sa.func.sum, sums)).group_by(subject)
     with store.connection() as connection:
         subjects = load_subjects(connection)
         rows = connection.execute(query.where(subject.in_(_select_subjects(site)))).all()
@@ -222,8 +222,8 @@ class _SharedWork:
             for work in np.unique(every.work[every.site == place_of_site])
             if all(every.works[work][place] == value for place, value in required_values)
         ]
-        chosen = np.isin(every.work, works_of_site)
-        columns = (every.subject[chosen], every.site[chosen], every.work[chosen])
+        is_selected = np.isin(every.work, works_of_site)
+        columns = (every.subject[is_selected], every.site[is_selected], every.work[is_selected])
         return cls(every.sites, every.works, *columns)
 
     def find_work(self, subject: int) -> WorkKey:
@@ -280,10 +280,10 @@ def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], li
 def _fetch_totals(
     connection: Connection, metric: str, days: tuple[int, int], subjects: _SharedWork
 ) -> WorkSums:
-    chosen, sums = _select_sums(metric, days)
+    selection, sums = _select_sums(metric, days)
     subject = rollup_day.c.subject_id
     whole = sa.literal_column("0", sa.BigInteger)
-    query = chosen.add_columns(whole, subject, *map(sa.func.sum, sums)).group_by(subject)
+    query = selection.add_columns(whole, subject, *map(sa.func.sum, sums)).group_by(subject)
     return subjects.collect(connection.execute(query).all())
 
 
@@ -295,8 +295,8 @@ def _fetch_dailies(
     sites: Sequence[str] | None,
 ) -> WorkSums:
     """Fetch the sums by day, of some sites or of all."""
-    chosen, sums = _select_sums(metric, days)
-    query = chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
+    selection, sums = _select_sums(metric, days)
+    query = selection.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
     if sites is not None:
         without_site = _SUBJECT.site.is_(None) if "" in sites else sa.false()
         is_chosen = sa.or_(_SUBJECT.site.in_(sites), without_site)

@@ -61,7 +61,7 @@ class ComparisonSummary:
             scopes = totals.setdefault(line.metric, {})
             scopes.setdefault(line.scope, Counter())[line.verdict] += line.count
         return {
-            metric: {scope: dict(counted.most_common()) for scope, counted in scopes.items()}
+            metric: {scope: dict(counts.most_common()) for scope, counts in scopes.items()}
             for metric, scopes in totals.items()
         }
 

@@ -283,16 +283,18 @@ def iter_companion_tables(
         campaigns: identities; None for all.
         datasets: hashes of those whose replicas and instruction counts are meant; None for all.
     """
-    chosen = [row for row in reader.campaigns() if campaigns is None or row.id in campaigns]
-    chosen.sort(key=lambda row: row.id)
+    campaign_rows = [row for row in reader.campaigns() if campaigns is None or row.id in campaigns]
+    campaign_rows.sort(key=lambda row: row.id)
 
     def is_selected(row: ReplicaRow | InstructionRow) -> bool:
         return datasets is None or row.dataset_hash in datasets
 
     chunks: dict[str, Iterable[Sequence[CompanionRow]]] = {
-        "campaign": [chosen],
-        "job": (reader.jobs(row.id) for row in chosen),
-        "attempt": (reader.attempts(job.id for job in reader.jobs(row.id)) for row in chosen),
+        "campaign": [campaign_rows],
+        "job": (reader.jobs(row.id) for row in campaign_rows),
+        "attempt": (
+            reader.attempts(job.id for job in reader.jobs(row.id)) for row in campaign_rows
+        ),
         "replica": ([*filter(is_selected, reader.replicas())] for _ in range(1)),
         "instruction_count": (
             [*filter(is_selected, reader.instruction_counts())] for _ in range(1)
@@ -368,12 +370,12 @@ def result_batches(
     settings = config.load_settings({"database": database, "data_dir": data_dir})
     with ExitStack() as stack:
         reader = stack.enter_context(ResultsReader.open(settings.database))
-        chosen = [reader.campaign(reference).id for reference in _split_names("campaign", campaign)]
-        if campaign is not None and not chosen:
+        ids = [reader.campaign(reference).id for reference in _split_names("campaign", campaign)]
+        if campaign is not None and not ids:
             raise ConfigError(
                 "no campaign was given", where="campaign", hint="Name one, or give none for all."
             )
-        selection = Selection.parse(chosen, _split_names("where", where))
+        selection = Selection.parse(ids, _split_names("where", where))
         names = None if columns is None else _split_names("columns", columns)
         if names is not None:
             _require_known_columns(reader, names)
@@ -397,9 +399,9 @@ def _split_names(name: str, words: OneOrMore | None) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _iter_until_closed(batches: Iterator[pa.RecordBatch], held: ExitStack) -> Iterator[Any]:
-    """Yield None, then the batches; whoever abandons the iterator afterwards releases ``held``."""
-    with held:
+def _iter_until_closed(batches: Iterator[pa.RecordBatch], resources: ExitStack) -> Iterator[Any]:
+    """Yield None, then the batches; whoever abandons the iterator afterwards releases the resources."""
+    with resources:
         yield None
         yield from batches
 

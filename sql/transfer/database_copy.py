@@ -112,20 +112,20 @@ def _count_rows(connection: Connection) -> dict[str, int]:
 
 
 def _copy_tables(old: Connection, new: Connection, step: ProgressCallback) -> None:
-    done = 0
+    count = 0
     for table in metadata.sorted_tables:
         with closing(_iter_rows(old, table)) as rows:
             while chunk := [
                 dict(zip(table.columns.keys(), row, strict=True)) for row in islice(rows, CHUNK)
             ]:
                 new.execute(sa.insert(table), chunk)
-                done += len(chunk)
-                step(done, table.name)
+                count += len(chunk)
+                step(count, table.name)
 
 
 def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -> str:
     """Describe the first row that differs; '' if none does."""
-    done = 0
+    count = 0
     for table in metadata.sorted_tables:
         with (
             closing(_iter_rows(old, table)) as old_rows,
@@ -134,10 +134,10 @@ def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -
             for old_row, new_row in zip_longest(old_rows, new_rows):
                 if old_row is None or new_row is None or tuple(old_row) != tuple(new_row):
                     return f"table {table.name}, {_row_location(table, old_row if new_row is None else new_row)}"
-                done += 1
-                if not done % CHUNK:
-                    step(done, table.name)
-    step(done)
+                count += 1
+                if not count % CHUNK:
+                    step(count, table.name)
+    step(count)
     return ""
 
 

@@ -287,11 +287,11 @@ def _add_batches(
                 result.invalid += 1
                 if len(result.problems) < MAX_LISTED:
                     result.problems.append(f"{result.file}: row {rows}: {error}")
-        added = add(measurements)
-        result.new += added.new
-        result.duplicates += added.known
-        result.conflicts += len(added.conflicting)
-        result.conflicting_ids += added.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
+        part = add(measurements)
+        result.new += part.new
+        result.duplicates += part.duplicates
+        result.conflicts += len(part.conflicting)
+        result.conflicting_ids += part.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
         yield rows
 
 
@@ -303,27 +303,27 @@ def _count_only(store: Store) -> Iterator[AddMeasurements]:
     """
     with (
         TemporaryDirectory() as folder,
-        Store.open(f"sqlite:///{folder}/counted.db") as counted,
+        Store.open(f"sqlite:///{folder}/counted.db") as scratch,
     ):
 
         def add(measurements: Sequence[Measurement]) -> AddResult:
-            repeated = counted.add(measurements)
-            repetitions = Counter((*repeated.known_ids, *repeated.conflicting))
+            repeated = scratch.add(measurements)
+            repetitions = Counter((*repeated.duplicate_ids, *repeated.conflicting))
             first = []
             for measurement in reversed(measurements):
                 if repetitions[measurement.id]:
                     repetitions[measurement.id] -= 1
                 else:
                     first.append(measurement)
-            added = store.preview_add(reversed(first))
-            conflicting = (*added.conflicting, *repeated.conflicting)
-            return AddResult(added.new, added.known + repeated.known, conflicting)
+            preview = store.preview_add(reversed(first))
+            conflicting = (*preview.conflicting, *repeated.conflicting)
+            return AddResult(preview.new, preview.duplicates + repeated.duplicates, conflicting)
 
         yield add
 
 
 def merge_companions(
-    store: Store, incoming: MeasurementFile, counted: set[str] | None = None, *, group: str
+    store: Store, incoming: MeasurementFile, counted_ids: set[str] | None = None, *, group: str
 ) -> int:
     """Import companion tables of a file; existing rows are kept.
 
@@ -336,11 +336,11 @@ def merge_companions(
     Returns:
         how many campaigns were not there.
     """
-    existing_ids = {campaign.id for campaign in store.campaigns()} | (counted or set())
+    existing_ids = {campaign.id for campaign in store.campaigns()} | (counted_ids or set())
     batches = [parse_rows(CampaignRow, batch) for batch in incoming.companion("campaign")]
     new = {row.id: row for row in chain.from_iterable(batches) if row.id not in existing_ids}
-    if counted is not None:
-        counted.update(new)
+    if counted_ids is not None:
+        counted_ids.update(new)
         return len(new)
     for campaign in new.values():
         store.add_campaign(campaign, [], group=group)
@@ -370,10 +370,10 @@ def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
             if job.state in FINAL_JOB_STATES and job.campaign_id in campaigns:
                 by_campaign[job.campaign_id].append(job)
         for campaign_id, jobs in by_campaign.items():
-            stored = {job.id: job for job in store.jobs(campaign_id)}
-            missing = [job for job in jobs if job.id not in stored]
+            existing = {job.id: job for job in store.jobs(campaign_id)}
+            missing = [job for job in jobs if job.id not in existing]
             store.add_campaign(campaigns[campaign_id], missing)
-            pairs = [(job, stored[job.id]) for job in jobs if _is_updatable(stored.get(job.id))]
+            pairs = [(job, existing[job.id]) for job in jobs if _is_updatable(existing.get(job.id))]
             store.set_jobs(job.as_external() for job, before in pairs if _has_ended(job, before))
             merged_ids.update(job.id for job in (*missing, *(job for job, _ in pairs)))
             for job, before in pairs:
@@ -387,24 +387,24 @@ def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
 
 def _merge_attempts(store: Store, attempts: Sequence[AttemptRow]) -> set[str]:
     """Merge attempts; return the jobs that have a later one than before."""
-    stored: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
+    existing: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
     for attempt in store.attempts(attempt.job_id for attempt in attempts):
-        stored[attempt.job_id][attempt.number] = attempt
-    missing = [a for a in attempts if _is_more_complete(a, stored[a.job_id].get(a.number))]
+        existing[attempt.job_id][attempt.number] = attempt
+    missing = [a for a in attempts if _is_more_complete(a, existing[a.job_id].get(a.number))]
     store.set_attempts(missing)
-    return {a.job_id for a in missing if a.number > max(stored[a.job_id], default=0)}
+    return {a.job_id for a in missing if a.number > max(existing[a.job_id], default=0)}
 
 
-def _is_updatable(stored: JobRow | None) -> bool:
-    return stored is not None and (stored.state in FINAL_JOB_STATES or stored.is_external)
+def _is_updatable(existing: JobRow | None) -> bool:
+    return existing is not None and (existing.state in FINAL_JOB_STATES or existing.is_external)
 
 
-def _has_ended(job: JobRow, stored: JobRow) -> bool:
+def _has_ended(job: JobRow, existing: JobRow) -> bool:
     """Return whether a finished job of the file is the one that is unfinished here."""
-    return stored.state not in FINAL_JOB_STATES and stored.batch_id in ("", job.batch_id)
+    return existing.state not in FINAL_JOB_STATES and existing.batch_id in ("", job.batch_id)
 
 
-def _is_more_complete(attempt: AttemptRow, stored: AttemptRow | None) -> bool:
-    return stored is None or (
-        stored.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES
+def _is_more_complete(attempt: AttemptRow, existing: AttemptRow | None) -> bool:
+    return existing is None or (
+        existing.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES
     )

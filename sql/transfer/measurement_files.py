@@ -145,8 +145,8 @@ class _ParquetReader(MeasurementFile):
         self._about: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         self._names: list[str] = self._file.schema_arrow.names
         # Files of a partitioned export omit the column, but have it in their metadata.
-        stored = self._about.get(CAMPAIGN_COLUMN.encode())
-        campaign = _campaign_from_path(path) if stored is None else stored.decode()
+        name = self._about.get(CAMPAIGN_COLUMN.encode())
+        campaign = _campaign_from_path(path) if name is None else name.decode()
         self._campaign = None if CAMPAIGN_COLUMN in self._names else campaign
         self.rows = self._file.metadata.num_rows
         self.columns = self._names if self._campaign is None else [*self._names, CAMPAIGN_COLUMN]

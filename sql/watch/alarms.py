@@ -71,9 +71,9 @@ MAX_EXAMINED = 20
 class OutboxSummary:
     """Numbers of messages by delivery, and the time since which the oldest one waits."""
 
-    waiting: int
-    sent: int
-    given_up: int
+    waiting_count: int
+    sent_count: int
+    given_up_count: int
     oldest_us: int | None
 
 
@@ -124,14 +124,14 @@ class AlarmOutbox:
 
     def claim_message(self, now_us: int, lease_us: int) -> AlarmMessage | None:
         """Claim the oldest message that is due; other processes skip it for the lease."""
-        due = (
+        query = (
             sa.select(alarm_message)
             .where(_TABLE.delivery == WAITING, _TABLE.due_us <= now_us)
             .order_by(_TABLE.recorded_us, _TABLE.id)
             .limit(1)
         )
         with self._store.writing_connection() as connection:
-            message = next(iter(fetch_rows(connection, AlarmMessage, due)), None)
+            message = next(iter(fetch_rows(connection, AlarmMessage, query)), None)
             if message is None:
                 return None
             claimed = replace(message, attempts=message.attempts + 1, due_us=now_us + lease_us)
@@ -140,10 +140,10 @@ class AlarmOutbox:
 
     def mark_sent(self, message: AlarmMessage, now_us: int) -> AlarmMessage:
         """Record that a message was accepted by its recipient; return it."""
-        sent = replace(message, delivery=SENT, due_us=now_us, error="")
+        update = replace(message, delivery=SENT, due_us=now_us, error="")
         with self._store.writing_connection() as connection:
-            _update_message(connection, sent)
-        return sent
+            _update_message(connection, update)
+        return update
 
     def mark_failed(self, message: AlarmMessage, error: str, *, due_us: int | None) -> AlarmMessage:
         """Record a failed attempt; ``due_us`` is the time of the next one, None for none.
@@ -168,8 +168,8 @@ class AlarmOutbox:
         with self._store.connection() as connection:
             counts = {delivery: int(number) for delivery, number in connection.execute(query)}
             oldest_us = connection.scalar(oldest)
-        waiting, sent, given_up = (counts.get(name, 0) for name in (WAITING, SENT, GIVEN_UP))
-        return OutboxSummary(waiting, sent, given_up, oldest_us)
+        numbers = counts.get(WAITING, 0), counts.get(SENT, 0), counts.get(GIVEN_UP, 0)
+        return OutboxSummary(*numbers, oldest_us)
 
     def list_events(self, limit: int) -> list[AlarmMessage]:
         """List the newest events."""
@@ -179,20 +179,20 @@ class AlarmOutbox:
         """List the newest messages."""
         return self._list_newest(limit, ~_IS_EVENT)
 
-    def _list_newest(self, limit: int, *chosen: sa.ColumnElement[bool]) -> list[AlarmMessage]:
+    def _list_newest(self, limit: int, *conditions: sa.ColumnElement[bool]) -> list[AlarmMessage]:
         order = (_TABLE.happened_us.desc(), _TABLE.id)
         return self._store.fetch_rows(
-            AlarmMessage, sa.select(alarm_message).where(*chosen).order_by(*order).limit(limit)
+            AlarmMessage, sa.select(alarm_message).where(*conditions).order_by(*order).limit(limit)
         )
 
 
 def _update_message(
-    connection: Connection, message: AlarmMessage, *chosen: sa.ColumnElement[bool]
+    connection: Connection, message: AlarmMessage, *conditions: sa.ColumnElement[bool]
 ) -> None:
     names = ("delivery", "attempts", "due_us", "error")
     values = {name: getattr(message, name) for name in names}
-    chosen = (_TABLE.id == message.id, *chosen)
-    connection.execute(sa.update(alarm_message).where(*chosen).values(values))
+    conditions = (_TABLE.id == message.id, *conditions)
+    connection.execute(sa.update(alarm_message).where(*conditions).values(values))
 
 
 def _insert_event(connection: Connection, event: AlarmMessage) -> bool:

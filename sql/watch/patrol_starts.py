@@ -119,10 +119,10 @@ class PatrolLease:
             LeaseLostError: it does not; the transaction must be rolled back.
         """
         now_us, row = self.clock(connection), fetch_lease(connection)
-        held = row is not None and (row.holder, row.epoch) == (self.holder, self._epoch)
-        if row is None or not held or row.expires_us <= now_us:
+        leads = row is not None and (row.holder, row.epoch) == (self.holder, self._epoch)
+        if row is None or not leads or row.expires_us <= now_us:
             raise LeaseLostError(
-                "another patrol has become the leader" if row and not held else "the lease expired",
+                "another patrol leads" if row and not leads else "the lease expired",
                 where=self.holder,
                 hint="Nothing was started; this patrol continues as a stand-by.",
             )
@@ -360,9 +360,9 @@ class PatrolStarts:
             now = _fetch_start(connection, start.entry, start.occasion)
             if now is None or now.state != CLAIMED:
                 return None
-            taken = replace(now, epoch=self._lease.epoch, holder=self._lease.holder)
-            upsert_rows(connection, _start, [taken])
-            return taken
+            claim = replace(now, epoch=self._lease.epoch, holder=self._lease.holder)
+            upsert_rows(connection, _start, [claim])
+            return claim
 
     def permit_campaign(self, start: PatrolStartRow) -> Callable[[Connection], None]:
         """Return the condition on which the campaign of a claim may be stored.

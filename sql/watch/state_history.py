@@ -107,10 +107,10 @@ def list_state_changes(
         superseded: whether to add changes that late results contradicted.
         doors: whether to add the doors of storages.
     """
-    chosen = [_TABLE.since_us >= since_us, *_select_changes(site, rules=rules, doors=doors)]
+    conditions = [_TABLE.since_us >= since_us, *_select_changes(site, rules=rules, doors=doors)]
     if not superseded:
-        chosen.append(_TABLE.superseded_us.is_(None))
-    query = sa.select(status_change).where(*chosen)
+        conditions.append(_TABLE.superseded_us.is_(None))
+    query = sa.select(status_change).where(*conditions)
     return store.fetch_rows(StatusChangeRow, query.order_by(*_ORDER))
 
 
@@ -253,13 +253,13 @@ def _with_identities(
     connection: Connection, changes: Iterable[StatusChangeRow]
 ) -> list[StatusChangeRow]:
     """Name each change by a hash; a change that returns after it was superseded gets another one."""
-    named = []
+    result = []
     for change in changes:
         repeats = 0
         while _is_recorded(connection, id_ := _hash_change(change, repeats)):
             repeats += 1
-        named.append(replace(change, id=id_))
-    return named
+        result.append(replace(change, id=id_))
+    return result
 
 
 def _is_recorded(connection: Connection, id_: str) -> bool:
@@ -303,21 +303,21 @@ def replace_downtimes(
     table = site_downtime
     stored_query = sa.select(table).where(table.c.source == source)
     with store.writing_connection() as connection:
-        stored = {row.id: row for row in fetch_rows(connection, DowntimeRow, stored_query)}
+        existing = {row.id: row for row in fetch_rows(connection, DowntimeRow, stored_query)}
         imported = {row.id: row for row in downtimes}
         changed = [
             row
             for id_, row in imported.items()
-            if id_ in stored and replace(stored[id_], imported_us=row.imported_us) != row
+            if id_ in existing and replace(existing[id_], imported_us=row.imported_us) != row
         ]
         withdrawn = [
             replace(row, withdrawn_us=now_us)
-            for id_, row in stored.items()
+            for id_, row in existing.items()
             if id_ not in imported and row.ends_us > now_us and row.withdrawn_us is None
         ]
         insert_missing_rows(connection, table, imported.values())
         upsert_rows(connection, table, [*changed, *withdrawn])
-    new = len(imported.keys() - stored.keys())
+    new = len(imported.keys() - existing.keys())
     return DowntimeImport(new, len(changed), len(imported) - new - len(changed), len(withdrawn))
 
 
@@ -331,13 +331,13 @@ def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[Over
 
 def add_override(store: Store, override: OverrideRow) -> OverrideRow:
     """Record an override in place of the site's earlier ones, which end; return it with its identity."""
-    added = replace(override, id=secrets.token_hex(8))
+    row = replace(override, id=secrets.token_hex(8))
     end_overrides(
         store, override.site, override.subject_kind, now_us=override.made_us, who=override.who
     )
     with store.writing_connection() as connection:
-        insert_missing_rows(connection, site_override, [added])
-    return added
+        insert_missing_rows(connection, site_override, [row])
+    return row
 
 
 def end_overrides(

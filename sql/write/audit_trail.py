@@ -151,19 +151,19 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
             key or token was revoked since the request.
     """
     deliveries = list(deliveries)
-    stored = _fetch_stored(connection, deliveries)
-    _require_unrevoked(deliveries, stored.revoked)
-    _require_own_campaigns(deliveries, stored.owners)
-    _require_own_jobs(deliveries, stored.campaigns)
+    existing = _fetch_stored(connection, deliveries)
+    _require_unrevoked(deliveries, existing.revoked)
+    _require_own_campaigns(deliveries, existing.owners)
+    _require_own_jobs(deliveries, existing.campaigns)
     claims: dict[str, CampaignOwnerRow] = {}
     receipts: dict[tuple[str, ...], ReceiptRow] = {}
     for delivery in deliveries:
         sender, id_ = delivery.sender, delivery.campaign_id
-        if id_ not in stored.owners:
+        if id_ not in existing.owners:
             claims.setdefault(id_, CampaignOwnerRow(id_, sender.owner, sender.received_us))
         for subject in delivery.subjects:
             key = (subject, delivery.kind, sender.key_id, sender.address)
-            if not stored.has_receipt(delivery, subject) and key not in receipts:
+            if not existing.has_receipt(delivery, subject) and key not in receipts:
                 receipts[key] = sender.make_receipt(delivery.kind, subject, id_)
     insert_new_rows(connection, campaign_owner, claims.values())
     insert_new_rows(connection, receipt, receipts.values())
@@ -226,28 +226,28 @@ class _StoredDeliveries:
 
 
 def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
-    owner, sent, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
+    owner, entry, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
     campaigns = {delivery.campaign_id for delivery in deliveries}
     subjects = {subject for delivery in deliveries for subject in delivery.subjects}
-    stored = _StoredDeliveries()
+    existing = _StoredDeliveries()
     for ids in split_ids(campaigns):
         owners = sa.select(owner.campaign_id, owner.owner).where(owner.campaign_id.in_(ids))
-        stored.owners.update(map(tuple, connection.execute(owners)))
+        existing.owners.update(map(tuple, connection.execute(owners)))
     for ids in split_ids(subjects):
         receipts = sa.select(
-            sent.subject, sent.kind, sent.key_id, sent.address, sent.campaign_id
-        ).where(sent.subject.in_(ids))
+            entry.subject, entry.kind, entry.key_id, entry.address, entry.campaign_id
+        ).where(entry.subject.in_(ids))
         for subject, kind, key_id, address, campaign_id in connection.execute(receipts):
-            stored.receipts.add((subject, kind, key_id, address))
+            existing.receipts.add((subject, kind, key_id, address))
             if kind in _OF_JOBS:
-                stored.campaigns[subject] = campaign_id
+                existing.campaigns[subject] = campaign_id
     for ids in split_ids(delivery.sender.key_id for delivery in deliveries):
         revoked_keys = sa.select(key.key_id).where(key.key_id.in_(ids), key.revoked_us.is_not(None))
-        stored.revoked.update((_KEY, id_) for id_ in connection.scalars(revoked_keys))
+        existing.revoked.update((_KEY, id_) for id_ in connection.scalars(revoked_keys))
     for ids in split_ids(campaigns | subjects):
         revoked_tokens = sa.select(token.scope, token.subject).where(token.subject.in_(ids))
-        stored.revoked.update(map(tuple, connection.execute(revoked_tokens)))
-    return stored
+        existing.revoked.update(map(tuple, connection.execute(revoked_tokens)))
+    return existing
 
 
 def _require_unrevoked(deliveries: Iterable[Delivery], revoked: Set[tuple[str, str]]) -> None:

@@ -158,8 +158,8 @@ class Keyring:
         """
         is_key = access_key.c.key_id == key_id
         with write_transaction(self._engine) as connection:
-            stored = sa.select(access_key.c.key_id).where(is_key)
-            if not is_storable(key_id) or connection.execute(stored).first() is None:
+            query = sa.select(access_key.c.key_id).where(is_key)
+            if not is_storable(key_id) or connection.execute(query).first() is None:
                 raise ConfigError(
                     "unknown key",
                     where=f"key {key_id!r}",
@@ -215,11 +215,9 @@ class Keyring:
             whether they were valid before.
         """
         columns = access_revocation.c
-        stored = sa.select(columns.subject).where(
-            columns.scope == scope, columns.subject == subject
-        )
+        query = sa.select(columns.subject).where(columns.scope == scope, columns.subject == subject)
         with write_transaction(self._engine) as connection:
-            if connection.execute(stored).first() is not None:
+            if connection.execute(query).first() is not None:
                 return False
             row = {"scope": scope, "subject": subject, "revoked_us": now_us}
             connection.execute(sa.insert(access_revocation), [row])

@@ -193,7 +193,7 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
     seconds = sum(row["step_s"] for row in rows)
     latency = LatencyHistogram.sum(decode_latency(row["latency"]) for row in rows)
     # Release 0.2.0 did not count them.
-    held = [row["held"] for row in rows if row["held"] is not None]
+    counts = [row["held"] for row in rows if row["held"] is not None]
     return {
         **rows[0],
         "step": min(row["step"] for row in rows),
@@ -201,7 +201,7 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
         "step_s": seconds,
         "clients": max(row["clients"] for row in rows),
         **_sum_counts(rows),
-        "held": sum(held) if held else None,
+        "held": sum(counts) if counts else None,
         "lateness_max_s": max(row["lateness_max_s"] for row in rows),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
         "failures": _merge_failures(rows),
@@ -314,8 +314,8 @@ class ChangeScope:
         return self._select_sent(audit_trail.REPLICA)
 
     def _select_sent(self, kind: str) -> sa.Select[tuple[str]]:
-        sent = receipt.c.key_id == self.key_id
-        return sa.select(receipt.c.subject).where(sent, receipt.c.kind == kind)
+        is_sent = receipt.c.key_id == self.key_id
+        return sa.select(receipt.c.subject).where(is_sent, receipt.c.kind == kind)
 
 
 @dataclass(frozen=True)
@@ -422,14 +422,14 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
 
 def _delete_checks(connection: Connection, scope: ChangeScope) -> int:
     """Delete checks of replicas, and the quality marks that no other check justifies."""
-    sent = scope.sent_checks
-    checks = fetch_rows(connection, ReplicaRow, sa.select(replica).where(replica.c.id.in_(sent)))
+    ids = scope.sent_checks
+    checks = fetch_rows(connection, ReplicaRow, sa.select(replica).where(replica.c.id.in_(ids)))
     for chunk in split_ids([check.id for check in checks]):
         connection.execute(sa.delete(replica).where(replica.c.id.in_(chunk)))
     marked = sa.or_(*(quality_flags.reads_replica(check) for check in checks), sa.false())
     removed = quality_flags.remove_flags(connection, marked, BAD_REPLICA)
-    left = fetch_rows(connection, ReplicaRow, sa.select(replica))
-    return removed - quality_flags.flag_bad_replica_reads(connection, left)
+    replicas = fetch_rows(connection, ReplicaRow, sa.select(replica))
+    return removed - quality_flags.flag_bad_replica_reads(connection, replicas)
 
 
 def check_database(url: str) -> dict[str, int]:

@@ -190,8 +190,8 @@ def _fetch_values(
     """
     columns, flags = measurement.c, quality_flag.c
     of_measurement = flags.measurement_id == columns.measurement_id
-    own = sa.and_(of_measurement, flags.kind == OUTLIER, flags.set_by == STORE)
-    has_own_flag = sa.exists().where(own).correlate(measurement)
+    is_outlier = sa.and_(of_measurement, flags.kind == OUTLIER, flags.set_by == STORE)
+    has_own_flag = sa.exists().where(is_outlier).correlate(measurement)
     has_other_flag = (
         sa.exists()
         .where(of_measurement, sa.or_(flags.kind != OUTLIER, flags.set_by != STORE))

@@ -118,12 +118,12 @@ def add_flags(connection: Connection, flags: Sequence[FlagRow]) -> None:
 
 def copy_flags(connection: Connection, flags: Mapping[str, Sequence[FlagRow]]) -> None:
     """Add flags of other stores, by identity, to measurements that lack flags of their kinds."""
-    stored = fetch_flags(connection, flags)
+    existing = fetch_flags(connection, flags)
     missing = [
         flag
         for id_, copied in flags.items()
         for flag in copied
-        if flag.kind not in {present.kind for present in stored.get(id_, ())}
+        if flag.kind not in {present.kind for present in existing.get(id_, ())}
     ]
     add_flags(connection, missing)
 

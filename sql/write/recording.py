@@ -41,29 +41,29 @@ TRANSACTION_MEASUREMENTS = 4 * BATCH_MEASUREMENTS
 
 @dataclass(frozen=True)
 class AddResult:
-    """Counts of new, known and conflicting measurements after an insertion.
+    """Counts of new, repeated and conflicting measurements after an insertion.
 
-    ``known`` were already stored with the same content, except for columns removed by retention.
+    ``duplicates`` were already stored with the same content, except for columns removed by retention.
     ``conflicting`` were already stored with different content; the first recorded content stays.
-    ``known_ids`` lists known identities, one entry per occurrence.
+    ``duplicate_ids`` lists their identities, one entry per occurrence.
     """
 
     new: int
-    known: int
+    duplicates: int
     conflicting: tuple[str, ...] = ()
-    known_ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    duplicate_ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 def sum_results(parts: Iterable[AddResult]) -> AddResult:
     """Sum the results of several batches."""
     new = 0
-    known_ids: list[str] = []
+    duplicate_ids: list[str] = []
     conflicting: list[str] = []
     for part in parts:
         new += part.new
-        known_ids += part.known_ids
+        duplicate_ids += part.duplicate_ids
         conflicting += part.conflicting
-    return AddResult(new, len(known_ids), tuple(conflicting), tuple(known_ids))
+    return AddResult(new, len(duplicate_ids), tuple(conflicting), tuple(duplicate_ids))
 
 
 @dataclass(frozen=True)
@@ -115,23 +115,23 @@ def _compare_with_stored(
     connection: Connection, batch: Sequence[Measurement]
 ) -> tuple[AddResult, dict[str, _MeasurementContent], dict[str, list[FlagRow]]]:
     """Select the new measurements, and the later flags of known ones that another store set."""
-    stored = _fetch_recorded(connection, [item.id for item in batch])
+    existing = _fetch_recorded(connection, [item.id for item in batch])
     new: dict[str, _MeasurementContent] = {}
     copied_flags: dict[str, list[FlagRow]] = {}
-    known_ids: list[str] = []
+    duplicate_ids: list[str] = []
     conflicting: list[str] = []
     for item in batch:
         content = _normalize_content(item)
-        before = stored.setdefault(item.id, content)
+        before = existing.setdefault(item.id, content)
         if before is content:
             new[item.id] = content
         elif _is_same_content(before, content):
-            known_ids.append(item.id)
+            duplicate_ids.append(item.id)
             if later := [flag for flag in content.flags if flag.is_later]:
                 copied_flags[item.id] = later
         else:
             conflicting.append(item.id)
-    result = AddResult(len(new), len(known_ids), tuple(conflicting), tuple(known_ids))
+    result = AddResult(len(new), len(duplicate_ids), tuple(conflicting), tuple(duplicate_ids))
     return result, new, copied_flags
 
 
@@ -167,20 +167,20 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
     # Most identities are new: ask the primary key's index first.
-    known_ids = connection.scalars(sa.select(id_).where(id_.in_(list(set(ids))))).all()
-    if not known_ids:
+    existing_ids = connection.scalars(sa.select(id_).where(id_.in_(list(set(ids))))).all()
+    if not existing_ids:
         return {}
     extras: dict[str, dict[str, float]] = {}
     for owner, name, value in connection.execute(
         sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).where(
-            extra.c.measurement_id.in_(known_ids)
+            extra.c.measurement_id.in_(existing_ids)
         )
     ):
         extras.setdefault(owner, {})[name] = value
-    operations = fetch_operations_of(connection, known_ids)
-    flags = quality_flags.fetch_flags(connection, known_ids)
+    operations = fetch_operations_of(connection, existing_ids)
+    flags = quality_flags.fetch_flags(connection, existing_ids)
     rows = connection.execute(
-        measurement_sql.select_columns(ALL_COLUMNS).where(id_.in_(known_ids))
+        measurement_sql.select_columns(ALL_COLUMNS).where(id_.in_(existing_ids))
     ).mappings()
     return {
         row["measurement_id"]: _MeasurementContent(
@@ -230,8 +230,8 @@ def _insert_dimension(
             described = described_rows[values] = dimension.extract_row(row)
         row[dimension.key] = described["id"]
     needed = {described["id"]: described for described in described_rows.values()}
-    stored = connection.scalars(sa.select(table.c.id).where(table.c.id.in_(list(needed))))
-    for id_ in stored.all():
+    ids = connection.scalars(sa.select(table.c.id).where(table.c.id.in_(list(needed))))
+    for id_ in ids.all():
         del needed[id_]
     insert_values(connection, table, needed.values())
 

@@ -98,7 +98,7 @@ class UploadResult:
 
     new: int
     changed: int
-    known: int
+    unchanged: int
 
 
 def apply_upload(connection: Connection, upload: CampaignUpload, sender: Sender) -> UploadResult:
@@ -148,19 +148,21 @@ def _find_updates(
     """Select the jobs and attempts to write; ``change_counts`` counts new and changed ones."""
     ids = [job.id for job in upload.jobs]
     jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
-    stored = _group_attempts(_fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
+    existing = _group_attempts(
+        _fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids)
+    )
     uploaded = _group_attempts(upload.attempts)
     changed_jobs: list[JobRow] = []
     changed_attempts: list[AttemptRow] = []
     for job in upload.jobs:
-        later = max(uploaded[job.id], default=0) > max(stored[job.id], default=0)
+        later = max(uploaded[job.id], default=0) > max(existing[job.id], default=0)
         if not _supersedes(job, jobs.get(job.id), later=later):
             continue
         marked = job.as_external()
         change_counts[_classify_change(marked, jobs.get(job.id))] += 1
         changed_jobs.append(marked)
         for number, attempt in uploaded[job.id].items():
-            before = stored[job.id].get(number)
+            before = existing[job.id].get(number)
             if before is None or not _reopens(attempt, before):
                 change_counts[_classify_change(attempt, before)] += 1
                 changed_attempts.append(attempt)
@@ -177,29 +179,29 @@ def _group_attempts(
     return by_job
 
 
-def _reopens(attempt: AttemptRow, stored: AttemptRow) -> bool:
+def _reopens(attempt: AttemptRow, existing: AttemptRow) -> bool:
     """Decide if an uploaded attempt, which came late, still runs although the stored one ended."""
-    return stored.state in FINAL_JOB_STATES and attempt.state not in FINAL_JOB_STATES
+    return existing.state in FINAL_JOB_STATES and attempt.state not in FINAL_JOB_STATES
 
 
-def _supersedes(job: JobRow, stored: JobRow | None, *, later: bool) -> bool:
+def _supersedes(job: JobRow, existing: JobRow | None, *, later: bool) -> bool:
     """Decide if an uploaded job replaces the stored one; ``later`` marks a later attempt.
 
     Uploads may arrive out of order: a finished job stays finished until it is queued again.
     """
-    if stored is None or later:
-        return stored is None or stored.is_external or stored.state in FINAL_JOB_STATES
-    return stored.is_external and (
-        stored.state not in FINAL_JOB_STATES
+    if existing is None or later:
+        return existing is None or existing.is_external or existing.state in FINAL_JOB_STATES
+    return existing.is_external and (
+        existing.state not in FINAL_JOB_STATES
         or job.state in FINAL_JOB_STATES
-        or job.batch_id != stored.batch_id
+        or job.batch_id != existing.batch_id
     )
 
 
-def _classify_change(uploaded: JobRelatedRow, stored: JobRelatedRow | None) -> str:
-    if stored is None:
+def _classify_change(uploaded: JobRelatedRow, existing: JobRelatedRow | None) -> str:
+    if existing is None:
         return "new"
-    return "known" if uploaded == stored else "changed"
+    return "known" if uploaded == existing else "changed"
 
 
 def _fetch_job_rows(
@@ -275,18 +277,19 @@ class Store(ResultsReader):
             ForeignCampaignError: a campaign or job belongs to somebody else; nothing of its
                 transaction was written.
         """
-        sent = None if deliveries is None else tuple(deliveries)
+        receipts = None if deliveries is None else tuple(deliveries)
         return sum_results(
             self._add_batch(
-                batch, list_deliveries(batch, make_local_sender(group)) if sent is None else sent
+                batch,
+                list_deliveries(batch, make_local_sender(group)) if receipts is None else receipts,
             )
             for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS)
         )
 
-    def _add_batch(self, batch: Sequence[Measurement], sent: Sequence[Delivery]) -> AddResult:
-        require_covered(batch, sent)
+    def _add_batch(self, batch: Sequence[Measurement], deliveries: Sequence[Delivery]) -> AddResult:
+        require_covered(batch, deliveries)
         with write_transaction(self._engine) as connection:
-            record_deliveries(connection, sent)
+            record_deliveries(connection, deliveries)
             return add_measurements(connection, batch)
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:

@@ -236,7 +236,7 @@ class CampaignTracker:
             self._fail_rejected_attempts(rejected)
         self._added.update(paths)
         self._clear_recovered_failures(campaign)
-        return CollectResult(added.new, added.known, tuple(added.conflicting), tuple(rejected))
+        return CollectResult(added.new, added.duplicates, tuple(added.conflicting), tuple(rejected))
 
     def _select_jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
         jobs = self.store.jobs(campaign.id)

@@ -107,7 +107,7 @@ class MeasurementIngest:
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
             added = await self._write(measurements, sender) if measurements else AddResult(0, 0)
         stored = MeasurementsStored(
-            new=added.new, known=added.known, conflicting=list(added.conflicting)
+            new=added.new, known=added.duplicates, conflicting=list(added.conflicting)
         )
         return AsciiJSONResponse(stored.model_dump())
 
@@ -366,7 +366,7 @@ class CampaignIngest:
         request.state.note = (
             f"{upload.row_count} rows of campaign {upload.campaign.id} from {grant.name}"
         )
-        stored = CampaignStored(new=result.new, changed=result.changed, known=result.known)
+        stored = CampaignStored(new=result.new, changed=result.changed, known=result.unchanged)
         return AsciiJSONResponse(stored.model_dump())
 
     def _store_document(self, body: bytes, sender: Sender) -> tuple[CampaignUpload, UploadResult]:

@@ -142,7 +142,7 @@ class ServiceMetrics:
             with self.time_commit("measurements"):
                 added = write(measurements, deliveries)
             conflicting = len(added.conflicting)
-            counts = {"new": added.new, "known": added.known, "conflicting": conflicting}
+            counts = {"new": added.new, "known": added.duplicates, "conflicting": conflicting}
             for outcome, count in counts.items():
                 self._received.labels(outcome).inc(count)
             return added

@@ -69,10 +69,10 @@ class _WriteRequest:
 
     def select_result(self, added: AddResult) -> AddResult:
         """Select the outcome of the request's own measurements."""
-        known_ids = tuple(id_ for id_ in added.known_ids if id_ in self.ids)
+        duplicate_ids = tuple(id_ for id_ in added.duplicate_ids if id_ in self.ids)
         conflicting = tuple(id_ for id_ in added.conflicting if id_ in self.ids)
-        new = len(self.measurements) - len(known_ids) - len(conflicting)
-        return AddResult(new, len(known_ids), conflicting, known_ids)
+        new = len(self.measurements) - len(duplicate_ids) - len(conflicting)
+        return AddResult(new, len(duplicate_ids), conflicting, duplicate_ids)
 
 
 class MeasurementWriter:

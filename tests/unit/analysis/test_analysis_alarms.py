@@ -615,7 +615,7 @@ def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook:
         assert deliver(outbox, channels, now_us + wait_us - 1) == []
         now_us += wait_us
     assert deliver(outbox, channels, now_us) == ["given up"]
-    assert outbox.summarize().given_up == 1
+    assert outbox.summarize().given_up_count == 1
     assert len({headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests}) == 1
     assert len({body for _, body in HookSink.requests}) == 1
 
@@ -646,7 +646,7 @@ def test_permanent_refusal_is_given_up_at_once(
     rows = deliver_messages(outbox, channels, lambda: LATER)
     assert [row.recipient for row in rows if row.delivery == "sent"] == ["ops@example.org"]
     summary = outbox.summarize()
-    assert (summary.sent, summary.waiting, summary.given_up) == (1, 1, 2)
+    assert (summary.sent_count, summary.waiting_count, summary.given_up_count) == (1, 1, 2)
 
 
 def test_message_of_a_killed_process_is_sent_again_with_its_identity(
@@ -687,7 +687,7 @@ def test_stop_signal_waits_until_the_sent_message_is_marked(
             deliver(outbox, channels)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert outbox.summarize().sent == 1
+    assert outbox.summarize().sent_count == 1
 
 
 def test_lost_answer_is_repeated_with_the_same_identity(

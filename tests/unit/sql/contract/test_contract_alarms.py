@@ -87,7 +87,7 @@ def test_event_is_recorded_once_with_its_messages(store: Store) -> None:
     assert {(message.channel, message.recipient) for message in messages} == {MAIL, HOOK}
     assert {message.text for message in messages} == {EVENT.text}
     summary = outbox.summarize()
-    assert (summary.waiting, summary.sent, summary.oldest_us) == (8, 0, 100)
+    assert (summary.waiting_count, summary.sent_count, summary.oldest_us) == (8, 0, 100)
 
 
 def test_claimed_message_is_sent_by_one_process(store: Store) -> None:
@@ -112,7 +112,7 @@ def test_claimed_message_is_sent_by_one_process(store: Store) -> None:
     outbox.mark_failed(again, "no such user", due_us=None)
     assert outbox.claim_message(10**15, 1000) is None
     summary = outbox.summarize()
-    assert (summary.waiting, summary.sent, summary.given_up) == (0, 1, 1)
+    assert (summary.waiting_count, summary.sent_count, summary.given_up_count) == (0, 1, 1)
     assert summary.oldest_us is None
 
 
@@ -128,10 +128,10 @@ def test_late_attempt_does_not_repeat_a_sent_message(store: Store) -> None:
     outbox.mark_sent(timely, 1200)
     outbox.mark_failed(late, "timeout", due_us=1250)
     assert outbox.claim_message(10**15, 1000) is None
-    assert outbox.summarize().sent == 1
+    assert outbox.summarize().sent_count == 1
     # The first attempt was accepted after all, and the second one failed.
     outbox.mark_failed(timely, "timeout", due_us=None)
-    assert outbox.summarize().sent == 1
+    assert outbox.summarize().sent_count == 1
 
 
 NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)

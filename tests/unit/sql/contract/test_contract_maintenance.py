@@ -164,7 +164,7 @@ def test_quarantined_measurement_stays_known(filled: Store) -> None:
     again = make_measurement(
         "campaign job", position=2, started_us=STARTED_US + 2, extras={"e": 1.0}, **READS
     )
-    assert filled.add([again]).known == 1
+    assert filled.add([again]).duplicates == 1
 
 
 def test_deleted_campaign_leaves_its_owner(filled: Store) -> None:

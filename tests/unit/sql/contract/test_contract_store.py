@@ -444,7 +444,7 @@ def add_in_batches(url: str) -> tuple[int, int]:
             added = store.add(
                 make_measurement(job=f"job {n}", extras={"n": n}) for n in range(start, start + 5)
             )
-            new, known = new + added.new, known + added.known
+            new, known = new + added.new, known + added.duplicates
     return new, known
 
 
