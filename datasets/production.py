@@ -522,7 +522,7 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
     record_share = item["record_zipped"] / item["record_unzipped"]
     embedded_zipped = embedded * record_share
     branch_zipped = zipped + embedded_zipped
-    stored = branch_zipped > 0
+    has_bytes = branch_zipped > 0
     clusters = [
         direct + embedded_size * record_share
         for direct, embedded_size in zip(
@@ -543,7 +543,7 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
         cluster_zipped_bytes=summarize_values([size for size in clusters if size]),
         basket_zipped_bytes=summarize_values([*item["baskets"], *embedded_baskets]),
         branch_ratio=summarize_values(
-            ((unzipped + embedded)[stored] / branch_zipped[stored]).tolist()
+            ((unzipped + embedded)[has_bytes] / branch_zipped[has_bytes]).tolist()
         ),
         embedded_baskets=len(embedded_baskets),
         basket_order=_format_basket_order(item) if item["format"] == TTREE else "",

@@ -114,8 +114,8 @@ def _type(entry: dict[str, Any]) -> str:
 
 def _model(entry: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the table that a schema entry is, lists or maps to; empty for free keys."""
-    named = entry.get("patternProperties", {}).values()
-    for inner in (entry, entry.get("items"), entry.get("additionalProperties"), *named):
+    patterns = entry.get("patternProperties", {}).values()
+    for inner in (entry, entry.get("items"), entry.get("additionalProperties"), *patterns):
         if isinstance(inner, dict) and "$ref" in inner:
             model: dict[str, Any] = definitions[inner["$ref"].rsplit("/", 1)[-1]]
             return model

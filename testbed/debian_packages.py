@@ -306,5 +306,5 @@ def _is_patchable(path: Path) -> bool:
 
 
 def _has_output(command: Sequence[str]) -> bool:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.returncode == 0 and bool(done.stdout.strip())
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    return result.returncode == 0 and bool(result.stdout.strip())

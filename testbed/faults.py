@@ -358,11 +358,11 @@ def set_distance(
         )
     try:
         before = NetworkDistance(*read_link(doors[door].link))
-        wanted = NetworkDistance(
+        distance = NetworkDistance(
             before.rtt_ms if rtt_ms is None else rtt_ms,
             before.rate_mbit if rate_mbit is None else rate_mbit or NO_DISTANCE.rate_mbit,
         )
-        after = NetworkDistance(*set_link(doors[door].link, wanted.rtt_ms, wanted.rate_mbit))
+        after = NetworkDistance(*set_link(doors[door].link, distance.rtt_ms, distance.rate_mbit))
     except OSError as error:
         raise TestbedError(str(error), where=f"{site}, door {door}") from error
     measured_s = identify_server(doors[door].origin or doors[door].prefix).rtt_s

@@ -194,8 +194,8 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
 
 def _install_components(components: Sequence[Component], say: ProgressCallback) -> None:
     with ThreadPoolExecutor(len(components)) as pool:
-        for done in [pool.submit(component.install, say) for component in components]:
-            done.result()
+        for installation in [pool.submit(component.install, say) for component in components]:
+            installation.result()
 
 
 def _start_components(

@@ -286,14 +286,14 @@ def run_program(
     Raises:
         TestbedError: it failed; with the end of its output.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=env, cwd=folder, input=text, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()[-OUTPUT_LINES:]
+    if result.returncode:
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-OUTPUT_LINES:]
         where = where or Path(command[0]).name
         raise TestbedError("\n  ".join(["failed:", *lines]), where=where, hint=hint)
-    return done.stdout
+    return result.stdout
 
 
 def write_secret(path: Path, text: str) -> None:

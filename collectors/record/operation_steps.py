@@ -482,12 +482,12 @@ def _find_contradictions(row: Mapping[str, Any]) -> List[str]:
         problems.append("failures must be a JSON object of counts that add up to failed")
     if row["latency"]:
         try:
-            counted = LatencyHistogram.decode(row["latency"]).count
+            total = LatencyHistogram.decode(row["latency"]).count
         except ValueError as error:
             problems.append(f"latency is not a histogram: {error}")
         else:
-            if counted != row["done"]:
-                problems.append(f"latency counts {counted} operations, done is {row['done']}")
+            if total != row["done"]:
+                problems.append(f"latency counts {total} operations, done is {row['done']}")
     return problems
 
 

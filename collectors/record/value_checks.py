@@ -64,8 +64,8 @@ def make_check(metric: Metric) -> Check:
     if not metric.choices:
         return check
     choices = metric.choices
-    listed = ", ".join(map(str, filter(None, choices)))
-    reason = f"must be one of {listed}" if len(choices) > 1 else f"must be {listed}"
+    alternatives = ", ".join(map(str, filter(None, choices)))
+    reason = f"must be one of {alternatives}" if len(choices) > 1 else f"must be {alternatives}"
     return lambda value: check(value) or ("" if value in choices else reason)
 
 
@@ -307,12 +307,12 @@ def check_phase_wall(values: Values) -> str:
 def check_pass_times(values: Values) -> str:
     """Check for one loop time per completed pass, and a median within their range."""
     walls = values.get("pass_loop_wall_s")
-    done = values.get("passes_done")
-    if walls is not None and done is not None and len(walls) != done:
-        return f"{len(walls)} loop times for {done} passes"
-    counted = _get_numbers(values, "passes_counted", "passes_done")
-    if counted and counted[0] > counted[1]:
-        return f"{counted[0]:.0f} of {counted[1]:.0f} passes counted"
+    pass_count = values.get("passes_done")
+    if walls is not None and pass_count is not None and len(walls) != pass_count:
+        return f"{len(walls)} loop times for {pass_count} passes"
+    counts = _get_numbers(values, "passes_counted", "passes_done")
+    if counts and counts[0] > counts[1]:
+        return f"{counts[0]:.0f} of {counts[1]:.0f} passes counted"
     median = values.get("loop_wall_s")
     if walls and median is not None and not min(walls) <= median <= max(walls):
         return f"loop_wall_s is {median:.6g}, outside its passes"

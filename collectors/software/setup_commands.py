@@ -41,10 +41,10 @@ def run_tool(command: List[str], env: Mapping[str, str], action: str) -> str:
     Raises:
         ExecutionError: kind ``broken``; the message is ``action`` and the tool's own reason.
     """
-    done = run_setup_command(command, env, action)
-    if done.returncode:
-        raise_setup_error("broken", f"{action} failed: {extract_error_line(done.stderr)}")
-    return done.stdout
+    result = run_setup_command(command, env, action)
+    if result.returncode:
+        raise_setup_error("broken", f"{action} failed: {extract_error_line(result.stderr)}")
+    return result.stdout
 
 
 def run_setup_command(
@@ -256,8 +256,8 @@ def _list_neighbors(folder: str, missing: str) -> str:
         return f"it cannot be listed ({error.strerror})"
     near = difflib.get_close_matches(missing, names, n=1)
     more = "..., " if len(names) > _MAX_LISTED else ""  # the newest come last
-    listed = f"it has: {more}{', '.join(names[-_MAX_LISTED:])}" if names else "it is empty"
-    return (f"did you mean {near[0]!r}? " if near else "") + listed
+    content = f"it has: {more}{', '.join(names[-_MAX_LISTED:])}" if names else "it is empty"
+    return (f"did you mean {near[0]!r}? " if near else "") + content
 
 
 # --- Setup scripts of both
@@ -267,13 +267,13 @@ def _source_script(script: str, base: Mapping[str, str]) -> Tuple[Dict[str, str]
     """Source a script; return the new environment, the script's stderr and its status."""
     command = ["bash", "--noprofile", "--norc", "-c", _SOURCE_COMMAND, "treehammer", script]
     env = drop_foreign_root(base)
-    done = run_setup_command(command, env, f"sourcing {script}", errors="surrogateescape")
-    env = dict(item.split("=", 1) for item in done.stdout.split("\0") if "=" in item)
+    result = run_setup_command(command, env, f"sourcing {script}", errors="surrogateescape")
+    env = dict(item.split("=", 1) for item in result.stdout.split("\0") if "=" in item)
     if _SOURCED_VARIABLE not in env:
         raise_setup_error(
-            "broken", f"sourcing {script} ended the shell: {extract_error_line(done.stderr)}"
+            "broken", f"sourcing {script} ended the shell: {extract_error_line(result.stderr)}"
         )
-    return env, done.stderr, int(env.pop(_SOURCED_VARIABLE))
+    return env, result.stderr, int(env.pop(_SOURCED_VARIABLE))
 
 
 def _find_python(script: str, env: Mapping[str, str], output: str) -> str:

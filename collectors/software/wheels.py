@@ -483,10 +483,10 @@ class WheelInstaller:
         command += [option] if option else []
         command += self._list_requirement(package)
         for number in range(1, MAX_TRIES + 1):
-            done = self._run_command(command if number == 1 else [*command, "--no-cache-dir"])
-            if not done.returncode:
+            result = self._run_command(command if number == 1 else [*command, "--no-cache-dir"])
+            if not result.returncode:
                 return
-            output = done.stdout + done.stderr
+            output = result.stdout + result.stderr
             if _DISK_FULL_PATTERN.search(output):
                 _raise_disk_full(self.folder, self.release)
             reason = _describe_download_failure(output)
@@ -505,10 +505,10 @@ class WheelInstaller:
         sha256 = self.release.sha256
         if not sha256 or not package.startswith(f"{self.release.package}=="):
             return [package]
-        listed = os.path.join(self.temporary, "wanted.txt")
-        with open(listed, "w", encoding="utf-8") as stream:
+        path = os.path.join(self.temporary, "wanted.txt")
+        with open(path, "w", encoding="utf-8") as stream:
             stream.write(f"{package} --hash=sha256:{sha256}\n")
-        return ["--require-hashes", "-r", listed]
+        return ["--require-hashes", "-r", path]
 
     def _raise_download_error(self, package: str, tries: int, reason: str) -> None:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -523,16 +523,17 @@ class WheelInstaller:
 
     def _run_step(self, command: List[str], problem: str, remedy: str) -> str:
         """Run one step of the installation and return its output."""
-        done = self._run_command(command)
-        if done.returncode:
+        result = self._run_command(command)
+        if result.returncode:
             # venv hides the output of its tools, and they remove incomplete files.
             short = shutil.disk_usage(self.folder).free < _ENVIRONMENT_BYTES
-            if short or _DISK_FULL_PATTERN.search(done.stdout + done.stderr):
+            if short or _DISK_FULL_PATTERN.search(result.stdout + result.stderr):
                 _raise_disk_full(self.folder, self.release)
             raise_setup_error(
-                "broken", f"{problem}: {extract_error_line(done.stderr or done.stdout)}; {remedy}"
+                "broken",
+                f"{problem}: {extract_error_line(result.stderr or result.stdout)}; {remedy}",
             )
-        return done.stdout
+        return result.stdout
 
     def _run_command(self, command: List[str]) -> subprocess.CompletedProcess[str]:
         env = {**drop_foreign_python(os.environ), "TMPDIR": self.temporary}

@@ -400,12 +400,12 @@ def _check_same_values(
 
 def _reject_differences(wrong: Sequence[str], noun: str) -> None:
     if wrong:
-        named = ", ".join(wrong[:MAX_NAMED_LEAVES]) + (
+        leaves = ", ".join(wrong[:MAX_NAMED_LEAVES]) + (
             ", …" if len(wrong) > MAX_NAMED_LEAVES else ""
         )
         raise DatasetError(
             "the result does not hold the values of its source and is refused; "
-            f"of {len(wrong)} {noun} they differ: {named}",
+            f"of {len(wrong)} {noun} they differ: {leaves}",
             hint="Try another ROOT release with --root.",
         )
 

@@ -154,8 +154,8 @@ def read_file(
             if answer.status != 200:
                 raise HttpAnswerError(f"it answers with status {answer.status} instead of the file")
             digest = digest_blocks(_read_blocks(answer, size), advance, copy)
-            stated = read_length(answer.headers)
-        if problem := _find_cut(digest.size, stated, size, answer.headers):
+            length = read_length(answer.headers)
+        if problem := _find_cut(digest.size, length, size, answer.headers):
             return FileObservation(failure=NO_RESPONSE, message=problem)
         return FileObservation.from_digest(digest)
 
@@ -170,12 +170,12 @@ def _read_blocks(answer: Any, size: int) -> Iterator[bytes]:
         yield block
 
 
-def _find_cut(received: int, stated: int | None, size: int, headers: Any) -> str:
+def _find_cut(received: int, length: int | None, size: int, headers: Any) -> str:
     """Describe an answer that ended too early; '' for a complete one."""
-    if stated is not None and received < min(stated, size):
-        return f"the connection ended after {received} of {stated} bytes"
+    if length is not None and received < min(length, size):
+        return f"the connection ended after {received} of {length} bytes"
     is_chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
-    if stated is None and not is_chunked and received < size:
+    if length is None and not is_chunked and received < size:
         # The end of the connection is the end of the file, or a failure.
         return f"the connection ended after {received} of {size} bytes; the server states no length"
     return ""

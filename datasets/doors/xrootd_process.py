@@ -132,12 +132,12 @@ def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tupl
     def entries(path: str) -> list[tuple[str, bool]]:
         folder = "/" + f"{base}/{path}".strip("/")
         try:
-            listed = _unwrap_response(system.dirlist(folder, flags))
+            items = _unwrap_response(system.dirlist(folder, flags))
         except _XRootDError as error:
             if error.status.errno != IS_DIRECTORY:
                 raise
-            listed = _unwrap_response(system.dirlist(folder, flags & ~DirListFlags.STAT))
-        return [(item.name, is_folder(folder, item)) for item in listed]
+            items = _unwrap_response(system.dirlist(folder, flags & ~DirListFlags.STAT))
+        return [(item.name, is_folder(folder, item)) for item in items]
 
     def is_folder(folder: str, item: Any) -> bool:
         if item.statinfo:
@@ -209,7 +209,7 @@ def _read_file(url: str, size: str, copy_to: str) -> FileObservation:
     with client.File() as file, Path(copy_to or os.devnull).open("wb") as copy:
         _unwrap_response(file.open(url))
         blocks = _read_blocks(file, int(size))
-        digest = digest_blocks(blocks, lambda done: _print_message(done=done), copy)
+        digest = digest_blocks(blocks, lambda size: _print_message(done=size), copy)
     return FileObservation.from_digest(digest)
 
 

@@ -347,11 +347,9 @@ def load_settings(
         "data_dir": _xdg_folder("XDG_DATA_HOME", ".local/share"),
     }
     sources = dict.fromkeys(values, "default")
-    named = config or environ.get("TREEHAMMER_CONFIG")
+    file = config or environ.get("TREEHAMMER_CONFIG")
     assignments = [
-        *_file_values(
-            Path(named) if named is not None else folder / CONFIG_FILE, named is not None
-        ),
+        *_file_values(Path(file) if file is not None else folder / CONFIG_FILE, file is not None),
         *_environment_values(environ, folder),
         *_flag_values(flags or {}, folder),
     ]

@@ -39,10 +39,10 @@ def split_http_url(value: Any) -> SplitResult | None:
     """Split an HTTP URL; None where it is none, or names no host or port 0."""
     try:
         parts = urlsplit(value if isinstance(value, str) else "")
-        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # a port out of range
         return None
-    return parts if named else None
+    return parts if is_valid else None
 
 
 @dataclass(frozen=True)

@@ -441,7 +441,7 @@ def _find_unfolded_columns(
 
 
 @contextmanager
-def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
+def on_interrupt(remainder: str | Callable[[], str]) -> Iterator[None]:
     """Describe on Ctrl-C the state that the block leaves; also a decorator.
 
     Raises:
@@ -452,7 +452,7 @@ def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
     except Interruption:
         raise
     except KeyboardInterrupt as error:
-        raise Interruption(left if isinstance(left, str) else left()) from error
+        raise Interruption(remainder if isinstance(remainder, str) else remainder()) from error
 
 
 def make_bar_columns() -> tuple[ProgressColumn, ...]:
@@ -495,24 +495,24 @@ def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
         with Progress(*make_bar_columns(), console=Console(stderr=True)) as bar:
             task = bar.add_task(what, total=total, note="")
 
-            def move(done: int, note: str = "") -> None:
-                bar.update(task, completed=done, note=note)
+            def move(count: int, note: str = "") -> None:
+                bar.update(task, completed=count, note=note)
 
             yield move
         return
     began = printed = time.monotonic()
     tenth, noted = 0, ""
 
-    def line(done: int, note: str = "") -> None:
+    def line(count: int, note: str = "") -> None:
         nonlocal printed, tenth, noted
-        if not done and total == 1 and note != noted:  # one long step: its notes are all there is
+        if not count and total == 1 and note != noted:  # one long step: its notes are all there is
             noted = note
             click.echo(f"{what}: {note}", err=True)
-        now, reached = time.monotonic(), 10 * done // total if total else 10
+        now, reached = time.monotonic(), 10 * count // total if total else 10
         if reached > tenth and now - printed >= MIN_LINE_INTERVAL_S:
             printed, tenth = now, reached
-            left = (now - began) * (total - done) / done
-            remaining = f", about {left:.0f} s remaining" if done < total else ""
-            click.echo(f"{what}: {done}/{total} {note}".rstrip() + remaining, err=True)
+            seconds = (now - began) * (total - count) / count
+            remaining = f", about {seconds:.0f} s remaining" if count < total else ""
+            click.echo(f"{what}: {count}/{total} {note}".rstrip() + remaining, err=True)
 
     yield line

@@ -178,8 +178,8 @@ def make_single_line(text: str) -> str:
 class ProgressCallback(Protocol):
     """Function that moves a progress bar and sets its note."""
 
-    def __call__(self, done: int, note: str = "") -> None:
-        """Move the bar to ``done``."""
+    def __call__(self, count: int, note: str = "") -> None:
+        """Move the bar to ``count``."""
         ...
 
 
@@ -192,7 +192,7 @@ ProgressFactory = Callable[[str, int], AbstractContextManager[ProgressCallback]]
 def no_progress(_description: str, _total: int) -> Iterator[ProgressCallback]:
     """Open a progress bar that shows nothing."""
 
-    def ignore(done: int, note: str = "") -> None:
+    def ignore(count: int, note: str = "") -> None:
         pass
 
     yield ignore
@@ -203,12 +203,12 @@ def byte_progress(bars: ProgressFactory, description: str, total: int) -> Iterat
     """Open a bar that counts in megabytes; ``total`` is in bytes."""
     total_megabytes = -(-total // MEGABYTE)
     with bars(f"{description} (MB)", total_megabytes) as step:
-        done = 0
+        size = 0
 
         def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            step(done // MEGABYTE if done < total else total_megabytes)
+            nonlocal size
+            size += count
+            step(size // MEGABYTE if size < total else total_megabytes)
 
         yield advance
 

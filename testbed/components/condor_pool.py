@@ -228,7 +228,7 @@ class CondorPool(Component):
         if not self.client_config.exists():
             text = render_template("client.j2", pool=self)
             self.client_config.write_text(text, encoding="utf-8")
-        done = subprocess.run(
+        result = subprocess.run(
             ["condor_status", "-any", "-af", "MyType", "Name", "GLIDEIN_Site"],
             executable=self.release_root / "usr/bin/condor_status",
             env=self.client_env,
@@ -236,7 +236,7 @@ class CondorPool(Component):
             capture_output=True,
             text=True,
         )
-        lines = [line.split() for line in done.stdout.splitlines()]
+        lines = [line.split() for line in result.stdout.splitlines()]
         reported = {line[2] for line in lines if line[0] == "Machine"}
         reported |= {line[0] for line in lines}
         return ", ".join(

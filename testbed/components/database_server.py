@@ -239,11 +239,11 @@ class PostgresServer:
 
 
 def _run_command(command: Sequence[str], env: Mapping[str, str] | None, text: str = "") -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=env, input=text, cwd="/", capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
+    if result.returncode:
+        lines = result.stderr.strip().splitlines()
         # The output repeats the statement after the reason, with its password.
         reason_lines = [line for line in lines if "FATAL:" in line] or lines
         raise TestbedError(f"PostgreSQL does not work here: {' '.join(reason_lines)}")

@@ -221,10 +221,10 @@ def place_dataset(
             hint = f"{suggest_word(site, box.sites)}It has: {', '.join(box.sites)}."
             raise ConfigError(f"there is no site {site!r}", where=f"testbed {box.name}", hint=hint)
     manifest = catalogue.verify(dataset, content=False)
-    chosen = list(dict.fromkeys(sites or box.sites))
+    names = list(dict.fromkeys(sites or box.sites))
     copied = {}
-    with byte_progress(bars, f"Putting {dataset}", manifest.size * len(chosen)) as advance:
-        for site in chosen:
+    with byte_progress(bars, f"Putting {dataset}", manifest.size * len(names)) as advance:
+        for site in names:
             copied[site] = 0
             for file in manifest.files:
                 target = replica_path(box, site, dataset, file.name)

@@ -245,7 +245,7 @@ class XrootdStorage(Component):
         address = f"{self.links.hub.door_address}:{self.redirector_port}"
         marker = f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"
         with suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(
+            result = subprocess.run(
                 [self.programs / "xrdfs", address, "locate", marker],
                 env={
                     "XRD_CONNECTIONWINDOW": "1",
@@ -257,7 +257,7 @@ class XrootdStorage(Component):
                 timeout=_LOCATE_TIMEOUT_S,
                 check=False,
             )
-            return done.returncode == 0 and str(self.ports[site]["root"]) in done.stdout
+            return result.returncode == 0 and str(self.ports[site]["root"]) in result.stdout
         return False
 
     def doors(self, site: str) -> tuple[Door, ...]:

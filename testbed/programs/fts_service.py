@@ -88,7 +88,7 @@ class TransferQueue:
             kind, _, value = file["checksum"].lower().partition(":")
             command += ["--rm-bad-cksum", "--cksum", f"{kind}:{value}"]
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 [*command, file["source_surl"], file["dest_surl"]],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -98,10 +98,10 @@ class TransferQueue:
             )
         except subprocess.TimeoutExpired as error:
             return f"not done after {error.timeout:.0f} s"
-        if not done.returncode:
+        if not result.returncode:
             return ""
-        output = done.stdout.replace(b"\0", b"").decode("utf-8", "replace").strip()
-        return output[-MAX_REASON_CHARS:] or f"xrdcp ended with {done.returncode}"
+        output = result.stdout.replace(b"\0", b"").decode("utf-8", "replace").strip()
+        return output[-MAX_REASON_CHARS:] or f"xrdcp ended with {result.returncode}"
 
 
 def _now_text() -> str:

@@ -71,8 +71,8 @@ class _Progress:
 
     def report(self, share: float) -> None:
         """Report the share of the phase that is done."""
-        done = int(self._branches * (self._start + share * (self._end - self._start)))
-        self._done = max(self._done, done)
+        branches = int(self._branches * (self._start + share * (self._end - self._start)))
+        self._done = max(self._done, branches)
         send_message(self._channel, {"done": self._done})
 
 
@@ -167,12 +167,12 @@ def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict
     try:
         root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
         declare_header("ntuple_probe.hpp")
-        listed = ROOT.treehammer.ListFields(file, name)
+        items = ROOT.treehammer.ListFields(file, name)
     except PayloadError as error:
         raise RequestError(path, str(error)) from error
     except ROOT.std.exception as error:
         raise RequestError(path, exception_text(error)) from error
-    fields = [{"name": str(item.first), "class": str(item.second)} for item in listed]
+    fields = [{"name": str(item.first), "class": str(item.second)} for item in items]
     # Compiles the call, which each child would do again.
     ROOT.treehammer.ReadFields(file, name, ROOT.std.vector["int"](), 0)
 

@@ -202,10 +202,8 @@ def describe_missing_tree(
         return f"{chain!r} is a TChain, which holds no data but names other files: add those files"
     if not objects:
         return "no TTree or RNTuple in this file"
-    listed = ", ".join(
-        f"{item.path} (RNTuple)" if item.is_ntuple else item.path for item in objects
-    )
-    return f"has no tree {name!r}; it has {listed}"
+    names = ", ".join(f"{item.path} (RNTuple)" if item.is_ntuple else item.path for item in objects)
+    return f"has no tree {name!r}; it has {names}"
 
 
 def list_other_objects(file: Any, path: str) -> list[str]:
@@ -272,9 +270,9 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """
     layouts: list[dict[str, Any]] = []
     tree = request["tree"] or find_largest(request["paths"], channel)
-    for done, path in enumerate(request["paths"], 1):
+    for count, path in enumerate(request["paths"], 1):
         layouts.append(measure_file(path, tree, channel))
-        send_message(channel, {"done": done})
+        send_message(channel, {"done": count})
     if not any(layout["entries"] for layout in layouts):
         raise RequestError(
             request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"

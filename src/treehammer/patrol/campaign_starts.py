@@ -282,8 +282,8 @@ class CampaignStarter:
         """
         if DOOR_AXIS in entry.axes:
             return entry.axes[DOOR_AXIS]
-        named = pin_test(spec, self._settings).definition.axes.get(DOOR_AXIS, ())
-        return tuple(map(str, named))
+        doors = pin_test(spec, self._settings).definition.axes.get(DOOR_AXIS, ())
+        return tuple(map(str, doors))
 
     def start_campaign(
         self,
@@ -315,9 +315,9 @@ class CampaignStarter:
             TreehammerError: the campaign cannot be planned; nothing was claimed.
         """
         notes = [message] if message else []
-        left: StartSites | None = sites
-        while left is not None:
-            request = make_start_request(entry, occasion, left, now_us, probe=probe)
+        remainder: StartSites | None = sites
+        while remainder is not None:
+            request = make_start_request(entry, occasion, remainder, now_us, probe=probe)
             plan = plan_request(request, self._settings, fetch=True, store=self._store)
             check_plan_limits(plan, self._settings)
             start = PatrolStartRow(
@@ -335,9 +335,9 @@ class CampaignStarter:
                 )  # fmt: skip
                 self.submit(result.start, plan)
                 return ""
-            if not set(result.exhausted) & set(left.names):
+            if not set(result.exhausted) & set(remainder.names):
                 return result.reason
-            left = left.without(result.exhausted)
+            remainder = remainder.without(result.exhausted)
             notes.append(
                 f"without {', '.join(result.exhausted)}: the day's budget does not suffice"
             )
@@ -370,8 +370,8 @@ class CampaignStarter:
         request = parse_json(PatrolRequest, start.request)
         request = replace(request, campaign_id=start.campaign_id)
         plan = plan_request(request, self._settings, fetch=True)
-        stored = {job.id for job in self._store.jobs(start.campaign_id)}
-        if stored and stored != {job.spec.job_id for job in plan.jobs}:
+        job_ids = {job.id for job in self._store.jobs(start.campaign_id)}
+        if job_ids and job_ids != {job.spec.job_id for job in plan.jobs}:
             _LOG.warning(
                 "%s: the sites or the test have changed since campaign %s was stored; its jobs that "
                 "were not queued are lost", start.entry, start.campaign_id,

@@ -253,7 +253,7 @@ def run_updates(watch: ServerWatch) -> dict[str, str]:
     lines = {}
     for command in watch.update:
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 shlex.split(command),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -261,8 +261,8 @@ def run_updates(watch: ServerWatch) -> dict[str, str]:
                 timeout=_UPDATE_TIMEOUT_S,
                 check=False,
             )
-            problem = f"exit code {done.returncode}" if done.returncode not in (0, 3) else ""
-            output = (done.stderr + done.stdout).strip()
+            problem = f"exit code {result.returncode}" if result.returncode not in (0, 3) else ""
+            output = (result.stderr + result.stdout).strip()
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             problem, output = str(error), ""
         if problem:

@@ -273,16 +273,16 @@ class Patrol:
             TreehammerError: an obstacle; the entry is tried again later.
         """
         now_us = self._read_clock()
-        chosen = select_entry_sites(entry, self._settings)
+        entry_sites = select_entry_sites(entry, self._settings)
         commit = self._finder.head_commit(entry, now_us)
         if entry.quiet.end_of_quiet(now_us) != now_us:
             state.note("quiet hours")
             return
-        restrictions = chosen.list_restrictions(uses)
+        restrictions = entry_sites.list_restrictions(uses)
         if self._rules.probes.uses_test(entry.test_name):
-            self._probe_sites(entry, commit, chosen, uses, state)
-            self._probe_doors(entry, commit, chosen, uses, state)
-        left = chosen.select_usable(uses)
+            self._probe_sites(entry, commit, entry_sites, uses, state)
+            self._probe_doors(entry, commit, entry_sites, uses, state)
+        usable = entry_sites.select_usable(uses)
         message = "; ".join(
             f"without {name}: {site_uses[0].describe()}" for name, site_uses in restrictions.items()
         )
@@ -290,7 +290,7 @@ class Patrol:
         if entry.follows_servers:
             state.note(self._finder.update_problem)
         for occasion in self._find_occasions(entry, commit, now_us):
-            sites = left
+            sites = usable
             if occasion.name.startswith(TURNS):
                 sites = select_comparison_sites(entry, self._settings, uses)
             if sites is not None:
@@ -299,27 +299,27 @@ class Patrol:
     def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
         """Yield the occasions of an entry that have not started yet."""
         spec = entry.spec_at(commit)
-        due: dict[str, Occasion] = {}
+        occasions: dict[str, Occasion] = {}
         if commit:
             name = name_occasion(COMMIT, commit)
-            due[name] = Occasion(name, now_us, spec)
-            due |= find_turns(self._starts, entry, commit, now_us)
+            occasions[name] = Occasion(name, now_us, spec)
+            occasions |= find_turns(self._starts, entry, commit, now_us)
         if entry.tags:
-            due |= self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
+            occasions |= self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
         if entry.follows_releases:
             releases = self._finder.find_releases(spec, now_us)
-            due |= self._drop_existing(entry, RELEASE, releases)
+            occasions |= self._drop_existing(entry, RELEASE, releases)
         if entry.follows_servers:
             servers = self._finder.find_servers(
                 entry, spec, lambda: self._list_doors(entry, spec), now_us
             )
-            due |= self._drop_existing(entry, SERVER, servers)
-        due |= self._reruns.get(entry.name, {})
+            occasions |= self._drop_existing(entry, SERVER, servers)
+        occasions |= self._reruns.get(entry.name, {})
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
-            due[slot.name] = Occasion(slot.name, slot.due_us, spec)
-        existing = self._starts.find_existing(entry.name, due)
-        yield from (occasion for name, occasion in due.items() if name not in existing)
+            occasions[slot.name] = Occasion(slot.name, slot.due_us, spec)
+        existing = self._starts.find_existing(entry.name, occasions)
+        yield from (occasion for name, occasion in occasions.items() if name not in existing)
 
     def _list_doors(self, entry: PatrolEntry, spec: str) -> dict[str, Door]:
         """List the doors through which an entry reads, by label."""
@@ -341,41 +341,41 @@ class Patrol:
         self,
         entry: PatrolEntry,
         commit: str,
-        chosen: StartSites,
+        entry_sites: StartSites,
         uses: SiteUses,
         state: _EntryState,
     ) -> None:
         """Start the due probe of each site that is critical by the rules, through working doors."""
-        restrictions = chosen.list_restrictions(uses)
+        restrictions = entry_sites.list_restrictions(uses)
         for name, site_uses in restrictions.items():
-            due = self._find_due_probe(entry, commit, name, site_uses)
-            if due is not None:
-                pair = chosen.narrow_to(name, restrictions)
+            probe = self._find_due_probe(entry, commit, name, site_uses)
+            if probe is not None:
+                pair = entry_sites.narrow_to(name, restrictions)
                 has_choice = uses.have_working_doors(
                     pair.storage
-                ) and not self._starter.list_named_doors(entry, due.spec)
+                ) and not self._starter.list_named_doors(entry, probe.spec)
                 pair = pair.leave_out_doors(uses, with_critical=has_choice)
-                self._start(entry, due, pair, state, f"probe of {name}", probe=True)
+                self._start(entry, probe, pair, state, f"probe of {name}", probe=True)
 
     def _probe_doors(
         self,
         entry: PatrolEntry,
         commit: str,
-        chosen: StartSites,
+        entry_sites: StartSites,
         uses: SiteUses,
         state: _EntryState,
     ) -> None:
         """Start the due probe of each critical door that is named by the entry or its test."""
-        left = chosen.select_usable(uses)
-        if left is None:
+        usable = entry_sites.select_usable(uses)
+        if usable is None:
             return
-        for use in (use for name in left.storage for use in uses.restricted_doors(name)):
+        for use in (use for name in usable.storage for use in uses.restricted_doors(name)):
             storage, door = split_door_label(use.site)
-            due = self._find_due_probe(entry, commit, use.site, [use])
-            if due is not None and door in self._starter.list_named_doors(entry, due.spec):
-                due = replace(due, axes={DOOR_AXIS: (door,)})
-                pair = StartSites((storage,), left.runners[:1]).leave_out_doors(uses, use.site)
-                self._start(entry, due, pair, state, f"probe of {use.site}", probe=True)
+            probe = self._find_due_probe(entry, commit, use.site, [use])
+            if probe is not None and door in self._starter.list_named_doors(entry, probe.spec):
+                probe = replace(probe, axes={DOOR_AXIS: (door,)})
+                pair = StartSites((storage,), usable.runners[:1]).leave_out_doors(uses, use.site)
+                self._start(entry, probe, pair, state, f"probe of {use.site}", probe=True)
 
     def _find_due_probe(
         self, entry: PatrolEntry, commit: str, label: str, restrictions: Collection[SubjectUse]
@@ -384,17 +384,17 @@ class Patrol:
         due_us = find_probe_time(restrictions, self._rules.probes.every_us, self._read_clock())
         if due_us is None:
             return None
-        due = Occasion(name_occasion(PROBE, f"{label}:{due_us}"), due_us, entry.spec_at(commit))
-        return None if self._was_probed(entry.name, label, due) else due
+        probe = Occasion(name_occasion(PROBE, f"{label}:{due_us}"), due_us, entry.spec_at(commit))
+        return None if self._was_probed(entry.name, label, probe) else probe
 
-    def _was_probed(self, entry: str, label: str, due: Occasion) -> bool:
+    def _was_probed(self, entry: str, label: str, probe: Occasion) -> bool:
         """Return whether the probe of a site or door has started, or an earlier one has not ended."""
         begin = name_occasion(PROBE, f"{label}:")
         is_running = any(
             start.entry == entry and start.occasion.startswith(begin)
             for start in self._starts.list_open()
         )
-        return is_running or bool(self._starts.find_existing(entry, [due.name]))
+        return is_running or bool(self._starts.find_existing(entry, [probe.name]))
 
     def _start(
         self,
