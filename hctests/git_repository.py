@@ -281,12 +281,10 @@ class Repository:
         """Write a sentence that lists the tests of a commit, similar paths first."""
         tests = self.list_tests(commit)
         similar = difflib.get_close_matches(path, tests, n=3)
-        listed = [*similar, *(test for test in tests if test not in similar)]
-        remainder = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+        names = [*similar, *(test for test in tests if test not in similar)]
+        remainder = f" and {len(names) - 10} more" if len(names) > 10 else ""
         return (
-            f"Tests there: {', '.join(listed[:10])}{remainder}."
-            if listed
-            else "It contains no test."
+            f"Tests there: {', '.join(names[:10])}{remainder}." if names else "It contains no test."
         )
 
     def read_content(self, entry: GitFile) -> bytes:
@@ -425,9 +423,9 @@ def hold_cache_lock(path: Path) -> Iterator[None]:
     Raises:
         SourceError: the cache cannot be written.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         try:
-            held.enter_context(hold_lock(path))
+            locks.enter_context(hold_lock(path))
         except OSError as error:
             message, hint = explain_cache_error(error)
             raise SourceError(message, where=str(error.filename or path), hint=hint) from error
@@ -496,8 +494,8 @@ def _unknown_ref_error(ref: str, names: Iterable[str], display_name: str) -> Sou
         {name for name in short if not name.startswith("refs/") and "^{}" not in name}
     )
     similar = difflib.get_close_matches(ref, short_names, n=3) or short_names[:10]
-    listed = f"Similar names: {', '.join(similar)}." if similar else "It has no branches or tags."
-    return SourceError(f"no branch, tag or commit {ref!r}", where=display_name, hint=listed)
+    hint = f"Similar names: {', '.join(similar)}." if similar else "It has no branches or tags."
+    return SourceError(f"no branch, tag or commit {ref!r}", where=display_name, hint=hint)
 
 
 def _extract_reason(error: GitCommandError) -> str:

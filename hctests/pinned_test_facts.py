@@ -69,8 +69,8 @@ def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
 
 def displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
     """Return the axes that tell the variants of a test apart."""
-    named = (("door",) if "door" in definition.axes else ()) + definition.label_axes
-    return named or ("root", "branches", "cache_mb")
+    axes = (("door",) if "door" in definition.axes else ()) + definition.label_axes
+    return axes or ("root", "branches", "cache_mb")
 
 
 def build_variant_rows(
@@ -84,12 +84,12 @@ def build_variant_rows(
         for group in group_variants(definition, *shared):
             number = len(orders) + 1
             letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
-            named = {"door": shared[0]} if "door" in definition.axes else {}
+            defaults = {"door": shared[0]} if "door" in definition.axes else {}
             rows += [
                 {
                     "job": number,
                     "letter": letters[variant],
-                    **(named | ({"door": variant.door} if variant.door else {})),
+                    **(defaults | ({"door": variant.door} if variant.door else {})),
                     **dict(variant.values),
                 }
                 for variant in group.variants
@@ -169,8 +169,8 @@ def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[st
         command, applied = facts["before"]["command"], ", ".join(facts["before"]["settings"])
         lines["before"] = f"{command} applies {applied} before each execution"
     if definition.build:
-        made = ", ".join(definition.build.outputs)
-        lines["build"] = f"{definition.build.command} makes {made} once for each ROOT of a job"
+        outputs = ", ".join(definition.build.outputs)
+        lines["build"] = f"{definition.build.command} makes {outputs} once for each ROOT of a job"
     if definition.load:
         lines["load"] = definition.load.describe()
     is_load = definition.load is not None

@@ -304,9 +304,9 @@ def _hold_stop_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals do not interrupt it
         return
-    held: list[int] = []
+    signals: list[int] = []
     before = {
-        number: signal.signal(number, lambda received, _frame: held.append(received))
+        number: signal.signal(number, lambda received, _frame: signals.append(received))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
@@ -314,7 +314,7 @@ def _hold_stop_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for received in held:
+        for received in signals:
             signal.raise_signal(received)
 
 

@@ -329,30 +329,30 @@ def judge_service(
         evaluated_us: time of the latest evaluation of the states of sites; None before the first.
         now_us: the time.
     """
-    held = jobs.get(JobState.HELD.value, 0)
+    count = jobs.get(JobState.HELD.value, 0)
     open_jobs = sum(jobs.values())
     waiting_s = _find_age_s(outbox.oldest_us, now_us) or 0.0
     stale_s = _find_age_s(evaluated_us, now_us)
-    share = 100 * held / open_jobs if open_jobs else 0.0
+    share = 100 * count / open_jobs if open_jobs else 0.0
     held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
     oldest_figure = AlarmFigure("oldest_message", waiting_s, "s", *WAITING_LIMITS_S)
     stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
     lost_figure = AlarmFigure("given_up_messages", outbox.given_up_count, warning=0)
     reasons = [
-        (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
+        (judge_figure(held_figure) if count >= MIN_HELD else AlarmLevel.OK, f"{count} held jobs"),
         (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
         (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
         (judge_figure(lost_figure), f"{outbox.given_up_count} undeliverable messages"),
     ]
     problems = [text for level, text in reasons if level is not AlarmLevel.OK]
-    summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {held} held"
+    summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {count} held"
     return SubjectState(
         AlarmKind.SERVICE,
         SERVICE_NAME,
         worst_level(*(level for level, _ in reasons)),
         summary,
         details=(
-            f"{open_jobs} unfinished jobs, {held} held",
+            f"{open_jobs} unfinished jobs, {count} held",
             f"messages: {outbox.waiting_count} waiting, {outbox.sent_count} sent, {outbox.given_up_count} given up",
         ),
         figures=(

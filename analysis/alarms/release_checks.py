@@ -236,7 +236,7 @@ def _check_servers(
                 campaign_id, earlier.test_name, a, b, CheckState.CLEAR, now_us, server.label
             )
             if any(
-                done.checked_us > earlier.created_us for done in _list_same_checks(table, check)
+                same.checked_us > earlier.created_us for same in _list_same_checks(table, check)
             ):
                 del versions[server]
                 continue

@@ -121,18 +121,18 @@ def _average_days(
             Condition("kind", "=", TIMED),
         )
     )
-    stored = alarms.fetch_watched_series(store) if keep_controls else []
-    controls = {row.test_name: row.control for row in stored}
+    rows = alarms.fetch_watched_series(store) if keep_controls else []
+    controls = {row.test_name: row.control for row in rows}
     points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
     alarms.replace_watched_days(store, *average_points(points), *days)
 
 
 def _find_rows(
     families: Mapping[SeriesFamily, Sequence[DailySeries]],
-    stored: Iterable[ChangePointRow],
+    rows: Iterable[ChangePointRow],
     now_us: int,
 ) -> Iterable[ChangePointRow]:
-    unclaimed = list(stored)
+    unclaimed = list(rows)
     for family, series in families.items():
         places = {member.identity: member for member in series}
         for change in find_changes(series, family.kind):

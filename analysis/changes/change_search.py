@@ -112,7 +112,7 @@ def group_series(series: Collection[DailySeries], kind: SeriesKind) -> list[Seri
 def explain_change(
     series: Iterable[DailySeries],
     groups: Sequence[SeriesGroup],
-    found: Step | Drift,
+    change: Step | Drift,
     affected: frozenset[str],
 ) -> Explanation | None:
     """Find the group whose members changed while the others did not.
@@ -129,7 +129,7 @@ def explain_change(
     steps = [
         MemberStep(member.identity, estimate.mean, estimate.se)
         for member in series
-        if (estimate := found.measure(member))
+        if (estimate := change.measure(member))
     ]
     by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
     if not by_members:
@@ -165,9 +165,9 @@ def _choose_group(
     kinds = frozenset(equivalent)
     kind = next(iter(kinds)) if len(kinds) == 1 else _PREFERRED.get(kinds)
     # The first of a kind is the whole storage, the second its only door.
-    chosen = next((group for group in groups if group.attribution is kind), None)
-    if chosen is not None:
-        return chosen
+    match = next((group for group in groups if group.attribution is kind), None)
+    if match is not None:
+        return match
     members = frozenset[str]().union(*(group.members for group in groups))
     return SeriesGroup(Attribution.UNKNOWN, "", members)
 
@@ -449,16 +449,16 @@ class _ChangeSearch:
             self._found[pool].remove(clearest)
         return None
 
-    def _build_change(self, explanation: Explanation, found: Step | Drift) -> Change | None:
+    def _build_change(self, explanation: Explanation, change: Step | Drift) -> Change | None:
         """Measure the change over the members of the explanation, near the day of the finding."""
         group = explanation.group
         candidates = [
             candidate
             for candidate in self._search_pool(group.members)
-            if type(candidate) is type(found)
+            if type(candidate) is type(change)
             # The ends of a short incident are near each other.
-            and candidate.estimate.mean * found.estimate.mean > 0
-            and (candidate.until or abs(candidate.day - found.day) <= DAY_TOLERANCE)
+            and candidate.estimate.mean * change.estimate.mean > 0
+            and (candidate.until or abs(candidate.day - change.day) <= DAY_TOLERANCE)
         ]
         if not candidates:
             return None

@@ -187,14 +187,14 @@ def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
     comparisons = _build_comparison_section(store, period)
     campaigns = _build_campaign_section(store, period)
     total, costs = _build_cost_section(store, period)
-    counted = (
+    titles = (
         (states, "bad state", "bad states"),
         (failures, "new failure", "new failures"),
         (changes[0], "slowdown", "slowdowns"),
         (comparisons, "comparison", "comparisons"),
         (campaigns, "campaign", "campaigns"),
     )
-    counts = ", ".join(pluralize(section.count, *nouns) for section, *nouns in counted)
+    counts = ", ".join(pluralize(section.count, *nouns) for section, *nouns in titles)
     headline = f"{counts}; {total}."
     return WeeklyDigest(
         first_day, (states, failures, *changes, comparisons, campaigns, costs), headline
@@ -251,8 +251,8 @@ def _build_state_section(
     for row in changes:
         if row.state in _BAD_STATES:
             standing = last.get((row.subject_kind, row.site), row)
-            listed = standing if standing.state in _BAD_STATES else row
-            by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(listed)
+            entry = standing if standing.state in _BAD_STATES else row
+            by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(entry)
     worst = [min(rows, key=_order_state) for rows in by_site.values()]
     worst.sort(key=_order_state)
     groups: dict[tuple[str, str], list[StatusChangeRow]] = {}

@@ -175,8 +175,8 @@ def summary_command(
     with open_store(settings) as store:
         if letters:
             return _list_letters(store)
-        chosen = None if campaign == "all" else store.campaign(campaign)
-        selection = Selection.parse((chosen.id,) if chosen else (), wheres)
+        campaign_row = None if campaign == "all" else store.campaign(campaign)
+        selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
         summary: OperationSummary | GroupSummary | None = None
         if metrics is None and baseline is None:
             summary = OperationSummary.from_store(store, selection, names)
@@ -187,7 +187,7 @@ def summary_command(
     return CommandOutput(
         rows,
         summary.make_columns(rows),
-        title=chosen.name if chosen else "all campaigns",
+        title=campaign_row.name if campaign_row else "all campaigns",
         notes=[*summary.describe_notes()],
     )
 

@@ -136,10 +136,10 @@ def changes_command(
             places = ", ".join(sorted(sites))
             click.echo(f"Host names change at {places}: nodes by {identity}.", err=True)
     changes = fetch_change_points(store, day_to_number(first_day))
-    chosen = change_points.select_changes(changes, site, release)
-    if not chosen:
+    selection = change_points.select_changes(changes, site, release)
+    if not selection:
         _require_known(store, site, release)
-    return [change_points.make_change_record(change) for change in chosen]
+    return [change_points.make_change_record(change) for change in selection]
 
 
 def _require_known(store: Store, site: str, release: str) -> None:
@@ -365,8 +365,8 @@ def check_command(
         (AlarmKind.RELEASE, release),
         (AlarmKind.SERVICE, service and SERVICE_NAME),
     ]
-    chosen = [(kind, name) for kind, name in subjects if name is not None]
-    if len(chosen) + everything + (campaign is not None) != 1:
+    selection = [(kind, name) for kind, name in subjects if name is not None]
+    if len(selection) + everything + (campaign is not None) != 1:
         options = "--site, --release, --service, --campaign and --all"
         return _print_failure("", f"give one of {options}")
     if campaign is not None:
@@ -376,7 +376,7 @@ def check_command(
     require_package("nagiosplugin")
     if service not in (None, _DATABASE):
         url = service
-    kind, name = chosen[0] if chosen else (None, "")
+    kind, name = selection[0] if selection else (None, "")
     try:
         states = _load_states(settings, url, timeout, kind, name)
     except TreehammerError as error:

@@ -63,10 +63,10 @@ def conclude_evolution(comparison: CacheComparison) -> str:
     """Conclude how the cost of the newest release differs from that of the one measured before."""
     newer = comparison.costed_releases[-1]
     release, _, cache = newer.partition(" (")
-    others = [r.partition(" (") for r in reversed(comparison.costed_releases)]
+    releases = [r.partition(" (") for r in reversed(comparison.costed_releases)]
     # The same cache first, where several of a release are apart.
-    others = sorted((o for o in others if o[0] != release), key=lambda o: o[2] != cache)
-    for older in map("".join, others):
+    releases = sorted((o for o in releases if o[0] != release), key=lambda o: o[2] != cache)
+    for older in map("".join, releases):
         changes = {
             describe_condition(condition): change
             for condition in comparison.conditions

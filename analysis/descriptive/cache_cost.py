@@ -174,8 +174,8 @@ class CacheComparison:
     ) -> None:
         reads = [*reads]
         self.direct_doors = _list_direct_doors(reads)
-        named = direct_door if direct_door in self.direct_doors else ""
-        self.direct_door = named or next(iter(self.direct_doors), "")
+        door = direct_door if direct_door in self.direct_doors else ""
+        self.direct_door = door or next(iter(self.direct_doors), "")
         reads = [read for read in reads if read.state or read.door == self.direct_door]
         self._direct_releases = {read.release for read in reads if not read.state}
         direct: dict[tuple[Any, ...], list[CacheRead]] = defaultdict(list)
@@ -281,12 +281,12 @@ class CacheComparison:
         def list_releases(common: frozenset[float]) -> list[str]:
             return [release for release in blocks if common and common <= blocks[release]]
 
-        chosen = max(
-            (newest & own for own in blocks.values()),
+        selection = max(
+            (newest & candidates for candidates in blocks.values()),
             key=lambda common: (len(common) * len(list_releases(common)), len(common)),
             default=newest,
         )
-        return sorted(chosen), list_releases(chosen)
+        return sorted(selection), list_releases(selection)
 
     def _list_blocks(
         self, release: str, condition: tuple[str, float], read: str

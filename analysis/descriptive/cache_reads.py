@@ -95,11 +95,11 @@ def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) 
     if recorded.get(SECONDS, 0.0) <= 0:
         return None
     storage_site = columns["storage_site"] or columns["site"]
-    others = {name: value for name, value in variant.items() if name not in _SHOWN_AXES}
+    other_axes = {name: value for name, value in variant.items() if name not in _SHOWN_AXES}
     setup = [storage_site, f"jobs at {columns['site']}" * (storage_site != columns["site"])]
     setup += [
         columns["dataset"] or "",
-        *(f"{name}={value}" for name, value in sorted(others.items())),
+        *(f"{name}={value}" for name, value in sorted(other_axes.items())),
     ]
     state = columns["server_cache_state"]
     return CacheRead(
@@ -132,6 +132,6 @@ def shorten_setups(setups: Sequence[str]) -> dict[str, str]:
         set.intersection(*map(set, parts)) if len(parts) > 1 else set(parts[0]) if parts else set()
     )
     return {
-        setup: "; ".join(part for part in own if "=" not in part or part not in common)
-        for setup, own in zip(setups, parts, strict=True)
+        setup: "; ".join(part for part in texts if "=" not in part or part not in common)
+        for setup, texts in zip(setups, parts, strict=True)
     }

@@ -123,8 +123,8 @@ def compare_doors(means: Iterable[DoorMean], *, is_lower_better: bool) -> DoorCo
         return DoorComparison(means)
     effects = _fit_doors(shared)
     sign = 1.0 if is_lower_better else -1.0
-    best, *others = sorted(effects, key=lambda door: sign * effects[door])
-    contrasts = [_contrast(shared, best, door) for door in others]
+    best, *worse = sorted(effects, key=lambda door: sign * effects[door])
+    contrasts = [_contrast(shared, best, door) for door in worse]
     return DoorComparison(means, best, contrasts)
 
 

@@ -112,7 +112,7 @@ def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float
         raise ConfigError(f"{name} is not a number", where="--metrics")
     if not metric and all(row[name] is None for row in rows):
         numbers = [m.name for m in METRICS_BY_NAME.values() if m.type in ("int", "float")]
-        listed = f"Reported: {', '.join(sorted(reported))}. " * bool(reported)
+        remark = f"Reported: {', '.join(sorted(reported))}. " * bool(reported)
         limited = (
             "In some steps the load generator was the limit; without others there are no rates and "
             "latencies. "
@@ -120,7 +120,7 @@ def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float
         raise ConfigError(
             f"there is no quantity {name!r} in the catalogue, nor did the test report one",
             where="--metrics",
-            hint=f"{limited}{listed}{suggest_word(name, [*numbers, *reported])}"
+            hint=f"{limited}{remark}{suggest_word(name, [*numbers, *reported])}"
             "The page 'What is recorded' of the documentation lists them.",
         )
 

@@ -207,11 +207,11 @@ class _WorkCells:
         cells, indices = np.unique(keys[used], return_inverse=True)
         group, site = np.divmod(cells, max(len(sums.sites), 1))
         time, work = np.divmod(group, max(len(sums.works), 1))
-        added = (
+        totals = (
             _add_by_place(indices, column[used], len(cells))
             for column in (sums.count, sums.total, sums.squares)
         )
-        return cls(time, work, site, group, *added)
+        return cls(time, work, site, group, *totals)
 
     @cached_property
     def means(self) -> Floats:
@@ -276,10 +276,10 @@ def _compare_owners(
         "compared": compared,
         "own_total": add(total, is_compared),
         "median_total": add(count * medians, is_compared),
-        "shown": add(count, is_shown),
+        "pooled": add(count, is_shown),
         "variance": add(count * variance, is_shown),
         "freedom": add(count - 1, is_shown),
-        "others": peer_counts,
+        "peers": peer_counts,
     }
     return [
         _build_comparison(**dict(zip(columns, map(float, values), strict=True)))
@@ -295,10 +295,10 @@ def _build_comparison(
     compared: float,
     own_total: float,
     median_total: float,
-    shown: float,
+    pooled: float,
     variance: float,
     freedom: float,
-    others: float,
+    peers: float,
 ) -> PeerComparison:
     """Build a comparison from sums over works; ``variance`` is summed over measurements."""
     return PeerComparison(
@@ -307,10 +307,10 @@ def _build_comparison(
         mean=total / count,
         compared_count=int(compared),
         own_mean=own_total / compared if compared else None,
-        rms=math.sqrt(variance / shown),
-        standard_error=math.sqrt(variance / freedom / shown) if freedom > 0 else None,
+        rms=math.sqrt(variance / pooled),
+        standard_error=math.sqrt(variance / freedom / pooled) if freedom > 0 else None,
         peer_median=median_total / compared if compared else None,
-        peer_count=int(others),
+        peer_count=int(peers),
     )
 
 

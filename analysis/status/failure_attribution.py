@@ -390,14 +390,14 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     threshold = _MIN_RELATIVE_SHARE * max(counts.values(), default=0)
     causes = {name for name, count in counts.items() if count >= threshold}
     cells: list[OutcomeCell] = []
-    others: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    unshared: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for cell in question.cells:
         is_compared = cell.test in tests and not question.is_here(cell)
         by_cause = count_causes(cell.failures) if is_compared else Counter[str]()
         if by_cause.keys() <= causes:
             cells.append(cell)
             continue
-        others[cell.site].update({n: k for n, k in by_cause.items() if n not in causes})
+        unshared[cell.site].update({n: k for n, k in by_cause.items() if n not in causes})
         same = {
             sign: count
             for sign, count in cell.failures.items()
@@ -408,7 +408,7 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     compared = _tally_sites(cells)
     other_causes = {
         site: by_cause.most_common(1)[0][0]
-        for site, by_cause in others.items()
+        for site, by_cause in unshared.items()
         if by_cause.total() > compared[site].bad
         and by_cause.total() > _MIN_RELATIVE_SHARE * compared[site].total
     }

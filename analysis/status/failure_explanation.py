@@ -257,11 +257,11 @@ def _describe_attribution(
     """Write the sentence: counts, origin, since when."""
     verbs = _choose_verbs(attribution, question)
     outside = f"{attribution.outside} elsewhere"
-    others = _describe_other_causes(question.other_causes)
+    other_causes = _describe_other_causes(question.other_causes)
     if not attribution.outside.total:
-        outside = others or "no other site ran this"
-    elif others:
-        outside += f", {others}"
+        outside = other_causes or "no other site ran this"
+    elif other_causes:
+        outside += f", {other_causes}"
     counts = f"{attribution.inside} {verbs.past} here, {outside}"
     test = (
         attribution.tests[0] if len(attribution.tests) == 1 else f"{len(attribution.tests)} tests"
@@ -271,7 +271,7 @@ def _describe_attribution(
     detail = f" {attribution.detail}" if attribution.detail else ""
     if attribution.culprit is Culprit.UNKNOWN:
         if attribution.commit:
-            alone = "no further site" if others else "no other site"
+            alone = "no further site" if other_causes else "no other site"
             return f"{counts}; {alone} ran {commit}: the site or the test"
         if (
             attribution.sites.bad >= MIN_CENTRAL_SITES
@@ -281,7 +281,7 @@ def _describe_attribution(
         origin = str(attribution.culprit)
         if jobs < MIN_FAILED_JOBS:
             origin = "too few failed jobs to tell"
-        elif others:
+        elif other_causes:
             origin = "the site or the test" if question.may_be_of_tests else "the site"
         in_jobs = f"here in {pluralize(jobs, 'job')}"
         return f"{attribution.inside} {verbs.past} {in_jobs}, {outside}: {origin}{since}"
@@ -318,13 +318,13 @@ def _describe_attribution(
 
 def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) -> _Verbs:
     """Choose the verbs by whether some of the counted measurements are implausible."""
-    counted = [
+    relevant = [
         cell
         for cell in question.cells
         if cell.test in attribution.tests or attribution.culprit is Culprit.TEST
     ]
     has_implausible = any(
-        sign.failure == Outcome.IMPLAUSIBLE for cell in counted for sign in cell.failures
+        sign.failure == Outcome.IMPLAUSIBLE for cell in relevant for sign in cell.failures
     )
     return _BAD if has_implausible else _FAILED
 

@@ -81,17 +81,17 @@ class StorageDay:
         """Exceeded thresholds."""
         rule = self.rule
         exceeded = []
-        for name, done, failed, minimum in (
+        for name, successes, failed, minimum in (
             ("opens", self.opened, self.open_failed, rule.min_opens),
             ("reads", self.blocks, self.block_failed, rule.min_blocks),
         ):
-            if not failed or done + failed < minimum:
+            if not failed or successes + failed < minimum:
                 continue
-            if not done:
+            if not successes:
                 exceeded.append((SiteState.CRITICAL, f"none of {failed} {name} succeeded"))
-            elif failed > rule.max_failed_per_success * done:
+            elif failed > rule.max_failed_per_success * successes:
                 exceeded.append(
-                    (SiteState.WARNING, f"{failed:,} of {done + failed:,} {name} failed")
+                    (SiteState.WARNING, f"{failed:,} of {successes + failed:,} {name} failed")
                 )
         if self.block_s is not None and self._judges_blocks and self.block_s > rule.max_block_s:
             exceeded.append((SiteState.WARNING, f"{self.block_s:.3g} s per block"))

@@ -315,13 +315,13 @@ def _name_evidence(runs: Sequence[ChargedRun]) -> dict[str, Any]:
     """Name the runs behind a judgement: those with failures if there are any, the newest first."""
     newest = sorted(runs, key=lambda run: run.run.ended_us, reverse=True)
     failed = [run for run in newest if not run.succeeded]
-    named = [run.run for run in failed or newest]
+    evidence = [run.run for run in failed or newest]
     failures = sum((Counter(run.run.outcomes) for run in runs), Counter())
     del failures[Outcome.GOOD.value]
     return {
-        "campaigns": _list_newest(run.campaign_id for run in named),
-        "jobs": _list_newest(run.job_id for run in named),
-        "measurements": _list_newest(filter(None, (run.measurement_id for run in named))),
+        "campaigns": _list_newest(run.campaign_id for run in evidence),
+        "jobs": _list_newest(run.job_id for run in evidence),
+        "measurements": _list_newest(filter(None, (run.measurement_id for run in evidence))),
         "failures": dict(failures.most_common()) or None,
     }
 
@@ -407,12 +407,12 @@ def _judge_steps(
     length = duration_us(rule.window)
     ends = [run.run.ended_us for run in runs]
     pending = _list_times(ends, (0, length, rule.memory_us), window)
-    seen = -1
+    last_us = -1
     while pending:
         time_us = heapq.heappop(pending)
-        if time_us == seen:
+        if time_us == last_us:
             continue
-        seen = time_us
+        last_us = time_us
         last = bisect_right(ends, time_us)
         first = bisect_right(ends, time_us - length)
         earliest = bisect_right(ends, time_us - rule.memory_us)
