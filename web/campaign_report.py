@@ -151,7 +151,7 @@ class CampaignReport:
     nodes: tuple[Row, ...]
     failures: tuple[Row, ...]
     implausible: tuple[Row, ...]
-    listed: tuple[Row, ...]
+    first_rows: tuple[Row, ...]
     load: LoadSummary | None = None
     limits: LimitReport | None = None
     cache_sections: tuple[report_figures.CacheSection, ...] = ()
@@ -178,8 +178,8 @@ class CampaignReport:
         first, *following = self._first_sentences
         if first.removesuffix(".") != self.title:
             following = self._first_sentences
-        others = (describe_conclusion(other.verdicts) for other in self.comparisons[1:])
-        return tuple(filter(None, (" ".join(following), *others)))
+        sentences = (describe_conclusion(other.verdicts) for other in self.comparisons[1:])
+        return tuple(filter(None, (" ".join(following), *sentences)))
 
     @property
     def title(self) -> str:
@@ -278,7 +278,7 @@ def build_report(
         nodes=_count_nodes(rows),
         failures=_count_rows(failed, FAILURE_COLUMNS),
         implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
-        listed=tuple(rows[:MAX_LISTED]),
+        first_rows=tuple(rows[:MAX_LISTED]),
         load=load,
         limits=limits if limits and limits.outcomes else None,
         cache_sections=tuple(report_figures.draw_cache_reads(cache_reads)),
@@ -346,11 +346,11 @@ def render_report(report: CampaignReport) -> str:
         report_figures.make_counted_table(
             "implausible", implausible, report.implausible, IMPLAUSIBLE_COLUMNS
         ),
-        report_figures.make_measurement_table(report.listed, LISTED_COLUMNS),
+        report_figures.make_measurement_table(report.first_rows, LISTED_COLUMNS),
     )
     template = build_environment(**_FILTERS).get_template("report.html.j2")
-    named = {table.name: table for table in tables}
-    return template.render(report=report, version=__version__, **named)
+    tables_by_name = {table.name: table for table in tables}
+    return template.render(report=report, version=__version__, **tables_by_name)
 
 
 def _print_pdf(page: str) -> bytes:
@@ -381,7 +381,7 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
             efficiencies are added.
     """
     with Store.open(database, create=False) as store:
-        campaign, *others = (store.campaign(reference) for reference in references)
+        campaign, *rest = (store.campaign(reference) for reference in references)
         selection = Selection(campaigns=(campaign.id,))
         rows = load_headline_rows(store, selection, REPORT_COLUMNS)
         if not rows:
@@ -391,7 +391,7 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
                 hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
             )
         made_us = time.time_ns() // 1000
-        added = Selection(campaigns=tuple(other.id for other in others))
+        extra = Selection(campaigns=tuple(other.id for other in rest))
         with store.snapshot() as snapshot:
             cache_reads = load_cache_reads(snapshot, selection.campaigns)
             load = None if cache_reads else summarize_load(snapshot, campaign)
@@ -403,7 +403,7 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
             rows,
             judge_campaign(store, campaign, rows, axes=axes),
             made_us=made_us,
-            undisturbed=load_headline_rows(store, added, REPORT_COLUMNS) if others else (),
+            undisturbed=load_headline_rows(store, extra, REPORT_COLUMNS) if rest else (),
             load=load,
             limits=judge_limits(store, campaign, made_us),
             cache_reads=cache_reads,

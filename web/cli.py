@@ -291,18 +291,18 @@ def _end_sessions(
     now_us = time.time_ns() // 1000
     with opened_engine(settings.database, create=False) as engine:
         table = SessionTable(engine)
-        chosen = [row for row in table.list_sessions(now_us=now_us) if matches(row)]
-        if not chosen:
+        sessions = [row for row in table.list_sessions(now_us=now_us) if matches(row)]
+        if not sessions:
             raise ConfigError(
                 "no such session",
                 where=f"{option} {text!r}",
                 hint="To list all sessions: treehammer token sessions",
             )
-        names = ", ".join(sorted({session.name for session in chosen}))
+        names = ", ".join(sorted({session.name for session in sessions}))
         subject = f"sessions of {names}"
         action, actor = audit_trail.END_SESSIONS, audit_trail.local_actor()
         entry = audit_trail.make_entry(action, actor, subject, now_us=now_us)
-        ended = table.end_sessions([session.token_hash for session in chosen], [entry])
+        ended = table.end_sessions([session.token_hash for session in sessions], [entry])
     return f"{pluralize(ended, 'session')} ended"
 
 
@@ -460,15 +460,15 @@ def revoke_command(
     from treehammer.sql.write.keyring import session_id
 
     if session is not None:
-        done = _end_sessions(settings, "--session", session, lambda row: session_id(row) == session)
+        text = _end_sessions(settings, "--session", session, lambda row: session_id(row) == session)
     elif sessions_of is not None:
         holder = sessions_of
-        done = _end_sessions(
+        text = _end_sessions(
             settings, "--sessions-of", holder, lambda row: holder in (row.key_id, row.name)
         )
     else:
-        done = _revoke_tokens(settings, key_id, campaign, job)
-    click.echo(done)
+        text = _revoke_tokens(settings, key_id, campaign, job)
+    click.echo(text)
 
 
 def _revoke_tokens(
@@ -478,14 +478,14 @@ def _revoke_tokens(
         if key_id is not None:
             # The full key is accepted instead of its identity.
             key_id = parse_key(key_id).key_id if key_id.startswith("th1.") else key_id
-            done = keyring.revoke_key(key_id, now_us=time.time_ns() // 1000)
+            is_new = keyring.revoke_key(key_id, now_us=time.time_ns() // 1000)
             target = f"key {key_id} with its sessions and all tokens signed by it"
         else:
             scope, text = (CAMPAIGN_SCOPE, campaign) if campaign is not None else (JOB_SCOPE, job)
             subject = _resolve_identity(settings, keyring, scope, text or "")
-            done = keyring.revoke_tokens(scope, subject, now_us=time.time_ns() // 1000)
+            is_new = keyring.revoke_tokens(scope, subject, now_us=time.time_ns() // 1000)
             target = f"tokens of {scope} {subject}"
-    return f"{target} revoked" if done else f"{target} already revoked"
+    return f"{target} revoked" if is_new else f"{target} already revoked"
 
 
 def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: str) -> str:

@@ -247,8 +247,8 @@ class PageContext:
         """Find the address of a page of the documentation; '' without documentation."""
         if not self.docs:
             return ""
-        own = root if self.docs.startswith("/") else ""
-        return f"{own}{self.docs.rstrip('/')}/{name}/"
+        prefix = root if self.docs.startswith("/") else ""
+        return f"{prefix}{self.docs.rstrip('/')}/{name}/"
 
 
 @asynccontextmanager
@@ -276,12 +276,12 @@ def tables_response(
     """Send all tables of a page, or the requested one, as CSV or JSON, with values about it."""
     parameters = request.query_params
     tables, name = content.exported_tables, parameters.get("table")
-    chosen = [
+    exported = [
         arranged_table.TableArrangement.parse(parameters, table.name).apply(table)
         for table in tables
         if name in (None, "", table.name)
     ]
-    if not chosen:
+    if not exported:
         names = ", ".join(table.name for table in tables)
         text = (
             f"this page has no table {name!r}; it has {names}"
@@ -291,9 +291,9 @@ def tables_response(
         raise responses.RequestRefusedError(404, text)
     headers = {"Cache-Control": "no-store"}
     if output_format == addresses.CSV:
-        headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
-        return Response(chosen[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
-    plain_tables = {table.name: table.plain_rows() for table in chosen}
+        headers["Content-Disposition"] = f'attachment; filename="{exported[0].name}.csv"'
+        return Response(exported[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
+    plain_tables = {table.name: table.plain_rows() for table in exported}
     body: dict[str, Any] = {"title": content.title, "tables": plain_tables}
     if about is not None:
         body["about"] = about

@@ -155,11 +155,11 @@ def _name_sites(row: Row) -> str:
 
 def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
     variant = parse_variant(group.rows[0]["variant"])
-    named = tuple(axis for axis in axes if axis in dict(variant.values))
+    label_axes = tuple(axis for axis in axes if axis in dict(variant.values))
     spreads = {column.key: group.mean_and_rms(column.key) for column in MEAN_COLUMNS}
     return ExecutionCell(
         place=str(group.key[0]),
-        variant=variant.label(named) if named else group.rows[0]["test_name"],
+        variant=variant.label(label_axes) if label_axes else group.rows[0]["test_name"],
         value=str(group.key[-1]),
         executions=len(group.rows),
         jobs=group.jobs,
@@ -184,8 +184,8 @@ def draw_inline(chart: Mapping[str, Any], name: str, alt: str) -> str:
         alt: description of its points.
     """
     plain = {**chart, "config": {**chart["config"], "background": None}}
-    drawn = draw_chart(json.loads(json.dumps(plain)), "svg").decode()
-    text = drawn.replace(GRID_COLOR, "#8885").replace(INK_COLOR, "currentColor")
+    svg = draw_chart(json.loads(json.dumps(plain)), "svg").decode()
+    text = svg.replace(GRID_COLOR, "#8885").replace(INK_COLOR, "currentColor")
     text = _IDS.sub(rf"\g<1>{name}-", text)
     size = _SIZE.search(text)
     width = int(size[1]) if size else 0

@@ -236,7 +236,7 @@ class Pager(_Listing):
 class Progress:
     """A part of a whole, drawn as a bar; the label is read by screen readers."""
 
-    done: float
+    value: float
     total: float
     label: str
 
@@ -273,13 +273,13 @@ class Tiles(_Listing):
 class Form:
     """Choices of the page's parameters, as :meth:`.PageQuery.list_inputs` returns them.
 
-    The answer begins at the section ``anchor``; parameters in ``kept`` are kept without an input.
+    The answer begins at the section ``anchor``; parameters in ``hidden`` have no visible input.
     """
 
     inputs: Sequence[FormInput]
     button: str = "Show"
     anchor: str = ""
-    kept: Mapping[str, str] = field(default_factory=dict)
+    hidden: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,11 @@ class MeasurementIngest:
         async with self._budget.read_body(request, self._limits, grant) as body:
             measurements = await self._parse_body(body, grant)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
-            added = await self._write(measurements, sender) if measurements else AddResult(0, 0)
-        stored = MeasurementsStored(
-            new=added.new, known=added.duplicates, conflicting=list(added.conflicting)
+            result = await self._write(measurements, sender) if measurements else AddResult(0, 0)
+        outcome = MeasurementsStored(
+            new=result.new, known=result.duplicates, conflicting=list(result.conflicting)
         )
-        return AsciiJSONResponse(stored.model_dump())
+        return AsciiJSONResponse(outcome.model_dump())
 
     async def _parse_body(self, body: bytes, grant: AccessGrant) -> Sequence[Measurement]:
         if len(body) <= LARGE_BODY_BYTES:
@@ -320,11 +320,11 @@ def _require_storable_plan(plan: CampaignPlan) -> None:
 
 
 def _find_duplicates(kind: str, keys: Iterable[Hashable]) -> Iterator[str]:
-    seen: set[Hashable] = set()
+    earlier: set[Hashable] = set()
     for key in keys:
-        if key in seen:
+        if key in earlier:
             yield f"duplicate {kind} {key}"
-        seen.add(key)
+        earlier.add(key)
 
 
 class CampaignIngest:
@@ -366,8 +366,8 @@ class CampaignIngest:
         request.state.note = (
             f"{upload.row_count} rows of campaign {upload.campaign.id} from {grant.name}"
         )
-        stored = CampaignStored(new=result.new, changed=result.changed, known=result.unchanged)
-        return AsciiJSONResponse(stored.model_dump())
+        outcome = CampaignStored(new=result.new, changed=result.changed, known=result.unchanged)
+        return AsciiJSONResponse(outcome.model_dump())
 
     def _store_document(self, body: bytes, sender: Sender) -> tuple[CampaignUpload, UploadResult]:
         document = parse_json(body, self._limits.json_marks)

@@ -103,7 +103,7 @@ def _build_schemas() -> dict[str, Any]:
     values = record["properties"]["values"]
     # Empty text is not stored, so that any field may be absent from a stored record.
     optional = {name: member for name, member in values.items() if name != "required"}
-    stored = {**record, "properties": {**record["properties"], "values": optional}}
+    database_record = {**record, "properties": {**record["properties"], "values": optional}}
     _, schemas = models_json_schema(
         [
             *models.RESPONSE_MODELS,
@@ -112,7 +112,7 @@ def _build_schemas() -> dict[str, Any]:
         ],
         ref_template=_REFERENCE,
     )
-    return {"Record": record, "StoredRecord": stored, **schemas["$defs"]}
+    return {"Record": record, "StoredRecord": database_record, **schemas["$defs"]}
 
 
 def _build_paths(limits: RequestLimits) -> dict[str, Any]:
@@ -287,8 +287,8 @@ def _reference(name: str) -> dict[str, Any]:
 
 
 def _json_response(description: str, schema: str | dict[str, Any]) -> dict[str, Any]:
-    named = _reference(schema) if isinstance(schema, str) else schema
-    return {"description": description, "content": {"application/json": {"schema": named}}}
+    content = _reference(schema) if isinstance(schema, str) else schema
+    return {"description": description, "content": {"application/json": {"schema": content}}}
 
 
 def _describe_refusal(status: int) -> dict[str, Any]:
@@ -361,15 +361,15 @@ def _build_parameter_table(operation: Mapping[str, Any]) -> DataTable:
         column("values", is_long=True),
     )
     columns_apart = len(parameters) > _MAX_PARAMETERS
-    listed = [
+    documented = [
         parameter
         for parameter in parameters
         if not (columns_apart and parameter["name"] in METRICS_BY_NAME)
     ]
-    hidden = len(parameters) - len(listed)
+    hidden = len(parameters) - len(documented)
     note = f"Conditions on {hidden} columns of the catalogue, as COLUMN=VALUE." if hidden else ""
     rows = []
-    for parameter in listed:
+    for parameter in documented:
         schema = parameter["schema"]
         values = schema.get("enum") or schema.get("items", {}).get("enum") or ()
         rows.append(

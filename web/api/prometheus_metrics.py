@@ -140,12 +140,12 @@ class ServiceMetrics:
             measurements: Sequence[Measurement], deliveries: Sequence[Delivery]
         ) -> AddResult:
             with self.time_commit("measurements"):
-                added = write(measurements, deliveries)
-            conflicting = len(added.conflicting)
-            counts = {"new": added.new, "known": added.duplicates, "conflicting": conflicting}
+                result = write(measurements, deliveries)
+            conflicting = len(result.conflicting)
+            counts = {"new": result.new, "known": result.duplicates, "conflicting": conflicting}
             for outcome, count in counts.items():
                 self._received.labels(outcome).inc(count)
-            return added
+            return result
 
         return write_metered
 

@@ -67,10 +67,10 @@ class _WriteRequest:
         else:
             self.result.set_result(outcome)
 
-    def select_result(self, added: AddResult) -> AddResult:
+    def select_result(self, result: AddResult) -> AddResult:
         """Select the outcome of the request's own measurements."""
-        duplicate_ids = tuple(id_ for id_ in added.duplicate_ids if id_ in self.ids)
-        conflicting = tuple(id_ for id_ in added.conflicting if id_ in self.ids)
+        duplicate_ids = tuple(id_ for id_ in result.duplicate_ids if id_ in self.ids)
+        conflicting = tuple(id_ for id_ in result.conflicting if id_ in self.ids)
         new = len(self.measurements) - len(duplicate_ids) - len(conflicting)
         return AddResult(new, len(duplicate_ids), conflicting, duplicate_ids)
 
@@ -205,7 +205,7 @@ class MeasurementWriter:
 
     async def _write_batch(self, requests: Sequence[_WriteRequest]) -> None:
         try:
-            added = await self._add(requests)
+            result = await self._add(requests)
         except UnstorableContentError as error:
             await self._write_one_by_one(requests, error)
         except StoreError as error:
@@ -222,9 +222,9 @@ class MeasurementWriter:
         else:
             self._failed = None
             self._record_recovery()
-            self._check_due |= added.new > 0
+            self._check_due |= result.new > 0
             for request in requests:
-                request.resolve(request.select_result(added))
+                request.resolve(request.select_result(result))
 
     async def _write_one_by_one(self, requests: Sequence[_WriteRequest], error: Exception) -> None:
         """Write each request alone, so that one bad request does not fail the others."""

@@ -145,7 +145,7 @@ def _lay_out_panels(
         x_title=titles[0],
         y_title=titles[1],
         groups=groups,
-        counted="jobs",
+        count_title="jobs",
         scale=Scale.LOG,
         places=tuple(places),
         series=tuple(series),

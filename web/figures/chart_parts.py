@@ -143,15 +143,15 @@ def encode_series(
 
 def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Specification | None:
     """Return the legend of series below a chart; None for a single series without a name."""
-    named = [number for number, line in enumerate(series) if not line.is_quiet]
+    titled = [number for number, line in enumerate(series) if not line.is_quiet]
     if len(series) == 1 and not series[0].name:
         return None
-    entry = 40 + max(len(series[number].name) for number in named) * _LETTER_WIDTH
+    entry = 40 + max(len(series[number].name) for number in titled) * _LETTER_WIDTH
     return {
         "title": None,
         "orient": "bottom",
-        "columns": max(1, min(len(named), int(width / entry))),
-        **({"values": named} if len(named) < len(series) else {}),
+        "columns": max(1, min(len(titled), int(width / entry))),
+        **({"values": titled} if len(titled) < len(series) else {}),
         "labelExpr": f"{names}[datum.value]",
         "symbolLimit": 0,
         "symbolOpacity": 1,
@@ -273,7 +273,7 @@ def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Speci
 
     Numbers without a title are the counted executions or jobs, or the value of the axis.
     """
-    untitled = {"n": layout.counted, "y": layout.y_title}
+    untitled = {"n": layout.count_title, "y": layout.y_title}
     groups = [
         encode_field(field, NOMINAL, title=title)
         for field, title in zip(("panel", "place", "name"), layout.groups, strict=True)
@@ -324,10 +324,10 @@ def chart_layers(
     zoomed: Sequence[str] = ("x", "y"),
 ) -> Specification:
     """Make a chart of layers with a size in pixels, whose series can be hidden and axes zoomed."""
-    named, zoom = add_zoom(layers, zoomed)
+    zoomable, zoom = add_zoom(layers, zoomed)
     width, height = size
     return {
-        "layer": named,
+        "layer": zoomable,
         "data": MARKS,
         "params": [zoom, *LEGEND_PARAMETERS],
         "title": title,

@@ -79,22 +79,22 @@ QUIET_COLOR = "#a3abb3"
 def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
     """Lay out the points; None if there is nothing to draw."""
     is_latency = query.view == View.LATENCY
-    drawn = list(_select_points(query, data.points))
-    if not drawn:
+    points = list(_select_points(query, data.points))
+    if not points:
         return None
     kind, unit = _KINDS[query.view], figure_unit(query)
-    panels, places = (GroupNames(data, drawn, column) for column in (query.panels, query.by))
+    panels, places = (GroupNames(data, points, column) for column in (query.panels, query.by))
     color = "" if is_latency and query.color == query.by else query.color
-    names = GroupNames(data, drawn, color, query.separated_columns)
+    names = GroupNames(data, points, color, query.separated_columns)
     max_series = MAX_ROWS if kind == Kind.HEAT_MAP else MAX_SERIES
     panel_titles = panels.select_drawable(MAX_PANELS)
-    place_names = _select_places(kind, places, drawn)
+    place_names = _select_places(kind, places, points)
     series = names.build_series(max_series)
     panel_marks: dict[str, list[FigureMark]] = {text: [] for text in panel_titles}
     place_numbers = {text: number for number, text in enumerate(place_names)}
     series_numbers = {line.name: number for number, line in enumerate(series)}
-    labels = (axis_names.label_points(drawn) for axis_names in (panels, places, names))
-    for point, panel, place, name in zip(drawn, *labels, strict=True):
+    labels = (axis_names.label_points(points) for axis_names in (panels, places, names))
+    for point, panel, place, name in zip(points, *labels, strict=True):
         if panel in panel_marks and place in place_numbers and name in series_numbers:
             position = series_numbers[name], place_numbers[place]
             panel_marks[panel].append(_make_mark(query, point, unit, *position))
@@ -109,7 +109,7 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
         x_title=x_title,
         y_title=_title_values(query, unit),
         groups=(panels.title, places.title, names.title),
-        counted="executions" if drawn[0].jobs is None else "jobs",
+        count_title="executions" if points[0].jobs is None else "jobs",
         dates=is_trend,
         scale=Scale.LOG if is_latency else query.scale,
         places=tuple(shorten_label(short.get(place, place)) for place in place_names),
@@ -132,21 +132,21 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
         caption=figure_captions.describe_groups(query),
         selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
-        left_out=_describe_left_out(drawn_count, len(drawn), max_series, is_trend=is_trend),
+        left_out=_describe_left_out(drawn_count, len(points), max_series, is_trend=is_trend),
     )
     layout, note = name_outliers(layout, unit.name)
     return replace(layout, outliers=note)
 
 
-def _describe_left_out(drawn: int, count: int, max_series: int, *, is_trend: bool) -> str:
+def _describe_left_out(mark_count: int, count: int, max_series: int, *, is_trend: bool) -> str:
     """Describe the limits that left marks out; '' if all are drawn."""
-    if drawn == count:
+    if mark_count == count:
         return ""
     places = (
         f"{MAX_TIMES} newest days, weeks or months" if is_trend else f"{MAX_PLACES} first places"
     )
     return (
-        f"The figure shows {drawn:,} of {count:,} marks: at most the {places}, {max_series} series and "
+        f"The figure shows {mark_count:,} of {count:,} marks: at most the {places}, {max_series} series and "
         f"{MAX_PANELS} panels. CSV, JSON and TTree hold all."
     )
 
@@ -230,17 +230,17 @@ def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
     means = {line: fmean(values) for line, values in differences.items()}
     spread = 1.4826 * median(map(abs, means.values()))
     ranked = sorted(means, key=lambda line: -abs(means[line]))
-    named = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
-    named = named[:MAX_NAMED_LINES]
+    outliers = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
+    outliers = outliers[:MAX_NAMED_LINES]
     names = ", ".join(
         f"{layout.series[line].name} ({write_minus(f'{means[line]:+.2g} {unit}'.strip())})"
-        for line in named
+        for line in outliers
     )
     note = f"Farthest from the median of all lines, on average: {names}. Other lines are grey."
-    if not named:
-        named = [max(means, key=means.__getitem__), min(means, key=means.__getitem__)]
+    if not outliers:
+        outliers = [max(means, key=means.__getitem__), min(means, key=means.__getitem__)]
         note = "No line stands out: the highest and the lowest one are named, all others are grey."
-    colors = dict(zip(named, PALETTE, strict=False))
+    colors = dict(zip(outliers, PALETTE, strict=False))
     series = tuple(
         replace(line, color=colors.get(number, QUIET_COLOR), is_quiet=number not in colors)
         for number, line in enumerate(layout.series)

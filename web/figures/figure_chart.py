@@ -199,25 +199,25 @@ _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
 def _layer_points(layout: FigureLayout, width: float) -> list[vega.Specification]:
     marks = _MarkLayers(layout, width)
     quiet = [number for number, line in enumerate(layout.series) if line.is_quiet]
-    named = [{"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else []
+    loud = [{"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else []
     layers = [
-        marks.layer("rule", "l", "h", filters=[*named, vega.DROP_MISSING_BARS], strokeWidth=1.2)
+        marks.layer("rule", "l", "h", filters=[*loud, vega.DROP_MISSING_BARS], strokeWidth=1.2)
     ]
     if quiet:
-        others = [{"filter": f"indexof({quiet}, datum.s) >= 0"}]
+        quiet_filters = [{"filter": f"indexof({quiet}, datum.s) >= 0"}]
         if layout.joined:
-            layers.append(marks.layer("line", filters=others, strokeWidth=0.8))
-        layers.append(marks.layer("point", filters=others, filled=True, opacity=1, size=10))
+            layers.append(marks.layer("line", filters=quiet_filters, strokeWidth=0.8))
+        layers.append(marks.layer("point", filters=quiet_filters, filled=True, opacity=1, size=10))
     if (layout.dates or layout.kind == Kind.CURVES) and layout.joined:
-        layers.append(marks.layer("line", filters=named, strokeWidth=2 if quiet else 1.2))
-    layers.append(marks.layer("point", filters=named, filled=True, opacity=1))
+        layers.append(marks.layer("line", filters=loud, strokeWidth=2 if quiet else 1.2))
+    layers.append(marks.layer("point", filters=loud, filled=True, opacity=1))
     if quiet:
         last: vega.Specification = {
             "window": [{"op": "last_value", "field": "x", "as": "last"}],
             "groupby": ["p", "s"],
         }
         last |= {"frame": [None, None], "sort": [{"field": "x"}]}
-        ends = [*named, last, {"filter": "datum.x == datum.last"}]
+        ends = [*loud, last, {"filter": "datum.x == datum.last"}]
         name = {"text": vega.encode_field("name", vega.NOMINAL)}
         style: vega.Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
         layers.append(marks.layer("text", filters=ends, channels=name, **style))

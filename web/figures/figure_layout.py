@@ -117,14 +117,14 @@ def choose_release_colors(
     Only if two releases of a figure have the same color, or it is reserved for something else, the
     later one takes the next free color.
     """
-    chosen: dict[str, str] = {}
+    colors: dict[str, str] = {}
     for release in sorted({*releases}, key=natural_sort_key):
         slot = _color_slot(release)
         slots = [(slot + step) % len(PALETTE) for step in range(len(PALETTE))]
-        taken = {*chosen.values(), *reserved}
-        free = [PALETTE[index] for index in slots if PALETTE[index] not in taken]
-        chosen[release] = free[0] if free else PALETTE[slot]
-    return chosen
+        used = {*colors.values(), *reserved}
+        free = [PALETTE[index] for index in slots if PALETTE[index] not in used]
+        colors[release] = free[0] if free else PALETTE[slot]
+    return colors
 
 
 def _color_slot(release: str) -> int:
@@ -214,7 +214,7 @@ class FigureLayout:
     series: tuple[FigureSeries, ...]
     panels: tuple[FigurePanel, ...]
     title: str = ""
-    counted: str = "executions"
+    count_title: str = "executions"
     dates: bool = False
     bars: str = ""
     shared: str = ""

@@ -199,9 +199,9 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     )
     points = []
     for key, groups in _group_by(compared, query.group_columns).items():
-        named = dict(zip(query.group_columns, key, strict=True))
+        group_values = dict(zip(query.group_columns, key, strict=True))
         relative = relative_means.get(key, (0,))
-        points.append(FigurePoint(named, *relative, **_count_outcomes(groups)))
+        points.append(FigurePoint(group_values, *relative, **_count_outcomes(groups)))
     return _collect_points(store, query, points, source=figures[0].source, connected=connected)
 
 

@@ -61,11 +61,11 @@ class ForestPlot:
         cls, comparisons: Iterable[Sequence[VerdictRow]], delta: float
     ) -> ForestPlot | None:
         """Make the plot of comparisons with the same A; None without an interval."""
-        drawn: list[VerdictRow] = []
+        entries: list[VerdictRow] = []
         for verdicts in comparisons:
             rows = [row for row in verdicts if row.effect is not None and row.low is not None]
-            drawn += [row for row in rows if row.scope == SITES_SCOPE] or rows
-        return cls(tuple(drawn), delta) if drawn else None
+            entries += [row for row in rows if row.scope == SITES_SCOPE] or rows
+        return cls(tuple(entries), delta) if entries else None
 
     @cached_property
     def labels(self) -> Sequence[str]:

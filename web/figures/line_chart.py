@@ -251,12 +251,12 @@ class LineChart:
             if line.dots and line.joined:
                 numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
         for dash, line_numbers in numbers.items():
-            chosen = {"filter": f"indexof({line_numbers}, datum.s) >= 0"}
+            line_filter = {"filter": f"indexof({line_numbers}, datum.s) >= 0"}
             style: vega.Specification = {
                 "strokeDash": json.loads(dash) or [1, 0],
                 "strokeWidth": 1.5,
             }
-            yield vega.make_layer("line", encoding, [*filters, chosen], **style)
+            yield vega.make_layer("line", encoding, [*filters, line_filter], **style)
 
     def _layer_dots(
         self,

@@ -260,12 +260,12 @@ def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool
     count, labels = connected_components(edges, directed=False)
     values = np.zeros(len(keys))
     for label in range(count):
-        chosen = labels[items] == label
-        _, own_items = np.unique(items[chosen], return_inverse=True)
-        own_places, indices = np.unique(places[chosen], return_inverse=True)
-        _, effects = adjust_for_items(own_items, places[chosen], logs[chosen])
+        is_label = labels[items] == label
+        _, own_items = np.unique(items[is_label], return_inverse=True)
+        own_places, indices = np.unique(places[is_label], return_inverse=True)
+        _, effects = adjust_for_items(own_items, places[is_label], logs[is_label])
         # Mean residual over works: each work counts once, independent of its number of days.
-        work_means = np.bincount(own_items, logs[chosen] - effects[indices]) / np.bincount(
+        work_means = np.bincount(own_items, logs[is_label] - effects[indices]) / np.bincount(
             own_items
         )
         values[own_places] = effects + work_means.mean()

@@ -65,8 +65,8 @@ def draw_levels(
     of_line = lines.get(latency_line, ())
     if len(of_line) > 1:
         groups = [(_attempted(level), label(level), level) for level in of_line]
-        named = f"of {latency_line}, " * (len(lines) > 1)
-        across = f"{named}against attempted rate (1/s)"
+        subject = f"of {latency_line}, " * (len(lines) > 1)
+        across = f"{subject}against attempted rate (1/s)"
         axis = NumberAxis([0.0, max(map(_attempted, levels))], _ATTEMPTED)
         figures += _draw_tails(groups, "Latency by load", across, axis)
     return figures
@@ -122,8 +122,8 @@ def _draw_levels(
 
 def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figure]:
     """Draw rates, latencies and bytes over time, on which limited steps are marked."""
-    drawn = [step for step in steps if step.seconds]
-    if not drawn:
+    nonempty = [step for step in steps if step.seconds]
+    if not nonempty:
         return []
     axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)], _SINCE_START)
     marks = [
@@ -145,7 +145,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
                 text=f"step {step_number(step)}: {measured}{find(step):.4g}{unit}",
                 hollow=bool(step.limited_steps),
             )
-            for step in drawn
+            for step in nonempty
         ]
         return ChartLine(name, role, dots)
 
@@ -158,10 +158,10 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
         make_line("observed", "color0", _observed),
         make_line("failed", "color5", lambda step: step.failed / step.seconds),
     ]
-    groups = [(step_start_s(step), f"step {step_number(step)}", step) for step in drawn]
+    groups = [(step_start_s(step), f"step {step_number(step)}", step) for step in nonempty]
     across = f"over seconds since the start.{merged}"
     figures = [draw("Rate", "1/s", rates), *_draw_tails(groups, "Latency", across, axis, marks)]
-    if any(step.bytes for step in drawn):
+    if any(step.bytes for step in nonempty):
         line = make_line("bytes", "color0", _megabytes_per_s, " MB/s")
         figures.append(draw("Bytes", "MB/s", [line]))
     return figures
@@ -211,12 +211,12 @@ def _draw(
     marks: Sequence[ChartMark] = (),
 ) -> Figure:
     """Draw lines over an axis from zero, or without a unit of latencies over a logarithmic one."""
-    drawn = [dot.value for line in lines for dot in line.dots]
-    values = NumberAxis([0.0, *drawn], unit)
+    dot_values = [dot.value for line in lines for dot in line.dots]
+    values = NumberAxis([0.0, *dot_values], unit)
     if not unit:
         # A latency of 0 is below the histogram's unit of 1 µs.
-        drawn = [max(value, 1e-6) for value in drawn]
-        values = NumberAxis(drawn, "latency", seconds=True, logarithmic=True)
+        dot_values = [max(value, 1e-6) for value in dot_values]
+        values = NumberAxis(dot_values, "latency", seconds=True, logarithmic=True)
     chart = LineChart(name, lines, axis, marks, marked="steps", values=values)
     return Figure(name, chart, caption, heading)
 

@@ -127,8 +127,8 @@ class LevelLabels:
 
     def label(self, level: LoadLevel) -> str:
         """Label a level."""
-        named = len(self.variants.names) > 1 or not level.jobs
-        parts = [self.variants.label(level.variant)] * named
+        is_needed = len(self.variants.names) > 1 or not level.jobs
+        parts = [self.variants.label(level.variant)] * is_needed
         parts += [pluralize(level.jobs, "job")] * bool(level.jobs)
         return " · ".join([*self._place(level), *parts])
 
@@ -165,10 +165,10 @@ def find_slowest(servers: Sequence[OperationGroup]) -> tuple[str, float, float] 
 
 def compute_evenness(servers: Sequence[OperationGroup]) -> tuple[str, float] | None:
     """Name the server with the smallest rate, and divide it by the largest; None for fewer than two."""
-    named = [server for server in servers if server.key]
-    by_bytes = any(server.bytes for server in named)
+    identified = [server for server in servers if server.key]
+    by_bytes = any(server.bytes for server in identified)
     # All are over the time of the level.
-    rates = {str(server.key): server.bytes if by_bytes else server.done for server in named}
+    rates = {str(server.key): server.bytes if by_bytes else server.done for server in identified}
     if len(rates) < 2 or max(rates.values()) <= 0:
         return None
     smallest = min(rates, key=rates.__getitem__)
@@ -189,7 +189,7 @@ class LoadDetails:
     """
 
     levels: Sequence[OperationGroup]
-    chosen: OperationGroup | None
+    selection: OperationGroup | None
     steps: Sequence[OperationGroup]
     servers: Sequence[OperationGroup]
     sites: Sequence[OperationGroup]
@@ -205,11 +205,11 @@ class LoadDetails:
     @property
     def similar(self) -> list[OperationGroup]:
         """Levels of the chosen operation and side."""
-        chosen = self.chosen
+        selection = self.selection
         return [
             group
             for group in self.levels
-            if chosen and (group.operation, group.side) == (chosen.operation, chosen.side)
+            if selection and (group.operation, group.side) == (selection.operation, selection.side)
         ]
 
     def group_by_line(self) -> dict[str, list[OperationGroup]]:
@@ -247,16 +247,16 @@ def load_details(
     )
     labels = LevelLabels(level_of(level) for level in levels)
     levels.sort(key=lambda level: (level.operation, level.side, labels.sort_key(level_of(level))))
-    chosen = _choose_level(levels, query)
-    if chosen is None:
+    group = _choose_level(levels, query)
+    if group is None:
         return LoadDetails([], None, [], [], [], labels, 1)
     points = max(-(-int(load.duration_s // load.step_s) // MAX_POINTS), 1) if load else 1
 
     def is_same(row: Mapping[str, Any]) -> bool:
-        return row["operation"] == chosen.operation and finder.find(row) == chosen.key
+        return row["operation"] == group.operation and finder.find(row) == group.key
 
     def of_chosen(find: FindKey) -> FindKey:
-        return lambda row: find(row) if row["side"] == chosen.side and is_same(row) else None
+        return lambda row: find(row) if row["side"] == group.side and is_same(row) else None
 
     def find_step(row: Mapping[str, Any]) -> tuple[int, float]:
         first = row["step"] // points * points
@@ -271,8 +271,8 @@ def load_details(
     steps.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(
         levels=levels,
-        chosen=chosen,
-        steps=[step for step in steps if step.side == chosen.side],
+        selection=group,
+        steps=[step for step in steps if step.side == group.side],
         servers=sorted(servers, key=lambda server: natural_sort_key(str(server.key))),
         sites=sorted(sites, key=lambda site: str(site.key)),
         labels=labels,

@@ -71,7 +71,7 @@ def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSum
     """Summarize the operations of a campaign; None without any."""
     query = LoadQuery(campaign_id=campaign.id)
     details = load_details(snapshot, campaign, read_load(campaign), query)
-    if details.chosen is None:
+    if details.selection is None:
         return None
     levels, steps = draw_figures(details, campaign.test_name)
     table = level_table(details, campaign.id)
@@ -100,35 +100,35 @@ def list_limits(details: LoadDetails) -> list[str]:
 
 def draw_figures(details: LoadDetails, test: str) -> tuple[list[ui.Figure], list[ui.Figure]]:
     """Draw the figures of all levels, and those of the chosen one over time."""
-    chosen = details.chosen
-    if chosen is None:
+    selection = details.selection
+    if selection is None:
         return [], []
-    lines, line = details.group_by_line(), details.labels.label_series(level_of(chosen))
+    lines, line = details.group_by_line(), details.labels.label_series(level_of(selection))
     rule = load_operations_rule()
-    levels = draw_levels(lines, details.label, rule, test, chosen.operation, line)
+    levels = draw_levels(lines, details.label, rule, test, selection.operation, line)
     sides = draw_sides(details.sides, details.points)
     return levels, [*sides, *draw_steps(details.steps, details.points)]
 
 
 def conclude(details: LoadDetails) -> str:
     """Say which rates the storage of the chosen load keeps, and what happens above; '' if unknown."""
-    chosen = details.chosen
-    if chosen is None:
+    selection = details.selection
+    if selection is None:
         return ""
     rule = load_operations_rule()
     lines = details.group_by_line()
-    name = details.labels.label_series(level_of(chosen))
+    name = details.labels.label_series(level_of(selection))
     levels = sort_levels(lines[name])
     carried = list(takewhile(lambda level: _is_carried(level, rule), levels))
     parts = [
         f"keeps {'at least ' * level.is_held}{format_significant(level.attempted_hz or 0.0)} "
-        f"{chosen.operation} operations/s"
+        f"{selection.operation} operations/s"
         for level in carried[-1:]
     ]
     parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
     parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
-    place = name if len(lines) > 1 else f"The storage of {level_of(chosen).storage_site}"
-    subject = place if carried else f"{place}, {chosen.operation}:"
+    place = name if len(lines) > 1 else f"The storage of {level_of(selection).storage_site}"
+    subject = place if carried else f"{place}, {selection.operation}:"
     return f"{subject} {'; '.join(parts)}." if parts else ""
 
 
@@ -173,7 +173,7 @@ def level_table(details: LoadDetails, campaign_id: str) -> DataTable:
         }
         for level in details.levels
     ]
-    listed = (
+    table_columns = (
         TableColumn("label", "load", link=link_to_level),
         *hidden_columns("load", "storage_site", "door", "variant", "jobs"),
         *columns("operation", "side"),
@@ -187,7 +187,7 @@ def level_table(details: LoadDetails, campaign_id: str) -> DataTable:
     )
     empty = "No timed measurement of this campaign that is good has operations."
     return DataTable(
-        "levels", "All loads", listed, rows, empty_text=empty, note=details.labels.variants.note
+        "levels", "All loads", table_columns, rows, empty, details.labels.variants.note
     )
 
 

@@ -84,8 +84,8 @@ def cache_page(request: PageRequest[CacheQuery]) -> PageContent:
     query = request.query
     reads = _load_reads(request.store, query)
     setups = shorten_setups(list_setups(reads))
-    chosen = query.setup if query.setup in setups else next(iter(setups), "")
-    of_setup = [read for read in reads if read.setup == chosen]
+    setup = query.setup if query.setup in setups else next(iter(setups), "")
+    of_setup = [read for read in reads if read.setup == setup]
     whole = CacheComparison(of_setup, query.direct)
     read = query.read if query.read in whole.reads else ""
     comparison = CacheComparison(of_setup, query.direct, read) if read else whole
@@ -119,7 +119,7 @@ def cache_page(request: PageRequest[CacheQuery]) -> PageContent:
     ]
     sections = (
         headline(answer),
-        quiet(_describe_selection(comparison, setups.get(chosen, ""))),
+        quiet(_describe_selection(comparison, setups.get(setup, ""))),
         form if setups else None,
         *figures,
         quiet(_METHOD) if table.rows else None,
@@ -132,8 +132,8 @@ def _describe_selection(comparison: CacheComparison, setup: str) -> str:
     """Describe the setup and the door that costs refer to."""
     if not comparison.direct_door:
         return setup
-    others = ", ".join(door for door in comparison.direct_doors if door != comparison.direct_door)
-    left_out = f"; the door {others} is left out" if others else ""
+    doors = ", ".join(door for door in comparison.direct_doors if door != comparison.direct_door)
+    left_out = f"; the door {doors} is left out" if doors else ""
     door = f"{comparison.direct_door} ({', '.join(comparison.direct_releases)})"
     return f"{setup}. Costs refer to the direct door {door} in the same job{left_out}."
 

@@ -355,8 +355,8 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
     plan, definition = campaign.plan, campaign.plan.definition
     # Measurements report the hashes of datasets.
     datasets = campaign_queries.list_datasets(store, campaign.id)
-    named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
-    if dataset := named or definition.dataset:
+    names = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
+    if dataset := names or definition.dataset:
         yield "dataset", dataset
     for name, reasons in (("excluded", plan.excluded), ("included", plan.included)):
         for label, reason in reasons.items():

@@ -127,14 +127,14 @@ def _build_commit_table(store: Store) -> DataTable:
         )
         for first_verdict in [summary.first_verdict]
     ]
-    listed = (
+    table_columns = (
         column("test"),
         *common_tables.comparison_columns(),
         *columns("measured", "judged_us"),
         column("headline", "verdicts", is_long=True),
     )
     empty = "No commits of a test were compared in this period."
-    return DataTable("commits", "Commits of tests", listed, rows, empty_text=empty)
+    return DataTable("commits", "Commits of tests", table_columns, rows, empty_text=empty)
 
 
 @page(
@@ -291,8 +291,8 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
         for section in digest.sections
         for line in section.lines
     ]
-    listed = tuple(TableColumn(key, key) for key in ("section", "text", "evidence"))
-    table = DataTable("lines", digest.title, listed, lines)
+    table_columns = tuple(TableColumn(key, key) for key in ("section", "text", "evidence"))
+    table = DataTable("lines", digest.title, table_columns, lines)
     return PageContent(digest.title, sections, (table,), {"conclusion": digest.headline})
 
 

@@ -44,8 +44,8 @@ SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "am
 
 def efficiency_section(explanation: EfficiencyExplanation) -> Titled:
     """Answer "why is the CPU efficiency low?": the sentences, and the parts of the wall time."""
-    first, *others = explanation.sentences or ("",)
-    answer = Paragraph(Strong(first), f" {' '.join(others)}") if first else None
+    first, *rest = explanation.sentences or ("",)
+    answer = Paragraph(Strong(first), f" {' '.join(rest)}") if first else None
     return Titled("Where the time went", answer, explanation.table, anchor="time")
 
 
@@ -70,7 +70,7 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
 
 def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
     """Build the table of current states."""
-    listed = (
+    table_columns = (
         *_SUBJECT,
         column("state", link=link_rows("state-change", change="id")),
         *columns("use", "since_us", "cause", "reason"),
@@ -78,13 +78,13 @@ def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
     )
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
-    return DataTable("states", "States", listed, rows, empty_text=empty)
+    return DataTable("states", "States", table_columns, rows, empty_text=empty)
 
 
 def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
     """Build the table of changes, the newest first."""
     newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
-    listed = (
+    table_columns = (
         column("since_us", link=link_rows("state-change", change="id")),
         *_SUBJECT,
         column("previous", "from"),
@@ -102,7 +102,7 @@ def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
         *hidden_columns("superseded_us"),
     )
     rows = [describe_state(row) for row in newest]
-    return DataTable("state_changes", "Changes of the state", listed, rows, max_rows=30)
+    return DataTable("state_changes", "Changes of the state", table_columns, rows, max_rows=30)
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
@@ -164,7 +164,7 @@ def comparison_columns() -> tuple[TableColumn, ...]:
 
 def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
-    listed = (
+    table_columns = (
         column(
             "since",
             link=link_rows("change", change="id"),
@@ -186,7 +186,7 @@ def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
     return DataTable(
         "changepoints",
         "Changes over time",
-        listed,
+        table_columns,
         [change_points.make_change_record(change) for change in changes],
         empty_text="No changes found in this period.",
     )
@@ -196,8 +196,10 @@ def list_recent_changes(store: Store, site: str = "", release: str = "") -> list
     """List the changes of the last 90 days, slower ones first, newest first."""
     first = today() - timedelta(days=WINDOW_DAYS)
     changes = fetch_change_points(store, day_number(first))
-    chosen = change_points.select_changes(changes, site, release)
-    return sorted(chosen, key=lambda change: (not change_points.is_regression(change), -change.day))
+    changes = change_points.select_changes(changes, site, release)
+    return sorted(
+        changes, key=lambda change: (not change_points.is_regression(change), -change.day)
+    )
 
 
 def count_messages(rows: Iterable[Row]) -> DataTable:
@@ -212,12 +214,12 @@ def count_messages(rows: Iterable[Row]) -> DataTable:
         )
         for row in rows
     )
-    counted = [
+    records = [
         {**dict(zip(names, key, strict=True)), "times": count}
         for key, count in counts.most_common()
     ]
-    listed = (column("times", is_number=True), *columns(*names))
-    return DataTable("messages", "Messages", listed, counted, empty_text="", is_exported=False)
+    table_columns = (column("times", is_number=True), *columns(*names))
+    return DataTable("messages", "Messages", table_columns, records, "", is_exported=False)
 
 
 def campaign_table(name: str, caption: str, campaigns: Sequence[CampaignState]) -> DataTable:

@@ -62,13 +62,13 @@ class VerdictFilter(PageQuery):
 
 
 def list_filter_choices(
-    chosen: VerdictFilter, rows: Sequence[VerdictRow], changes: Sequence[CounterChange]
+    verdict_filter: VerdictFilter, rows: Sequence[VerdictRow], changes: Sequence[CounterChange]
 ) -> Mapping[str, list[Link]]:
     """List metrics and verdicts to choose from, and the filters by site and variant to remove."""
 
     def choose(name: str, value: str, title: str) -> Link:
         address = link_to_same_page(**{name: value or None, "page": None})
-        return Link(title, address, is_current=getattr(chosen, name) == value)
+        return Link(title, address, is_current=getattr(verdict_filter, name) == value)
 
     changed = dict.fromkeys(change.metric for change in changes if change.verdict != SAME)
     metrics = {
@@ -90,7 +90,7 @@ def list_filter_choices(
                 link_to_same_page(**{name: None}),
                 f"Remove the filter {name} {value}",
             )
-            for name, value in (("site", chosen.site), ("variant", chosen.variant))
+            for name, value in (("site", verdict_filter.site), ("variant", verdict_filter.variant))
             if value
         ]
     }
@@ -265,8 +265,8 @@ class MeasuredAxes:
 
     @property
     def _settings(self) -> list[str]:
-        others = (*_RECORDED_AXES, *_SUBJECT_AXES, *_WORK_AXES, "campaign", SELECTION_AXIS)
-        return [axis for axis in self.comparable if axis not in others]
+        excluded = (*_RECORDED_AXES, *_SUBJECT_AXES, *_WORK_AXES, "campaign", SELECTION_AXIS)
+        return [axis for axis in self.comparable if axis not in excluded]
 
     @property
     def missing_text(self) -> str:

@@ -222,7 +222,7 @@ def _list_comparisons(
                 counts[name].update(verdicts)
         sums = {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
         rows.append({**described, **sums, "verdicts": summary.verdict_counts})
-    listed = (
+    columns = (
         *common_tables.comparison_columns(),
         column("judged_us"),
         column("headline", "verdicts", is_long=True),
@@ -231,7 +231,7 @@ def _list_comparisons(
     table = DataTable(
         "comparisons",
         "Stored comparisons, newest first",
-        listed,
+        columns,
         rows,
         is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )

@@ -281,7 +281,7 @@ def _show_matrix(comparison: DisplayedComparison) -> Iterator[ui.Section]:
 def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
     """Draw the jobs and the trend of each series of the chosen site and variant."""
     pairs, series = comparison.pairs, comparison.by_site
-    drawn = [
+    plots = [
         chart
         for row in series
         if row.metric == series[0].metric
@@ -290,7 +290,7 @@ def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
     ]
     figures = [
         ui.Figure(f"cell-{number}", chart, chart.title, is_caption_first=True)
-        for number, chart in enumerate(drawn, 1)
+        for number, chart in enumerate(plots, 1)
     ]
     trend = ui.quiet("Trend: ratio of the daily means of equal work in all campaigns.")
     charts = ui.Group("charts", *figures)
@@ -339,10 +339,10 @@ def _show_pooled(
 def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> DataTable:
     """Build the table of exact counters; on a page, of those only that changed."""
     any_metric = not comparison.shows_counter
-    chosen = comparison.filter.select(comparison.counters, any_metric=any_metric)
+    counters = comparison.filter.select(comparison.counters, any_metric=any_metric)
     if is_page:
-        chosen = [change for change in chosen if change.has_changed]
-    return effect_tables.counter_table(chosen, comparison.titled)
+        counters = [change for change in counters if change.has_changed]
+    return effect_tables.counter_table(counters, comparison.titled)
 
 
 def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.Titled | None:
@@ -350,8 +350,8 @@ def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.T
     if not summary:
         return None
     equal = f"{summary} Equal reads give equal counts, so that one job decides. All counters: "
-    listed = ui.Paragraph(equal, *_link_files("counters"))
-    return ui.Titled("Exact counters", listed, ui.if_filled(counters), anchor="counters")
+    paragraph = ui.Paragraph(equal, *_link_files("counters"))
+    return ui.Titled("Exact counters", paragraph, ui.if_filled(counters), anchor="counters")
 
 
 def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> ui.Titled:
@@ -382,13 +382,13 @@ def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
     if not pairs:
         return None
     colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
-    shown = find_display_unit(row.metric, row.evidence.unit)
+    display_unit = find_display_unit(row.metric, row.evidence.unit)
     unit = head_unit(row.metric, row.evidence.unit)
     lines = []
     for side, css_class, is_round in _SIDES:
         name, dots = getattr(row, side), []
         for number, pair in enumerate(pairs, 1):
-            value = shown.convert(getattr(pair, f"{side}_value"))
+            value = display_unit.convert(getattr(pair, f"{side}_value"))
             text = (
                 f"{pair.job_id} on {pair.host}: {name} {format_significant(value, 4)} {unit}, change "
                 f"{verdict_text.format_effect(pair.log_ratio)}"

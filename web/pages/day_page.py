@@ -80,7 +80,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     judged = DayOutcomes.from_outcomes(outcomes)
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
-    counted = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
+    suffix = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
     explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
     messages = count_messages(
         {**row, "failure_message": row["message"], "implausible_reasons": ""}
@@ -90,7 +90,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     shown_failures = (messages, bad_measurements) if failing.rows else (failing,)
     sections = (
         ui.headline(f"{explanation or ''}"),
-        ui.Paragraph(ui.Badge(judged.grade, judged.status.value), f" {judged}{counted}"),
+        ui.Paragraph(ui.Badge(judged.grade, judged.status.value), f" {judged}{suffix}"),
         ui.quiet(describe_daily_rule()),
         _link_neighbors(day, site),
         _link_to_explore(site, day) if judged.total else None,
@@ -188,7 +188,7 @@ def _build_measured_table(
         }
         for group in sorted(groups, key=sort_key)
     ]
-    listed = (
+    table_columns = (
         columns.column("test_name"),
         columns.variant_column(variants, link=link_to_hosts),
         columns.hidden("variant_label"),
@@ -197,7 +197,7 @@ def _build_measured_table(
         *(column for name in _METRICS for column in _metric_columns(name)),
     )
     caption, empty = "Means ± RMS of good measurements", "No measurements."
-    return DataTable("measured", caption, listed, rows, empty, variants.note)
+    return DataTable("measured", caption, table_columns, rows, empty, variants.note)
 
 
 def _metric_columns(name: str) -> tuple[TableColumn, TableColumn]:

@@ -106,7 +106,7 @@ def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
         headline(about["answer"]),
         Form(
             query.list_inputs(by=DOORS, reads=READS, metric=metrics, first=None, last=None),
-            kept={"where": conditions[0]} if len(conditions) == 1 else {},
+            hidden={"where": conditions[0]} if len(conditions) == 1 else {},
         ),
         *([Figure("doors", FigureChart(layout), _CAPTION, title=title)] if layout else []),
         quiet("Selection: ", "; ".join([about["selection"], *conditions]), "."),
@@ -149,9 +149,9 @@ def answer(comparison: DoorComparison, query: DoorsQuery) -> str:
             f"{_describe(comparison.contrasts[0], comparison, query)}."
         )
     doubtful = [contrast.door for contrast in comparison.contrasts if contrast not in certain]
-    others = "; ".join(_describe(contrast, comparison, query) for contrast in certain)
+    contrasts = "; ".join(_describe(contrast, comparison, query) for contrast in certain)
     rest = f"; not certainly different: {', '.join(doubtful)}" if doubtful else ""
-    return f"{comparison.best} is the best {noun} for {reads}: {others}{rest}."
+    return f"{comparison.best} is the best {noun} for {reads}: {contrasts}{rest}."
 
 
 def _is_certain(contrast: DoorContrast, comparison: DoorComparison) -> bool:
@@ -184,7 +184,7 @@ def _build_table(comparison: DoorComparison, query: DoorsQuery) -> DataTable:
 
         return get
 
-    listed = (
+    columns = (
         column("door", query.noun),
         column(
             "difference",
@@ -199,16 +199,16 @@ def _build_table(comparison: DoorComparison, query: DoorsQuery) -> DataTable:
         ),
     )
     subject = f"{title_column(query.metric)} against {comparison.best or 'none'}"
-    return build_table("doors", subject[:1].upper() + subject[1:], listed, comparison.contrasts)
+    return build_table("doors", subject[:1].upper() + subject[1:], columns, comparison.contrasts)
 
 
 def _lay_out(
     comparison: DoorComparison, query: DoorsQuery, title: str
 ) -> figure_layout.FigureLayout | None:
     """Lay out the differences as dots with intervals; None without any."""
-    drawn = [contrast for contrast in comparison.contrasts if contrast.estimate]
+    estimated = [contrast for contrast in comparison.contrasts if contrast.estimate]
     marks = []
-    for place, contrast in enumerate(drawn):
+    for place, contrast in enumerate(estimated):
         if contrast.estimate:
             ends = contrast.estimate.interval(comparison.level)
             low, high = (100 * math.expm1(end) for end in ends)
@@ -222,9 +222,9 @@ def _lay_out(
         x_title="",
         y_title=f"{title_column(query.metric)} against {comparison.best}, %",
         groups=("", query.noun, ""),
-        counted="days",
+        count_title="days",
         scale="zero",
-        places=tuple(contrast.door for contrast in drawn),
+        places=tuple(contrast.door for contrast in estimated),
         series=tuple(figure_layout.style_series([("", "", "")])),
         panels=(figure_layout.FigurePanel("", tuple(marks)),),
     )

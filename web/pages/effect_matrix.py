@@ -186,7 +186,7 @@ def _build_matrix(
         certain, key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label))
     )
     keys = {site: f"site:{site or ALL_SITES}" for site in sites}
-    listed = (
+    columns = (
         TableColumn(
             "variant",
             "variant",
@@ -205,25 +205,25 @@ def _build_matrix(
         for site in sites
     }
     caption = f"Change of {metric} by variant and site, per cent"
-    return _fill_matrix("matrix", caption, listed, labels, cells, "effects-by-site")
+    return _fill_matrix("matrix", caption, columns, labels, cells, "effects-by-site")
 
 
 def _fill_matrix(
     name: str,
     caption: str,
-    listed: tuple[TableColumn, ...],
+    columns: tuple[TableColumn, ...],
     heads: Sequence[str],
     cells: Mapping[tuple[str, str], HeatCell],
     look: str,
 ) -> DataTable:
     """Build the table of cells by the head of their row and the key of their column."""
-    head, *others = (column.key for column in listed)
+    head, *keys = (column.key for column in columns)
     rows = [
-        {head: text, **{key: cells.get((text, key), _NOT_COMPARED) for key in others}}
+        {head: text, **{key: cells.get((text, key), _NOT_COMPARED) for key in keys}}
         for text in heads
     ]
     return DataTable(
-        name, caption, listed, rows, is_arrangeable=False, is_exported=False, look=f"matrix {look}"
+        name, caption, columns, rows, is_arrangeable=False, is_exported=False, look=f"matrix {look}"
     )
 
 
@@ -262,12 +262,12 @@ def _build_release_matrix(test: str, comparisons: Sequence[ReleaseComparison]) -
     }
     bases = sorted({comparison.a for comparison in comparisons}, key=natural_sort_key)
     releases = sorted({comparison.b for comparison in comparisons}, key=natural_sort_key)
-    listed = (
+    columns = (
         TableColumn("base", "compared with"),
         *(draw_column(f"root:{release}", release) for release in releases),
     )
     name = test or "several tests"
-    return _fill_matrix(f"releases:{name}", name, listed, bases, cells, "releases")
+    return _fill_matrix(f"releases:{name}", name, columns, bases, cells, "releases")
 
 
 def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:

@@ -215,8 +215,8 @@ def _site_column() -> TableColumn:
     start = link_to("site", site="-").removesuffix("-")
 
     def link(row: Row) -> str:
-        named = row["site"] and row["axis"] != "site"
-        return start + quote(row["site"], safe="") if named else ""
+        is_linked = row["site"] and row["axis"] != "site"
+        return start + quote(row["site"], safe="") if is_linked else ""
 
     return TableColumn("site", "site", link=link)
 

@@ -191,8 +191,8 @@ def _note_aggregation(result: ExploreResult) -> ui.Paragraph:
 
 
 def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Section]:
-    drawn = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
-    names = {**{form: form.upper() for form in drawn}, "root": "TTree"}
+    image_formats = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
+    names = {**{form: form.upper() for form in image_formats}, "root": "TTree"}
     files = [ui.Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
     of_paper = [
         ui.Link(
@@ -333,7 +333,7 @@ class _Filter:
 
     column: str
     labels: Mapping[str, str]
-    chosen: Collection[str]
+    selection: Collection[str]
     limit: int = 0
 
     @property
@@ -344,14 +344,14 @@ class _Filter:
 
 def _list_filters(store: Store, query: ExploreQuery, points: FigurePoints) -> Iterator[_Filter]:
     """List the values of the usual columns, and of those that the figure groups by."""
-    stored = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
+    choices = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
     for name in query.listed_columns:
-        values_of_column = stored.get(name)
+        values_of_column = choices.get(name)
         if values_of_column is None:
             values = {point.key.get(name) for point in points.points}
             values_of_column = [str(value) for value in values if value is not None]
-        chosen = query.chosen_values(name)
-        texts = {*values_of_column[:MAX_FILTER_CHOICES], *chosen} - {""}
+        selection = query.chosen_values(name)
+        texts = {*values_of_column[:MAX_FILTER_CHOICES], *selection} - {""}
         labels = (
             label_variants(texts).names
             if name == VARIANT_COLUMN
@@ -359,7 +359,7 @@ def _list_filters(store: Store, query: ExploreQuery, points: FigurePoints) -> It
         )
         is_cut = len(values_of_column) > MAX_FILTER_CHOICES
         if labels:
-            yield _Filter(name, labels, chosen, MAX_FILTER_CHOICES if is_cut else 0)
+            yield _Filter(name, labels, selection, MAX_FILTER_CHOICES if is_cut else 0)
 
 
 def _send_file(request: PageRequest[Any]) -> Response:

@@ -367,7 +367,7 @@ def build_measurement_table(
     has_reason = any(map(_failure_reason, rows))
     # ROOT may report another version than the requested release.
     differs = any(row["root_version"] not in (None, "", row["axis_root"]) for row in rows)
-    listed = (
+    table_columns = (
         variant_column(variants),
         *hidden_columns("variant_label", "measurement_id", "attempt"),
         column("axis_root"),
@@ -405,7 +405,7 @@ def build_measurement_table(
         for other in [counterparts[row["measurement_id"]]]
     ]
     empty_text = "This attempt left no measurements."
-    return DataTable(name, caption, listed, filled, empty_text=empty_text, note=variants.note)
+    return DataTable(name, caption, table_columns, filled, empty_text, variants.note)
 
 
 def _link_to_values(id_: str, other: str = "") -> str:

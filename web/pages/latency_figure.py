@@ -30,15 +30,15 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
         reads_by_release: number of reads by bin; bin i is [2^i, 2^(i+1)) microseconds (bin 0 from 0).
     """
     filled = {name: +Counter(dict(enumerate(bins))) for name, bins in reads_by_release.items()}
-    drawn = {name: reads for name, reads in filled.items() if reads}
-    if not drawn:
+    nonempty = {name: reads for name, reads in filled.items() if reads}
+    if not nonempty:
         return None
-    bins = set[int]().union(*drawn.values())
+    bins = set[int]().union(*nonempty.values())
     # An empty bin at either end closes the steps; a single bin alone would draw no line.
     axis_bins = range(max(min(bins) - 1, 0), max(bins) + 2)
     marks = [
         figure_layout.FigureMark(series, place, reads[bin_], None, None)
-        for series, reads in enumerate(drawn.values())
+        for series, reads in enumerate(nonempty.values())
         for place, bin_ in enumerate(axis_bins)
     ]
     layout = figure_layout.FigureLayout(
@@ -47,12 +47,12 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
         x_title="read latency",
         y_title="reads",
         groups=("", "from", "release"),
-        counted="",
+        count_title="",
         scale=figure_layout.Scale.LINEAR,
         places=tuple(map(format_edge, axis_bins)),
         series=tuple(
             figure_layout.style_series(
-                [(_title_reads(name), name, name) for name in drawn], by_release=True
+                [(_title_reads(name), name, name) for name in nonempty], by_release=True
             )
         ),
         panels=(figure_layout.FigurePanel("", tuple(marks)),),
@@ -104,8 +104,8 @@ def build_bin_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
         for release, bins in reads_by_release.items()
         for bin_ in list_filled_bins(bins)
     ]
-    listed = (column("root_version"), *BIN_COLUMNS)
-    return DataTable("latencies", "Reads by latency", listed, rows)
+    columns = (column("root_version"), *BIN_COLUMNS)
+    return DataTable("latencies", "Reads by latency", columns, rows)
 
 
 def draw_reads(reads: Mapping[str, Sequence[int]], bins: DataTable) -> Titled | None:

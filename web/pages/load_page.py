@@ -128,7 +128,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         "sites": _site_table(details),
         "starts": _start_table(spreads),
     }
-    shown = {name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()}
+    previews = {name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()}
     levels, steps = draw_figures(details, campaign.test_name) if request.is_html else ([], [])
     title = f"Load of {campaign.name or campaign.id}"
     sections = (
@@ -137,17 +137,17 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         ui.Paragraph(load.describe() if load else "", look="quiet under"),
         *(
             _suggest_test(campaign, tables["levels"])
-            if details.chosen is None
-            else _describe_chosen(details, details.chosen, shown, levels, steps)
+            if details.selection is None
+            else _describe_chosen(details, details.selection, previews, levels, steps)
         ),
-        _describe_starts(shown["starts"], lonely),
+        _describe_starts(previews["starts"], lonely),
     )
-    chosen = details.chosen
+    selection = details.selection
     evenness = compute_evenness(details.servers)
     about = {
-        "operation": chosen.operation if chosen else "",
-        "side": chosen.side if chosen else "",
-        "load": level_of(chosen).id if chosen else "",
+        "operation": selection.operation if selection else "",
+        "side": selection.side if selection else "",
+        "load": level_of(selection).id if selection else "",
         "evenness": evenness[1] if evenness else None,
     }
     crumbs = [
@@ -155,9 +155,9 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         ui.Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
     ]
     drawings = {}
-    if chosen and (levels or steps):
-        operation = _name_operation(chosen.operation, chosen.side)
-        sheet = f"{title}: {operation}; over time: {details.label(chosen)}"
+    if selection and (levels or steps):
+        operation = _name_operation(selection.operation, selection.side)
+        sheet = f"{title}: {operation}; over time: {details.label(selection)}"
         drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
     return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
 
@@ -240,20 +240,20 @@ def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[ui.Secti
 
 def _describe_chosen(
     details: LoadDetails,
-    chosen: OperationGroup,
+    selection: OperationGroup,
     tables: Mapping[str, DataTable],
     levels: Sequence[ui.Figure],
     steps: Sequence[ui.Figure],
 ) -> Iterator[ui.Section | None]:
     """Show the chosen operation: all loads, one over time, and its servers and sites."""
-    label = details.label(chosen)
+    label = details.label(selection)
     operations = dict.fromkeys((level.operation, level.side) for level in details.levels)
     if len(operations) > 1:
-        yield ui.Links([_link_to_operation(*each, chosen) for each in operations], "Operations")
-    limit = "door's ceiling" if chosen.is_held else "generator"
+        yield ui.Links([_link_to_operation(*each, selection) for each in operations], "Operations")
+    limit = "door's ceiling" if selection.is_held else "generator"
     limited = f"The {limit} was the limit in all steps, so that no rate can be shown."
     yield ui.Titled(
-        f"Attempted and observed: {_name_operation(chosen.operation, chosen.side)}",
+        f"Attempted and observed: {_name_operation(selection.operation, selection.side)}",
         ui.Group("charts", *levels) if levels else ui.Paragraph(limited),
         ui.Bullets(list_limits(details), ""),
         tables["levels"],
@@ -264,7 +264,7 @@ def _describe_chosen(
         ),
         anchor="levels",
     )
-    yield _describe_course(details, chosen, tables, levels, steps)
+    yield _describe_course(details, selection, tables, levels, steps)
     evenness, slowest = compute_evenness(details.servers), find_slowest(details.servers)
     yield ui.Titled(
         f"Servers and sites: {label}",
@@ -287,15 +287,15 @@ def _describe_chosen(
 
 def _describe_course(
     details: LoadDetails,
-    chosen: OperationGroup,
+    selection: OperationGroup,
     tables: Mapping[str, DataTable],
     levels: Sequence[ui.Figure],
     steps: Sequence[ui.Figure],
 ) -> ui.Titled:
     """Show the chosen load over time."""
     loads = {level_of(level).id: details.label(level) for level in details.similar}
-    choice = FormInput("load", "Load", level_of(chosen).id, loads)
-    kept = {"operation": chosen.operation, "side": chosen.side}
+    choice = FormInput("load", "Load", level_of(selection).id, loads)
+    fixed = {"operation": selection.operation, "side": selection.side}
     files = ui.separate(
         (
             ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True)
@@ -303,13 +303,13 @@ def _describe_course(
         ),
         ", ",
     )
-    failures = format_counts(chosen.failures)
+    failures = format_counts(selection.failures)
     return ui.Titled(
-        f"Over time: {details.label(chosen)}",
-        ui.Form([choice], anchor="#time", kept=kept) if len(loads) > 1 else None,
+        f"Over time: {details.label(selection)}",
+        ui.Form([choice], anchor="#time", hidden=fixed) if len(loads) > 1 else None,
         ui.Group("charts", *steps),
         ui.Paragraph("All figures: ", *files) if levels or steps else None,
-        ui.Paragraph(f"Failures: {failures}." if chosen.failures else ""),
+        ui.Paragraph(f"Failures: {failures}." if selection.failures else ""),
         ui.Folded("Table of time steps", tables["steps"], is_open=not steps),
         ui.Folded("Table of client and server", ui.if_filled(tables["sides"])),
         anchor="time",
@@ -325,9 +325,9 @@ def _name_operation(operation: str, side: str) -> str:
     return f"{operation}{', server side' * (side == SERVER)}"
 
 
-def _link_to_operation(operation: str, side: str, chosen: OperationGroup) -> ui.Link:
+def _link_to_operation(operation: str, side: str, selection: OperationGroup) -> ui.Link:
     address = link_to_same_page(operation=operation, side=side, load=None)
-    is_current = (operation, side) == (chosen.operation, chosen.side)
+    is_current = (operation, side) == (selection.operation, selection.side)
     return ui.Link(_name_operation(operation, side), address, is_current=is_current)
 
 
@@ -336,18 +336,18 @@ def _step_table(details: LoadDetails) -> DataTable:
         {"step": step_number(step), "start_s": step_start_s(step), **step.list_figures()}
         for step in details.steps
     ]
-    listed = (
+    columns = (
         TableColumn("step", "step", is_number=True),
         TableColumn("start_s", "from (s)", is_number=True),
         *hidden_columns("operation", "side"),
         *figure_columns("operation", "side"),
     )
     merged = f"Each row merges {details.points} steps." * (details.points > 1)
-    return DataTable("steps", "Time steps", listed, rows, note=merged)
+    return DataTable("steps", "Time steps", columns, rows, note=merged)
 
 
 def _server_table(details: LoadDetails) -> DataTable:
-    seconds = details.chosen.seconds if details.chosen else 0.0
+    seconds = details.selection.seconds if details.selection else 0.0
     rows = [
         {
             "server": server.key,
@@ -358,23 +358,23 @@ def _server_table(details: LoadDetails) -> DataTable:
         }
         for server in details.servers
     ]
-    listed = (
+    columns = (
         TableColumn("server", "server", format_row=lambda row: row["server"] or "unknown"),
         *hidden_columns("operation", "side", "attempted_hz"),
         *figure_columns("operation", "side", "attempted_hz"),
     )
     note = "Rates are over the whole time of the load."
-    return DataTable("servers", "Servers", listed, rows, note=note)
+    return DataTable("servers", "Servers", columns, rows, note=note)
 
 
 def _site_table(details: LoadDetails) -> DataTable:
     rows = [{"site": site.key, **site.list_figures()} for site in details.sites]
-    listed = (
+    columns = (
         TableColumn("site", "site of the jobs"),
         *hidden_columns("operation", "side"),
         *figure_columns("operation", "side"),
     )
-    return DataTable("sites", "Sites of the jobs", listed, rows)
+    return DataTable("sites", "Sites of the jobs", columns, rows)
 
 
 def _start_table(spreads: Sequence[StartSpread]) -> DataTable:

@@ -86,8 +86,8 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         for group in _GROUPS
     ]
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
-    others = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
-    choice = FormInput("with", "Compare with", other, {"": "–", **others})
+    choices = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
+    choice = FormInput("with", "Compare with", other, {"": "–", **choices})
     sections = (
         ui.quiet(
             "Measurement ",
@@ -96,7 +96,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
             f"{classify_outcome(a)} · ",
             ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
-        ui.Form([choice], "Compare") if others else None,
+        ui.Form([choice], "Compare") if choices else None,
         ui.Paragraph(
             "A is this measurement, B is ",
             ui.Link(
@@ -222,7 +222,7 @@ def _find_group(metric: Metric) -> str:
 
 
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
-    listed = (
+    columns = (
         TableColumn("name", "value", head_column),
         replace(_SIDES["a"], title="A" if is_pair else "measured"),
         replace(_SIDES["b"], title="B", hidden=not is_pair),
@@ -237,7 +237,7 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
         *hidden_columns("unit", "group", "equal"),
     )
     name = caption.lower().replace(" ", "_")
-    return DataTable(name, caption, listed, rows, "No differences are known.")
+    return DataTable(name, caption, columns, rows, "No differences are known.")
 
 
 def _format_value(side: str, row: Row) -> str:

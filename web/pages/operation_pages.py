@@ -92,7 +92,7 @@ def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
         states = alarm_overview.assess_all(request.store, now_us)
         states = sorted(states, key=lambda state: -state.level.rank)
     rows = [{**state.to_document(), "title": state.title} for state in states]
-    listed = (
+    table_columns = (
         column("name", "subject", format_row=lambda row: row["title"], link=_link_to_evidence),
         *hidden_columns("kind", "title"),
         column("state"),
@@ -110,12 +110,12 @@ def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
         " and messages. During a downtime nobody is alarmed.",
     )
     events = ui.Titled("Events", _build_event_table(request))
-    return PageContent("Alarms", (DataTable("states", "States", listed, rows), note, events))
+    return PageContent("Alarms", (DataTable("states", "States", table_columns, rows), note, events))
 
 
 def _build_event_table(request: PageRequest[AlarmQuery]) -> DataTable:
     events = [] if request.query.kind else AlarmOutbox(request.store).list_events(MAX_EVENTS)
-    listed = (
+    table_columns = (
         column("title", "event", is_long=True, link=_link_to_evidence),
         column("happened_us", "time, UTC", format_value=format_time),
         column("severity"),
@@ -124,7 +124,7 @@ def _build_event_table(request: PageRequest[AlarmQuery]) -> DataTable:
     return DataTable(
         "events",
         f"Events, newest first, at most {MAX_EVENTS}",
-        listed,
+        table_columns,
         [event.to_event_document() for event in events],
         empty_text="No events yet.",
     )
@@ -160,9 +160,11 @@ def state_change_page(request: PageRequest[StateChangeQuery]) -> PageContent:
     failed = campaign_queries.fetch_measurements(
         request.store, row.evidence.measurements or (), _RESULT_COLUMNS
     )
-    counted = (column("test"), column("succeeded", is_number=True), column("failed"))
+    table_columns = (column("test"), column("succeeded", is_number=True), column("failed"))
     rows = [{"test": test, **counts} for test, counts in (row.evidence.tests or {}).items()]
-    tests = DataTable("tests", "Runs by test", counted, rows, "The rule counts no runs by test.")
+    tests = DataTable(
+        "tests", "Runs by test", table_columns, rows, "The rule counts no runs by test."
+    )
     results = _build_result_table(row.evidence, _name_results(request.store, row.evidence, failed))
     bad = [values for values in failed if classify_outcome(values) is not Outcome.GOOD]
     title, above = f"{name_subject(row)}: {row.state}", ui.Link("Sites", link_to("sites"))
@@ -215,14 +217,14 @@ def _name_results(
     store: Store, evidence: StateEvidence, measurements: Sequence[Row]
 ) -> dict[str, str]:
     """Map identities of results to names for readers."""
-    named = {
+    names = {
         row["measurement_id"]: ", ".join(
             (row["variant_label"] or row["kind"], format_time(row["started_us"]))
         )
         for row in measurements
     }
-    named |= campaign_queries.name_jobs(store, evidence.jobs or ())
-    return named | campaign_queries.fetch_distinct_names(store, evidence.campaigns or ())
+    names |= campaign_queries.name_jobs(store, evidence.jobs or ())
+    return names | campaign_queries.fetch_distinct_names(store, evidence.campaigns or ())
 
 
 def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> DataTable:
@@ -236,12 +238,12 @@ def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> Da
         for key, (word, route, parameter) in _IDENTITIES.items()
         for identity in getattr(evidence, key) or ()
     ]
-    listed = (
+    table_columns = (
         column("name", "result", link=lambda row: row["address"]),
         column("kind"),
         *hidden_columns("identity", "address"),
     )
-    return DataTable("results", "Results", listed, rows, "No results are named.")
+    return DataTable("results", "Results", table_columns, rows, "No results are named.")
 
 
 @page(
@@ -367,7 +369,7 @@ def _build_budget_table(store: Store, report: PatrolReport) -> DataTable:
 
 def _build_start_table(report: PatrolReport) -> DataTable:
     link = link_rows("campaign", campaign_id="campaign_id")
-    listed = (
+    table_columns = (
         TableColumn("start_us", "start, UTC", format_time, link=link, value="claimed_us"),
         *columns("entry", "occasion"),
         hidden("campaign_id"),
@@ -376,7 +378,7 @@ def _build_start_table(report: PatrolReport) -> DataTable:
         column("message", "remark"),
     )
     caption = f"Starts, newest first, at most {MAX_STARTS}"
-    return build_table("starts", caption, listed, report.starts, empty_text="No starts yet.")
+    return build_table("starts", caption, table_columns, report.starts, empty_text="No starts yet.")
 
 
 def _share(used: float, limit: float | None) -> float | None:

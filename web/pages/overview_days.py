@@ -307,11 +307,11 @@ def changes_since_yesterday(
         text = f"{pluralize(len(new), 'campaign')} submitted: "
         changes.append(_end_with_names(ChangeSeverity.NEW, text, names, max_named))
     changes.sort(key=lambda change: (change.severity, -change.failing_share))
-    added = {""}
+    explanations = {""}
     for change in changes:
         # The first of the changes that share an explanation has it.
-        is_new = change.explanation not in added
-        added.add(change.explanation)
+        is_new = change.explanation not in explanations
+        explanations.add(change.explanation)
         yield replace(change, parts=(*change.parts, f" {change.explanation}")) if is_new else change
 
 

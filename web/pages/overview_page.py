@@ -162,9 +162,9 @@ class Overview:
         self.described = common_tables.describe_comparisons(store, self.latest)
         self.lines, recent = self._load_days()
         of_jobs = index_by_site(self.states, JOB_SITE)
-        named = MAX_NAMED_SITES if is_html else None
+        limit = MAX_NAMED_SITES if is_html else None
         self.changes = list(
-            overview_days.changes_since_yesterday(store, recent, of_jobs, today(), named)
+            overview_days.changes_since_yesterday(store, recent, of_jobs, today(), limit)
         )
 
     def _load_days(
@@ -228,13 +228,13 @@ class Overview:
                     "largest": text,
                 }
                 rows.append({**described, **values})
-        listed = (
+        table_columns = (
             *common_tables.comparison_columns(),
             TableColumn("metric", "time", verdict_text.title_metric),
             *hidden_columns("headline", "over_sites", "by_site", "largest"),
             column("judged_us"),
         )
-        return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", listed, rows)
+        return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", table_columns, rows)
 
     @property
     def folded_verdicts(self) -> DataTable:
@@ -247,12 +247,12 @@ class Overview:
             for row in self.described
         ]
         compared, *hidden = common_tables.comparison_columns()
-        listed = (
+        table_columns = (
             replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
             *hidden,
             TableColumn("headline", "verdicts", is_long=True, detail=lambda row: row["largest"]),
         )
-        return replace(self.verdicts, columns=listed, rows=rows, is_arrangeable=False)
+        return replace(self.verdicts, columns=table_columns, rows=rows, is_arrangeable=False)
 
     @cached_property
     def site_address(self) -> Callable[[str], str]:
@@ -379,9 +379,9 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
 
 def _make_matrix(overview: Overview) -> DataTable:
     """Make the table of sites by day; the column of states only after an evaluation."""
-    listed = [overview_days.make_state_column(overview.current)] if overview.current else []
+    table_columns = [overview_days.make_state_column(overview.current)] if overview.current else []
     if overview.efficiencies:
-        listed.append(
+        table_columns.append(
             overview_days.make_efficiency_column(overview.efficiencies, overview.inefficient)
         )
     addresses = {day: link_to("day", day=day) for day in overview.query.window}
@@ -394,7 +394,7 @@ def _make_matrix(overview: Overview) -> DataTable:
         "Status of each site by day",
         overview_days.sort_worst_first(overview.lines, overview.current, overview.inefficient),
         link_to_day if overview.query.by == JOB_SITE else _make_explore_linker(JOB_SITE),
-        [*listed, overview_days.GOOD_COLUMN],
+        [*table_columns, overview_days.GOOD_COLUMN],
         overview.site_address,
     )
 
@@ -440,7 +440,7 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
     compare = ui.suggest(first, "treehammer compare 6.38.00 6.40.00")
     verdicts = [overview.folded_verdicts] if overview.latest else compare
     yield ui.Titled("Latest verdicts", *verdicts, anchor="verdicts")
-    counted = ui.quiet(
+    remark = ui.quiet(
         *ui.split_code(
             "Measurements are counted as they arrive. Job states are as of the last `treehammer status` or "
             "`collect`."
@@ -448,7 +448,7 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
     )
     start = "Nothing is running. Start a campaign:"
     submit = ui.suggest(start, "treehammer submit ttree-read --wait")
-    running = (overview.running, counted) if overview.active else submit
+    running = (overview.running, remark) if overview.active else submit
     yield ui.Titled("Running campaigns", *running, anchor="running")
 
 
@@ -463,8 +463,8 @@ def _build_site_day_table(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) 
         for line in lines
         for day, judged in line.days.items()
     ]
-    listed = (*columns("site", "day", "status"), *outcome_columns())
-    return DataTable("site_days", "Sites by day", listed, rows)
+    table_columns = (*columns("site", "day", "status"), *outcome_columns())
+    return DataTable("site_days", "Sites by day", table_columns, rows)
 
 
 def _build_storage_day_table(lines: Sequence[overview_days.SiteDays[StorageDay]]) -> DataTable:
@@ -475,5 +475,5 @@ def _build_storage_day_table(lines: Sequence[overview_days.SiteDays[StorageDay]]
         if judged.total
     ]
     names = StorageDay.from_operations((), load_operations_rule()).as_dict()
-    listed = tuple(TableColumn(key, key) for key in ("storage_site", "day", *names))
-    return DataTable("storage_days", "Storages under load by day", listed, rows)
+    table_columns = tuple(TableColumn(key, key) for key in ("storage_site", "day", *names))
+    return DataTable("storage_days", "Storages under load by day", table_columns, rows)

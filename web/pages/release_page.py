@@ -207,7 +207,7 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
     items = [
         (chart, line, dot) for chart in charts for line in chart.drawing.lines for dot in line.dots
     ]
-    listed = (
+    columns = (
         column("test", is_long=True, value=lambda item: item[0].test),
         column("release", "ROOT", value=lambda item: item[1].name.partition(", ")[0]),
         column("series", is_long=True, value=lambda item: item[1].name.partition(", ")[2]),
@@ -219,7 +219,7 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
             "error", "half of the 95 % interval", is_number=True, value=lambda item: item[2].error
         ),
     )
-    return build_table("ratios", "Releases relative to the control by day", listed, items)
+    return build_table("ratios", "Releases relative to the control by day", columns, items)
 
 
 def _build_lines(

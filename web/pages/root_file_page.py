@@ -88,12 +88,12 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
         campaign.id: f"{campaign.name}, {format_time(campaign.created_us)}"
         for campaign in campaigns
     }
-    chosen, rows, file, error = query.campaign, None, "", ""
-    if chosen:
+    campaign_id, rows, file, error = query.campaign, None, "", ""
+    if campaign_id:
         try:
             # The form shows the campaign that a prefix or 'last' stands for.
-            chosen = store.campaign(chosen).id
-            choices.setdefault(chosen, chosen)
+            campaign_id = store.campaign(campaign_id).id
+            choices.setdefault(campaign_id, campaign_id)
             rows, file = _count_selected(store, query, exports)
         except ConfigError as refused:
             if not wants_html(request.raw):
@@ -105,9 +105,9 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
             "Browse the measurements of a campaign as a TTree with JSROOT, or download them. A file holds "
             f"at most {limit} measurements."
         ),
-        *_choose_campaign(query, choices, chosen, can_write=exports.can_write),
+        *_choose_campaign(query, choices, campaign_id, can_write=exports.can_write),
         ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
-        *_explain_count(rows, chosen, query.where, limit),
+        *_explain_count(rows, campaign_id, query.where, limit),
         ui.Special("rootfile.html.j2", file=file, rows=rows) if file else None,
     )
     return PageContent(
@@ -120,7 +120,7 @@ def root_file_page(request: PageRequest[RootFileQuery]) -> PageContent:
 
 
 def _choose_campaign(
-    query: RootFileQuery, choices: Mapping[str, str], chosen: str, *, can_write: bool
+    query: RootFileQuery, choices: Mapping[str, str], campaign: str, *, can_write: bool
 ) -> Iterator[ui.Section]:
     if not can_write:
         yield from ui.suggest(
@@ -132,13 +132,13 @@ def _choose_campaign(
             FormInput("where", "Condition", text, is_text=True, example="site=SITE_A")
             for text in (*query.where, "")
         ]
-        yield ui.Form([FormInput("campaign", "Campaign", chosen, choices), *conditions], "Browse")
+        yield ui.Form([FormInput("campaign", "Campaign", campaign, choices), *conditions], "Browse")
     else:
         yield from ui.suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
 
 
 def _explain_count(
-    rows: int | None, chosen: str, where: Sequence[str], limit: str
+    rows: int | None, campaign: str, where: Sequence[str], limit: str
 ) -> Iterator[ui.Section]:
     """Explain why there is no file of the selected measurements."""
     if rows == 0:
@@ -151,7 +151,7 @@ def _explain_count(
             ui.Code("site=SITE_A"),
             ", or export all of them:",
         )
-        words = ["treehammer", "export", "results.root", "--campaign", chosen]
+        words = ["treehammer", "export", "results.root", "--campaign", campaign]
         yield ui.Command(
             shlex.join([*words, *(word for text in where for word in ("--where", text))])
         )

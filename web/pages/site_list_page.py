@@ -86,7 +86,7 @@ def _build_table(store: Store) -> DataTable:
     write = display_formats.aligned_format(
         (row[name] for row in rows for name in ("own", "median")), find_display_unit(DEFAULT_METRIC)
     )
-    listed = (
+    table_columns = (
         column("site"),
         column("state", link=link_rows("state-change", change="state_change")),
         column("use"),
@@ -107,21 +107,21 @@ def _build_table(store: Store) -> DataTable:
         ),
     )
     caption = f"Sites over the last {DEFAULT_WINDOW_DAYS} days"
-    return DataTable("sites", caption, listed, sorted(rows, key=rank))
+    return DataTable("sites", caption, table_columns, sorted(rows, key=rank))
 
 
 def _make_dot_column(comparisons: Mapping[str, PeerComparison]) -> TableColumn:
     """Draw the differences of all sites on one axis, with intervals of two standard errors."""
-    drawn: dict[str, tuple[float, float]] = {}
+    estimates: dict[str, tuple[float, float]] = {}
     for site, compared in comparisons.items():
         if compared.difference is not None and compared.peer_median:
             error = 2 * (compared.standard_error or 0.0) / compared.peer_median
-            drawn[site] = compared.difference, error
-    reach = max((abs(difference) + error for difference, error in drawn.values()), default=0.0)
+            estimates[site] = compared.difference, error
+    reach = max((abs(difference) + error for difference, error in estimates.values()), default=0.0)
     reach = max(math.ceil(100 * reach), 1) / 100
 
     def draw(row: Row) -> IntervalCell:
-        difference, error = drawn.get(row["site"], (None, 0.0))
+        difference, error = estimates.get(row["site"], (None, 0.0))
         if difference is None:
             return IntervalCell(None, None, None, reach, 0.0)
         return IntervalCell(difference - error, difference + error, difference, reach, 0.0)

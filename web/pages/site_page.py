@@ -346,17 +346,17 @@ def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]
 
 
 def _filter_options(
-    works: Sequence[Workload], name: str, chosen: str | None
+    works: Sequence[Workload], name: str, selection: str | None
 ) -> Mapping[str, str] | Sequence[str]:
     """Return the values to choose from, variants with their labels."""
-    values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
+    values = {value for value in (selection, *(getattr(work, name) for work in works)) if value}
     if name == "variant":
         return label_variants(map(drop_release_axis, values)).names
     return sorted(values, key=natural_sort_key)
 
 
 def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
-    listed = (
+    table_columns = (
         column(
             query.time_column,
             "week of" if query.is_weekly else "day (UTC)",
@@ -373,7 +373,7 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
         column("sites", value="peer_count"),
     )
     caption = f"{head_column(query.metric)} by {query.time_column}, and the median of similar sites"
-    return build_table("series", caption, listed, points)
+    return build_table("series", caption, table_columns, points)
 
 
 def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
@@ -390,7 +390,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
         }
         for group in reversed(groups)
     ]
-    listed = (
+    table_columns = (
         column(
             "day",
             link=lambda row: link_to("day", day=row["day"], query={"site": query.site}),
@@ -399,7 +399,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
         *count_columns(*_COMPLETED, *classes),
     )
     caption, empty = "Outcomes of all executions by day", "No measurements in this period."
-    return DataTable("outcomes", caption, listed, rows, empty_text=empty)
+    return DataTable("outcomes", caption, table_columns, rows, empty_text=empty)
 
 
 def _sort_works(works: Sequence[Workload]) -> list[Workload]:
@@ -429,7 +429,7 @@ def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
         doors = row[keys[work.root or "–"]]
         if work.door not in doors:
             doors.append(work.door)
-    listed = (
+    table_columns = (
         column("variant", is_long=True),
         *columns("test", "dataset"),
         *(
@@ -438,15 +438,15 @@ def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
         ),
     )
     caption = "Everything measured here: doors by variant and ROOT release"
-    return DataTable("work_matrix", caption, listed, [*rows.values()], note=variants.note)
+    return DataTable("work_matrix", caption, table_columns, [*rows.values()], note=variants.note)
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
     variants = label_variants((work.variant for work in works), hide_release=True)
-    listed = (
+    table_columns = (
         column("test"),
         variant_column(variants),
         hidden("variant_label"),
         *columns("root", "dataset", "door", "protocol"),
     )
-    return build_table("work", "Everything measured here", listed, works, note=variants.note)
+    return build_table("work", "Everything measured here", table_columns, works, note=variants.note)

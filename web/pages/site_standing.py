@@ -159,7 +159,7 @@ class StandingView:
 
     def build_contrast_table(self) -> DataTable:
         """Build the table of conditions that differ at better sites."""
-        listed = (
+        columns = (
             column("condition", value="title"),
             column("own", "here", format_value=", ".join, is_long=True, value="site_values"),
             column(
@@ -177,12 +177,12 @@ class StandingView:
             ),
             hidden("known", value="reporting"),
         )
-        named = ", ".join(self.better_sites)
-        note = f"Compared with {named}: the best sites by the same work. A difference is not yet a cause."
+        names = ", ".join(self.better_sites)
+        note = f"Compared with {names}: the best sites by the same work. A difference is not yet a cause."
         return build_table(
             "contrasts",
             "What differs at better sites",
-            listed,
+            columns,
             self.contrasts,
             empty_text="In no known condition do most of the better sites differ.",
             note=note if self.contrasts else "",

@@ -50,14 +50,14 @@ def lay_out(
         "x_title": "where",
         "y_title": "what",
         "groups": ("", "place", "series"),
-        "counted": "executions",
+        "count_title": "executions",
         "dates": False,
         "scale": "linear",
         "places": ("only",),
         "series": tuple(FigureSeries(name, BLUE, "circle") for name in names),
         "panels": tuple(
-            FigurePanel(f"p{number}" if len(marks) > 1 else "", tuple(some))
-            for number, some in enumerate(marks)
+            FigurePanel(f"p{number}" if len(marks) > 1 else "", tuple(points))
+            for number, points in enumerate(marks)
         ),
         **dict.fromkeys(("bars", "shared", "caption", "aggregated"), ""),
         "selection": "all days",
@@ -210,7 +210,7 @@ def test_axis_of_counts_has_whole_numbers() -> None:
 def test_legend_of_steps_has_lines() -> None:
     chart = chart_histograms({"6.38.00": [0, 3], "6.40.00": [1, 2]})
     assert chart
-    assert {one["marker"] for one in chart.specification["usermeta"]["series"]} == {"line"}
+    assert {series["marker"] for series in chart.specification["usermeta"]["series"]} == {"line"}
 
 
 #: Metadata of a file, and the width of a single column of a paper.
@@ -262,13 +262,13 @@ def test_svg_has_the_width_of_a_column_and_metadata() -> None:
 
 
 def test_releases_have_the_same_color_in_every_figure() -> None:
-    some = choose_release_colors(["6.40.00", "6.38.00"])
+    subset = choose_release_colors(["6.40.00", "6.38.00"])
     all_ = choose_release_colors(["6.38.00", "6.40.00", "6.36.02", "6.40.02", "master"])
-    assert some.items() <= all_.items()
+    assert subset.items() <= all_.items()
     assert len({*all_.values()}) == len(all_)
     by_variant = style_series([("v 6.38", "v", "6.38.00"), ("v 6.40", "v", "6.40.00")])
-    assert [one.color for one in by_variant] == [all_["6.38.00"], all_["6.40.00"]]
-    assert len({one.marker for one in by_variant}) == 1
+    assert [series.color for series in by_variant] == [all_["6.38.00"], all_["6.40.00"]]
+    assert len({series.marker for series in by_variant}) == 1
 
 
 #: Largest reach of the axis: a factor of 12 in either direction.
@@ -343,9 +343,9 @@ def test_ignored_effects_are_a_band_around_the_middle(
     delta: float, band: tuple[float, float]
 ) -> None:
     svg = IntervalCell(None, None, None, 0.4, delta).__html__()
-    found = re.search('class="none" x="([^"]*)" y="0" width="([^"]*)"', svg)
-    assert found
-    assert (float(found[1]), float(found[2])) == band
+    match = re.search('class="none" x="([^"]*)" y="0" width="([^"]*)"', svg)
+    assert match
+    assert (float(match[1]), float(match[2])) == band
     assert "bar" not in svg
 
 
@@ -384,7 +384,7 @@ def make_chart(**titles: dict[str, float]) -> PhaseChart:
 
 def list_segments(specification: dict[str, Any]) -> dict[str, list[tuple[str, float, float]]]:
     """Phase, start and end of the segments of each bar, in the order in which they are drawn."""
-    names = [one["name"] for one in specification["usermeta"]["series"]]
+    names = [line["name"] for line in specification["usermeta"]["series"]]
     bars = defaultdict(list)
     for mark in list_marks(specification):
         bars[mark["bar"]].append((names[mark["s"]], mark["from"], mark["to"]))
@@ -399,11 +399,11 @@ def test_segments_follow_each_other_in_the_order_of_phases() -> None:
 
 
 def test_phase_has_the_same_color_in_every_chart() -> None:
-    colors = {one.name: one.color for one in make_chart(a=TIMES).series}
+    colors = {line.name: line.color for line in make_chart(a=TIMES).series}
     all_phases = {name: 1.0 for name in METRICS_BY_NAME if name.endswith("_wall_s")}
     series = make_chart(a=all_phases).series
-    assert len({one.color for one in series}) == len(series) == 10
-    assert colors.items() <= {one.name: one.color for one in series}.items()
+    assert len({line.color for line in series}) == len(series) == 10
+    assert colors.items() <= {line.name: line.color for line in series}.items()
 
 
 def test_drawing_names_bars_phases_and_unit() -> None:
