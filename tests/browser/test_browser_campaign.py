@@ -143,8 +143,8 @@ def test_rerun_command_plans_same_jobs(running: Running, open_tab: Visit) -> Non
     tab = open_tab(running.address)
     tab.open("/campaigns")
     tab.page.get_by_role("link", name="waits@").click()
-    shown = tab.page.locator("#again ~ pre code").first.inner_text()
-    words = shlex.split(shown)
+    command = tab.page.locator("#again ~ pre code").first.inner_text()
+    words = shlex.split(command)
     assert words[0] == "treehammer"
     done = subprocess.run(
         [*treehammer(running.folder), *words[1:], "--dry-run", "--json"],

@@ -16,9 +16,9 @@ def drawn(tab: WatchedTab, *, scrolls: bool = False) -> None:
     drawing.wait_for()
     # The figure fits its container; a heat map whose columns would be too narrow scrolls in it.
     sizes = "one => [one, one.closest('.canvas')].map(e => e.getBoundingClientRect().width)"
-    shown, room = drawing.evaluate(sizes)
-    assert room / 2 < shown
-    assert scrolls or shown <= room + 1
+    drawn_size, room = drawing.evaluate(sizes)
+    assert room / 2 < drawn_size
+    assert scrolls or drawn_size <= room + 1
 
 
 @pytest.mark.parametrize("size, scheme", LOOKS)
@@ -57,7 +57,7 @@ def test_legend_and_zoom_change_the_figure(full_service: str, open_tab: Visit) -
     legend = tab.page.locator(".series button")
     legend.first.click()
     expect(points).not_to_have_count(total)
-    assert [one.get_attribute("aria-pressed") for one in legend.all()][:2] == ["true", "false"]
+    assert [entry.get_attribute("aria-pressed") for entry in legend.all()][:2] == ["true", "false"]
     legend.first.click()
     expect(points).to_have_count(total)
     legend.first.click(modifiers=["Shift"])

@@ -240,7 +240,7 @@ def test_comparison_page(full_service: str, open_tab: Visit, size: str, scheme: 
     assert tab.page.locator("tbody th", has_text=HOSTILE_TEXTS[2]).count() == 7
     for table in tab.page.locator("table.effects").all():
         heads, cells = (
-            [round(one.bounding_box()["x"]) for one in table.locator(cell).all()]  # type: ignore[index]
+            [round(cell_box.bounding_box()["x"]) for cell_box in table.locator(cell).all()]  # type: ignore[index]
             for cell in ("thead th", "tbody tr:first-child > *")
         )
         assert heads == cells
@@ -271,11 +271,11 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("address, name, shown, chosen", CHOICES)
+@pytest.mark.parametrize("address, name, value, chosen", CHOICES)
 def test_form_agrees_with_page_after_going_back(
-    full_service: str, open_tab: Visit, address: str, name: str, shown: str, chosen: str
+    full_service: str, open_tab: Visit, address: str, name: str, value: str, chosen: str
 ) -> None:
-    check_form_after_back(open_tab(full_service), address, name, shown, chosen)
+    check_form_after_back(open_tab(full_service), address, name, value, chosen)
 
 
 def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: Visit) -> None:
@@ -284,9 +284,9 @@ def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: 
     tab.open("/?days=14")
     box = tab.page.locator("select[name=days]")
     box.select_option("30")
-    for kept, value in (("false", "30"), ("true", "14")):
+    for persisted, value in (("false", "30"), ("true", "14")):
         tab.page.evaluate(
-            f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {kept}}}))"
+            f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {persisted}}}))"
         )
         expect(box).to_have_value(value)
 
@@ -370,13 +370,13 @@ def test_form_of_another_site_is_refused(
     html = f"<form method=post action={target}><input name=token value=x></form>"
     with chromium.new_context() as context:
         context.route(
-            "http://127.0.0.1:1/", lambda one: one.fulfill(body=html, content_type="text/html")
+            "http://127.0.0.1:1/", lambda route: route.fulfill(body=html, content_type="text/html")
         )
         page = context.new_page()
         page.goto("http://127.0.0.1:1/")
-        with page.expect_navigation(url=target) as found:
+        with page.expect_navigation(url=target) as navigation:
             page.evaluate("document.forms[0].submit()")
-        assert found.value.status == 403
+        assert navigation.value.status == 403
 
 
 @pytest.mark.parametrize("size, scheme", LOOKS)

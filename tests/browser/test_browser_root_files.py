@@ -76,12 +76,12 @@ def test_drawing_is_in_url(full_service: str, open_tab: Visit) -> None:
     tab.page.get_by_label("Draw", exact=True).select_option("wall_per_event_s")
     drawing = tab.page.get_by_role("img", name="cpu_per_event_s against wall_per_event_s")
     drawing.wait_for()
-    again = open_tab(full_service)
-    again.open(tab.page.url.removeprefix(full_service))
-    again.page.get_by_role("img", name="cpu_per_event_s against wall_per_event_s").wait_for()
-    assert again.page.get_by_label("Entries").input_value() == "all"
-    again.open("/root-file?campaign=nightly&tree=campaign&column=name")
-    again.page.get_by_text("name: 1 entries, 1 different values").wait_for(timeout=60_000)
+    second_tab = open_tab(full_service)
+    second_tab.open(tab.page.url.removeprefix(full_service))
+    second_tab.page.get_by_role("img", name="cpu_per_event_s against wall_per_event_s").wait_for()
+    assert second_tab.page.get_by_label("Entries").input_value() == "all"
+    second_tab.open("/root-file?campaign=nightly&tree=campaign&column=name")
+    second_tab.page.get_by_text("name: 1 entries, 1 different values").wait_for(timeout=60_000)
 
 
 def test_last_selection_wins_over_slow_earlier_one(full_service: str, open_tab: Visit) -> None:

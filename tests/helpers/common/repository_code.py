@@ -39,14 +39,14 @@ class DemoRun(Checkout):
 
 def checkout_environment(folder: Path) -> dict[str, str]:
     """The user's environment with ``.venv`` active and the clone's code first."""
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         # Make below another make announces the folders that it enters.
         if not name.startswith(("TREEHAMMER_", "GIT_", "MAKE", "MFLAGS"))
     }
     return {
-        **kept,
+        **environment,
         "PATH": f"{REPOSITORY / '.venv' / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(folder / "src"),
         "TREEHAMMER_DATA_DIR": str(folder / "data"),
@@ -95,9 +95,9 @@ def import_short_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
 
 def find_command(name: str) -> click.Command:
     """The verb of that name."""
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
-    return found
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
 
 
 def invoke_command(name: str, place: Settings | Path, *arguments: str, **options: Any) -> Result:

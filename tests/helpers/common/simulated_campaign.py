@@ -80,8 +80,8 @@ class SimulatedCampaign:
             for root in [None] if self.bundled else self.roots:
                 job_noise = noise.normal(0, self.job_noise)
                 for round_ in range(1, self.rounds + 1):
-                    for position, here in enumerate(self.roots if root is None else [root], 1):
-                        step = self.roots.index(here) / max(len(self.roots) - 1, 1)
+                    for position, release in enumerate(self.roots if root is None else [root], 1):
+                        step = self.roots.index(release) / max(len(self.roots) - 1, 1)
                         factor = np.exp(
                             step * shift + job_noise + noise.normal(0, self.execution_noise)
                         )
@@ -90,7 +90,7 @@ class SimulatedCampaign:
                         yield self._timed_rows(
                             (job, repeat, round_, position),
                             (site, host),
-                            {"root": here, "branches": branches, "cache_mb": cache},
+                            {"root": release, "branches": branches, "cache_mb": cache},
                             float(factor),
                             job_noise,
                         )
@@ -235,8 +235,8 @@ def is_b(sample: Sample) -> bool:
     return sample.axis_value("root") == B
 
 
-def rows(found: Comparison, scope: str = "", metric: str = "cpu_per_event_s") -> list[VerdictRow]:
-    of_scope = found.over_sites if scope == SITES_SCOPE else found.of_series
+def rows(result: Comparison, scope: str = "", metric: str = "cpu_per_event_s") -> list[VerdictRow]:
+    of_scope = result.over_sites if scope == SITES_SCOPE else result.of_series
     return [row for row in of_scope if row.metric == metric]
 
 

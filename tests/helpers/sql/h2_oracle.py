@@ -340,7 +340,7 @@ def _column_reader(cursor: H2Cursor, about: Any, place: int, handler: Any) -> tu
     precision = 0 if computed else int(about.getPrecision(place))
     scale = -127 if computed else int(about.getScale(place))
     var = handler(cursor, name, kind, precision, precision, scale) if handler else None
-    wanted = var.type if var else None
+    type_ = var.type if var else None
     convert = var.outconverter if var else None
 
     def read(rows: Any) -> Any:
@@ -348,27 +348,27 @@ def _column_reader(cursor: H2Cursor, about: Any, place: int, handler: Any) -> tu
             number = float(rows.getDouble(place))
             value: Any = None if rows.wasNull() else number
         elif kind is oracledb.DB_TYPE_BLOB:
-            assert wanted is oracledb.DB_TYPE_RAW, "a LOB would be left to be read"
+            assert type_ is oracledb.DB_TYPE_RAW, "a LOB would be left to be read"
             raw = rows.getBytes(place)
             value = None if raw is None else bytes(raw)
         else:
             text = rows.getString(place)
             value = None if text is None else str(text)
             if kind is oracledb.DB_TYPE_CLOB:
-                assert wanted is oracledb.DB_TYPE_VARCHAR, "a LOB would be left to be read"
+                assert type_ is oracledb.DB_TYPE_VARCHAR, "a LOB would be left to be read"
             if kind is oracledb.DB_TYPE_NUMBER and value is not None:
-                value = _convert_number(value, wanted)
+                value = _convert_number(value, type_)
         return convert(value) if convert and value is not None else value
 
     return kind, read
 
 
-def _convert_number(text: str, wanted: Any) -> Any:
-    if wanted is oracledb.STRING:
+def _convert_number(text: str, kind: Any) -> Any:
+    if kind is oracledb.STRING:
         return text
-    if wanted is oracledb.NATIVE_FLOAT:
+    if kind is oracledb.NATIVE_FLOAT:
         return float(text)
-    if wanted is Decimal:
+    if kind is Decimal:
         return Decimal(text)
     return float(text) if "." in text else int(text)
 
@@ -487,11 +487,11 @@ class H2Server:
         with self._open_databases[name].createStatement() as statement:
             rows = statement.executeQuery(question)
             count = rows.getMetaData().getColumnCount()
-            found = []
+            result = []
             while rows.next():
                 values = (rows.getString(place + 1) for place in range(count))
-                found.append(tuple(None if v is None else str(v) for v in values))
-            return found
+                result.append(tuple(None if v is None else str(v) for v in values))
+            return result
 
 
 def find_jar() -> Path:
@@ -529,8 +529,8 @@ def replace_oracle() -> Iterator[H2Server]:
 
 
 def _check_statement(statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    found = _find_problems_once(statement, min(len(rows), 2))
-    assert not found, f"{found} in {statement}"
+    problems = _find_problems_once(statement, min(len(rows), 2))
+    assert not problems, f"{problems} in {statement}"
 
 
 @functools.lru_cache(maxsize=10_000)

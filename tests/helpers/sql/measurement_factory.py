@@ -302,7 +302,7 @@ def build_instruction_rows(
         instructions=2**40,
     )
     functions = [replace(row, line=n, function=f"f<{n}>()") for n in range(1, lines)]
-    return [replace(one, **changes) for one in (row, *functions)]
+    return [replace(line, **changes) for line in (row, *functions)]
 
 
 def build_watched_series(identity: str = "s", **values: Any) -> WatchedSeriesRow:

@@ -143,10 +143,10 @@ def _choose_folder() -> str:
 @contextmanager
 def run_server() -> Iterator[SharedPostgresServer]:
     """Run a server in a temporary folder."""
-    found = require_programs()
+    programs = require_programs()
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir=_choose_folder()))
     try:
-        server = SharedPostgresServer(found, folder)
+        server = SharedPostgresServer(programs, folder)
         server.start()
         server.make_guest()
         try:

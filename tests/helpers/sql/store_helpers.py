@@ -195,8 +195,8 @@ def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResul
     return import_files(store, collect_files(paths), bars=no_progress, **choice)
 
 
-def import_counts(found: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:
-    return [(each.new, each.duplicates, each.conflicts, each.invalid) for each in found]
+def import_counts(results: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:
+    return [(each.new, each.duplicates, each.conflicts, each.invalid) for each in results]
 
 
 def export_csv(store: Store, folder: Path) -> str:
@@ -269,11 +269,11 @@ def load_measurements() -> Iterator[Measurement]:
     """Yield measurements of load tests, among them one without operations."""
     random = Random(16)
     for number in range(4):
-        some = random_operations(random) if number else []
+        steps = random_operations(random) if number else []
         named = make_operation(
             [], {"refused": 1}, operation="vector_read", server=HOSTILE_TEXTS[2], step=number
         )
-        yield make_measurement(job=f"load {number}", operations=[*some, named] if number else ())
+        yield make_measurement(job=f"load {number}", operations=[*steps, named] if number else ())
 
 
 def build_finding(id_: str, **changes: Any) -> ReplicaRow:

@@ -132,14 +132,14 @@ class WatchedTab:
         )
         results = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         violations = [
-            f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes'][:5]]}"
-            for one in results["violations"]
+            f"{violation['id']}: {violation['help']}: {[node['target'] for node in violation['nodes'][:5]]}"
+            for violation in results["violations"]
         ]
         assert not violations, "\n".join(violations)
 
 
 def check_form_after_back(
-    tab: WatchedTab, address: str, name: str, shown: str, chosen: str
+    tab: WatchedTab, address: str, name: str, value: str, chosen: str
 ) -> None:
     """Check that a form shows the page's own values after navigating back."""
     assert tab.open(address) == 200
@@ -149,4 +149,4 @@ def check_form_after_back(
     tab.page.wait_for_url(f"**{name}={chosen}**")
     tab.page.go_back()
     tab.page.wait_for_url(f"**{address}**")
-    expect(box).to_have_value(shown)
+    expect(box).to_have_value(value)

@@ -105,8 +105,8 @@ class IngestStub:
             new += before is record
             if before != record:
                 conflicting.append(identity)
-        known = len(sent) - new - len(conflicting)
-        return StubReply(200, {"new": new, "known": known, "conflicting": conflicting})
+        duplicates = len(sent) - new - len(conflicting)
+        return StubReply(200, {"new": new, "known": duplicates, "conflicting": conflicting})
 
 
 class _QuietHttpServer(ThreadingHTTPServer):

@@ -160,8 +160,8 @@ def read_nagios_states(file: Path) -> dict[str, dict[str, str]]:
     """Read the checked services of Nagios by description."""
     with suppress(FileNotFoundError):
         blocks = re.findall(r"servicestatus \{\n(.*?)\n\t\}", file.read_text(), re.DOTALL)
-        found = [dict(line.strip().split("=", 1) for line in one.splitlines()) for one in blocks]
-        return {one["service_description"]: one for one in found if one["has_been_checked"] == "1"}
+        items = [dict(line.strip().split("=", 1) for line in row.splitlines()) for row in blocks]
+        return {row["service_description"]: row for row in items if row["has_been_checked"] == "1"}
     return {}
 
 
@@ -213,9 +213,9 @@ def _relocate_alertmanager(folder: Path) -> Path:
     for template in share.glob("*.tmpl"):
         shutil.copy(template, folder)
     installed = b"/usr/share/prometheus/alertmanager"
-    here = b"/proc/self/cwd".ljust(len(installed), b"/")
+    working_folder = b"/proc/self/cwd".ljust(len(installed), b"/")
     moved = folder / program.name
-    moved.write_bytes(program.read_bytes().replace(installed, here))
+    moved.write_bytes(program.read_bytes().replace(installed, working_folder))
     moved.chmod(0o755)
     return moved
 
@@ -267,11 +267,11 @@ def query_prometheus(url: str, expression: str) -> list[Mapping[str, Any]]:
 def wait_for(condition: Any, folder: Path) -> Any:
     """Wait for a true result of a function and return it; fail with the logs."""
     deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
+    while not (result := condition()):
         logs = [log.read_text(errors="replace") for log in folder.rglob("*.log")]
         assert time.monotonic() < deadline, "\n".join(logs)
         time.sleep(0.05)
-    return found
+    return result
 
 
 @contextmanager

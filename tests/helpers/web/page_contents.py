@@ -202,10 +202,10 @@ def read_tables(page: str) -> dict[str, PageTable]:
 
 def load_charts(page: str) -> list[dict[str, Any]]:
     """Load the specifications that a page passes to Vega."""
-    found = re.findall(
+    specifications = re.findall(
         r'<div class="plot">.*?<script type="application/json">(.*?)</script>', page, re.DOTALL
     )
-    return [json.loads(one) for one in found]
+    return [json.loads(text) for text in specifications]
 
 
 def list_marks(chart: dict[str, Any]) -> list[dict[str, Any]]:
@@ -216,8 +216,8 @@ def list_marks(chart: dict[str, Any]) -> list[dict[str, Any]]:
 
 def list_names(chart: dict[str, Any], kind: str) -> list[str]:
     """List the names of ``panels``, ``places`` or ``series``."""
-    (found,) = [one["value"] for one in chart["params"] if one["name"] == kind]
-    return list(found)
+    (values,) = [parameter["value"] for parameter in chart["params"] if parameter["name"] == kind]
+    return list(values)
 
 
 #: Symbol of a unit -> its size in the unit of the record.

@@ -127,22 +127,22 @@ def _add_watch(store: Store) -> None:
         for site, variant in zip(SITES, HOSTILE_TEXTS, strict=False)
     ]
     values = [
-        build_watched_day(one.id, day, 0.05 * (back < 20) + 0.002 * ((back + place) % 3))
-        for place, one in enumerate(series)
+        build_watched_day(watched.id, day, 0.05 * (back < 20) + 0.002 * ((back + place) % 3))
+        for place, watched in enumerate(series)
         for back, day in enumerate(days)
     ]
     alarms.replace_watched_days(store, series, values, days[-1], days[0])
-    found = {"found_us": int(now.timestamp() * 1e6), "day": days[20]}
+    times = {"found_us": int(now.timestamp() * 1e6), "day": days[20]}
     changes = [
-        build_change_point(CHANGE, cause=HOSTILE_TEXTS[1], **found),
-        build_change_point("site", attribution="site", subject=HOSTILE_TEXTS[0], **found),
-        build_change_point("new", state="provisional", effect=-0.3, **found),
+        build_change_point(CHANGE, cause=HOSTILE_TEXTS[1], **times),
+        build_change_point("site", attribution="site", subject=HOSTILE_TEXTS[0], **times),
+        build_change_point("new", state="provisional", effect=-0.3, **times),
     ]
     alarms.replace_change_points(store, changes, 0)
     _add_patrol(store)
     event = build_alarm_event(
         subject=SITES[4],
-        happened_us=found["found_us"],
+        happened_us=times["found_us"],
         title=f"CRITICAL: site {SITES[4]}",
         text=HOSTILE_TEXTS[2],
         evidence=f"/state-changes/{STATE_CHANGE}",

@@ -295,9 +295,9 @@ def check_acknowledged_rows(database: str, crowd: ClientCrowd) -> None:
         extras = {extra.measurement_id: extra.value for extra in store.extras(Selection())}
     assert rows.keys() == crowd.acknowledged.keys()
     for id_, item in crowd.acknowledged.items():
-        known = {name: value for name, value in rows[id_].items() if value is not None}
+        recorded = {name: value for name, value in rows[id_].items() if value is not None}
         # Records of jobs that read their own site may omit the storage's.
-        assert known == {"storage_site": item.values["site"], **item.values}
+        assert recorded == {"storage_site": item.values["site"], **item.values}
         assert {"p": extras[id_]} == item.extras
 
 

@@ -114,8 +114,8 @@ def read_whole_rows(database: str) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = [dict(row) for row in store.measurements(Selection())]
         extras = list(store.extras(Selection()))
     for row in rows:
-        mine = [one for one in extras if one.measurement_id == row["measurement_id"]]
-        row["extras"] = {one.name: one.value for one in mine}
+        row_extras = [extra for extra in extras if extra.measurement_id == row["measurement_id"]]
+        row["extras"] = {extra.name: extra.value for extra in row_extras}
     return sorted(rows, key=lambda row: str(row["measurement_id"]))
 
 
@@ -137,7 +137,7 @@ def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
 def _wait_for_address(process: ForkedCommand, log: Path) -> str:
     deadline = time.monotonic() + 180
     while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(r"serving at (\S+)", log.read_text("utf-8")):
-            return found[1]
+        if match := re.search(r"serving at (\S+)", log.read_text("utf-8")):
+            return match[1]
         time.sleep(0.05)
     raise AssertionError(log.read_text("utf-8"))

@@ -49,7 +49,7 @@ make_sent_measurement = make_measurement
 
 def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Build the body of an upload."""
-    return {"measurements": [json.loads(one.to_json()) for one in measurements]}
+    return {"measurements": [json.loads(measurement.to_json()) for measurement in measurements]}
 
 
 class ServiceThread:
@@ -105,15 +105,15 @@ class ServiceThread:
     def load_document(self, address: str, **parameters: str) -> dict[str, Any]:
         """Load the answer to an operation of the API."""
         query = f"?{urlencode(parameters)}" if parameters else ""
-        found: dict[str, Any] = self._get_successfully(f"/api/v1{address}{query}").json()
-        return found
+        document: dict[str, Any] = self._get_successfully(f"/api/v1{address}{query}").json()
+        return document
 
     def load_tables(self, address: str, **parameters: str) -> dict[str, list[dict[str, Any]]]:
         """Load the tables of a page."""
         query = urlencode({"format": "json", **parameters})
         separator = "&" if "?" in address else "?"
-        found: dict[str, Any] = self._get_successfully(f"{address}{separator}{query}").json()
-        tables: dict[str, list[dict[str, Any]]] = found["tables"]
+        document: dict[str, Any] = self._get_successfully(f"{address}{separator}{query}").json()
+        tables: dict[str, list[dict[str, Any]]] = document["tables"]
         return tables
 
     def _get_successfully(
@@ -212,8 +212,8 @@ def start_service(tmp_path: Path) -> StartService:
 @pytest.fixture
 def service(start_service: StartService) -> Iterator[ServiceThread]:
     """An application of the test's own."""
-    with start_service() as own:
-        yield own
+    with start_service() as private_service:
+        yield private_service
 
 
 @pytest.fixture

@@ -136,9 +136,9 @@ def read_states(doors: Doors) -> Numbers:
     overview = doors.page("/").tables["days"].rows
     status = doors.rows("sites", "status")
     for site in (FAILING, BAD_STORAGE):
-        own = find_row(checked, name=site)
-        since_us = own["since_us"]
-        kind = match(r"(jobs|storage)", own["details"][0])
+        site_row = find_row(checked, name=site)
+        since_us = site_row["since_us"]
+        kind = match(r"(jobs|storage)", site_row["details"][0])
         states = doors.api(f"/sites/{site}")["tables"]["states"]
         of_kind = find_row(states, of=kind)
         line = match(rf"- ({site} .*)", doors.digest(since_us=since_us))
@@ -153,7 +153,7 @@ def read_states(doors: Doors) -> Numbers:
             list=find_row(listed, site=site)["state"],
             overview=find_row(overview, site=site)["state"],
             alarms=alarm["state"].lower(),
-            check=own["state"].lower(),
+            check=site_row["state"].lower(),
             Prometheus=current,
             digest=match(r": (\w+) since", line),
             site=of_kind["state"],
@@ -177,7 +177,7 @@ def read_states(doors: Doors) -> Numbers:
             yield share(
                 f"measurements {name} in the window of {site}",
                 site=match(pattern, of_kind["reason"]),
-                check=match(pattern, own["summary"]),
+                check=match(pattern, site_row["summary"]),
                 alarms=match(pattern, doors.page("/alarms").text.partition(site)[2]),
                 sites_status=match(pattern, command["reason"]),
                 evidence=match(pattern, doors.page(f"/state-changes/{quote(of_kind['id'])}").text),
@@ -271,10 +271,10 @@ def read_days(doors: Doors) -> Numbers:
             Explore=find_row(all_groups, site=site)[outcome],
             Prometheus=sum(
                 value
-                for (name, own), value in doors.metrics.items()
+                for (name, pairs), value in doors.metrics.items()
                 if name == "treehammer_measurements_total"
-                and dict(own)["site"] == site
-                and dict(own)["outcome"] in labels.get(outcome, (outcome,))
+                and dict(pairs)["site"] == site
+                and dict(pairs)["outcome"] in labels.get(outcome, (outcome,))
             ),
         )
     last = match(r"failed or implausible on ([\d-]+)", doors.page("/").text)

@@ -187,13 +187,18 @@ def read_comparison(doors: Doors) -> Numbers:
         site="SITE_A",
     )
     for side, release_name in zip("ab", (BASE, SLOWER), strict=True):
-        own = {"site": "SITE_A", "storage_site": "SITE_A", "branches": 1.0, "root": release_name}
+        conditions = {
+            "site": "SITE_A",
+            "storage_site": "SITE_A",
+            "branches": 1.0,
+            "root": release_name,
+        }
         yield share(
             f"time per event of side {side}",
             compare=series[f"{side}_value"],
             page=(text[f"{side}_value"], "ms"),
             API=find_row(api["tables"]["by_site"], **by_site)[f"{side}_value"],
-            summary=find_row(summary, **own)["cpu_per_event_s"],
+            summary=find_row(summary, **conditions)["cpu_per_event_s"],
             Explore=find_row(explored, axis_root=release_name)["mean"],
         )
 
@@ -322,7 +327,7 @@ def read_latencies(doors: Doors) -> Numbers:
     level = find_row(doors.tables("/campaigns/load/load")["levels"], label=LOAD)
     (summary,) = (r for r in doors.rows("summary", "--campaign", "load", "--by", "clients")
                   if r["axis_clients" if "axis_clients" in r else "clients"] == 100)  # fmt: skip
-    shown = find_row(doors.page("/campaigns/load/load").tables["levels"].rows, label=LOAD)
+    page_row = find_row(doors.page("/campaigns/load/load").tables["levels"].rows, label=LOAD)
     for name, key in (
         ("attempted rate", "attempted_hz"),
         ("observed rate", "observed_hz"),
@@ -330,4 +335,4 @@ def read_latencies(doors: Doors) -> Numbers:
         ("99 % latency", "p99_s"),
         ("failed share", "failed_fraction"),
     ):
-        yield share(f"load: {name}", API=level[key], summary=summary[key], page=shown[key])
+        yield share(f"load: {name}", API=level[key], summary=summary[key], page=page_row[key])

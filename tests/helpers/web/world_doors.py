@@ -49,8 +49,8 @@ class Doors:
 
     def rows(self, *words: str) -> list[dict[str, Any]]:
         """Return the rows of a command."""
-        found: list[dict[str, Any]] = json.loads(self.run(*words, "--json"))
-        return found
+        rows: list[dict[str, Any]] = json.loads(self.run(*words, "--json"))
+        return rows
 
     @cached_property
     def metrics(self) -> Mapping[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -66,8 +66,8 @@ class Doors:
         """Return the sum of the samples with some labels."""
         samples = [
             value
-            for (name, own), value in self.metrics.items()
-            if name == f"treehammer_{family}" and labels.items() <= dict(own).items()
+            for (name, pairs), value in self.metrics.items()
+            if name == f"treehammer_{family}" and labels.items() <= dict(pairs).items()
         ]
         assert samples, (family, labels)
         return sum(samples)
@@ -107,9 +107,9 @@ def find_row(rows: list[dict[str, Any]], **values: Any) -> dict[str, Any]:
 
 def match(pattern: str, text: str) -> str:
     """Return the first group of a pattern in a text."""
-    found = re.search(pattern, text)
-    assert found, (pattern, text[:3000])
-    return found[1]
+    result = re.search(pattern, text)
+    assert result, (pattern, text[:3000])
+    return result[1]
 
 
 #: A name, and the value at each door.

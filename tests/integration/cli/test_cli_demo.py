@@ -97,9 +97,9 @@ def test_launches_do_not_overlap_and_begin_with_either_release(demo_run: DemoRun
 def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
     with Store.open(f"sqlite:///{demo_run.folder / 'demo-results' / 'results.db'}") as store:
         selected = Selection.parse(wheres=["run_mode=paired", "kind!=checksum"])
-        found: list[Mapping[str, Any]] = list(store.measurements(selected))
+        rows: list[Mapping[str, Any]] = list(store.measurements(selected))
     launches: dict[tuple[Any, Any], dict[str, Mapping[str, Any]]] = {}
-    for row in found:
+    for row in rows:
         side = row["launch_order"][row["position"] - 1]
         launches.setdefault((row["job_id"], row["round"]), {})[side] = row
         assert row["events_read"] == row["events_total"] > 0
@@ -192,10 +192,10 @@ def test_last_printed_commands_open_results_page(demo_run: DemoRun) -> None:
         process.communicate(timeout=60)
     assert page.status_code == 200
     assert len(campaigns) == 2
-    assert all(one["campaign"] in page.text for one in campaigns)
+    assert all(campaign["campaign"] in page.text for campaign in campaigns)
     counts = "count(*), sum(failure_class is null and plausible)"
     ((recorded, good),) = query(demo_run, f"select {counts} from measurement")
-    assert (sum(one["recorded"] for one in campaigns), site["good"]) == (recorded, good)
+    assert (sum(campaign["recorded"] for campaign in campaigns), site["good"]) == (recorded, good)
     assert good > 0
 
 
@@ -237,10 +237,10 @@ PAGES = (
 @pytest.mark.parametrize("name", PAGES)
 def test_documented_output_matches_demo(demo_run: DemoRun, name: str) -> None:
     page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    found = commands(page)
-    assert found
+    lines = commands(page)
+    assert lines
     differing = []
-    for command in found:
+    for command in lines:
         printed = demo_run.output
         if command.text != "make demo":
             printed = run(command, demo_run.folder, demo_run.environment)

@@ -240,9 +240,9 @@ def test_service_survives_clock_jumps(authority: CertificateAuthority, tmp_path:
     service.start()
     crowd = ClientCrowd([service], key.text)
 
-    def check_token(shown: str = token) -> tuple[int, str]:
+    def check_token(credential: str = token) -> tuple[int, str]:
         status, _, document = service.send_request(
-            "GET", "/api/v1/token", Authorization=f"Bearer {shown}"
+            "GET", "/api/v1/token", Authorization=f"Bearer {credential}"
         )
         return status, str(document.get("error", ""))
 
@@ -250,10 +250,10 @@ def test_service_survives_clock_jumps(authority: CertificateAuthority, tmp_path:
         for jump_s, status in ((0, 200), (86400, 401), (-86400, 200), (1e9, 401), (0, 200)):
             set_clock_offset(clock, jump_s)
             crowd.wait_for_acknowledgments(40)
-            found, error = check_token()
-            assert found == status, error
+            answer_status, error = check_token()
+            assert answer_status == status, error
             assert ("expired at" in error and "the service's clock is at" in error) == (
-                found == 401
+                answer_status == 401
             )
             assert check_token(key.text)[0] == 200, "a key without expiry is valid at any time"
             _, _, health = service.send_request("GET", "/api/v1/health")
@@ -293,13 +293,13 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     assert before <= stored < crowd.acknowledged.keys()
     assert counts["measurement"] == len(stored)
     # Jobs still hold what came after the backup, and send it again.
-    again = RunningService(tmp_path / "again", restored, authority)
-    again.share_keys_with(service)
-    again.start()
+    restarted = RunningService(tmp_path / "again", restored, authority)
+    restarted.share_keys_with(service)
+    restarted.start()
     everything = list(crowd.acknowledged.values())
     new = 0
     for start in range(0, len(everything), 400):
-        status, _, document = again.send_request(
+        status, _, document = restarted.send_request(
             "POST",
             "/api/v1/measurements",
             pack_measurements(everything[start : start + 400]),
@@ -308,7 +308,7 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
         )
         assert (status, document["conflicting"]) == (200, [])
         new += document["new"]
-    again.stop()
+    restarted.stop()
     assert new == len(everything) - len(stored)
     check_acknowledged_rows(restored, crowd)
 
@@ -360,7 +360,7 @@ def test_master_key_is_rotated_without_a_restart(
 
     assert "1 key of previous master keys still valid" in rotate()
     new = service.make_key()
-    assert [status_of(one) for one in (new.text, old.text, job_token)] == [200, 200, 200]
+    assert [status_of(text) for text in (new.text, old.text, job_token)] == [200, 200, 200]
     assert "1 key revoked; 1 previous master key removed" in rotate("--finish")
     wait_until(lambda: status_of(old.text) == 401, "the old key is still valid")
     assert status_of(job_token) == 401
@@ -368,7 +368,7 @@ def test_master_key_is_rotated_without_a_restart(
     assert "1 key revoked" in rotate("--at-once")
     wait_until(lambda: status_of(new.text) == 401, "the disclosed key is still valid")
     service.stop()
-    shown = CliRunner().invoke(find_command("db"), ["audit", "--json"], obj=settings)
-    actions = [row["action"] for row in json.loads(shown.stdout) if row["action"] != "refuse"]
+    result = CliRunner().invoke(find_command("db"), ["audit", "--json"], obj=settings)
+    actions = [row["action"] for row in json.loads(result.stdout) if row["action"] != "refuse"]
     assert actions.count("rotate master key") == 2
     assert actions.count("revoke key") == 2

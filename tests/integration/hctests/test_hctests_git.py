@@ -93,8 +93,8 @@ def test_rewritten_branch_is_followed(origin: Path, git: Git, settings: Settings
     git(origin, "commit", "--quiet", "--all", "--amend", "-m", "rewritten")
     assert payload(pinned_tests.pin_test(spec, settings)) == "print('rewritten')\n"
     # A commit that was pinned before stays available without a branch.
-    again = pinned_tests.pin_test(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
-    assert payload(again) == "print('one')\n"
+    repeated = pinned_tests.pin_test(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
+    assert payload(repeated) == "print('one')\n"
 
 
 def test_branch_may_replace_a_folder_of_branches(
@@ -137,9 +137,9 @@ def test_unknown_ref_lists_similar_names(
 ) -> None:
     with pytest.raises(SourceError, match=r"'featur/x'(.|\n)*feature/x"):
         pinned_tests.pin_test(f"{address(origin)}@featur/x:tests/read", settings)
-    for nothing in ("0" * 40, "deadbeef"):
+    for missing in ("0" * 40, "deadbeef"):
         with pytest.raises(SourceError, match="no branch, tag or commit"):
-            pinned_tests.pin_test(f"{address(origin)}@{nothing}:tests/read", settings)
+            pinned_tests.pin_test(f"{address(origin)}@{missing}:tests/read", settings)
 
 
 def test_shallow_clone_says_so(origin: Path, git: Git, settings: Settings, tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_fetched_full_hash_needs_no_connection(
     url = origin.as_uri()
     first = pinned_tests.pin_test(f"{url}@main:tests/read", settings)
     origin.rename(tmp_path / "away")
-    again = pinned_tests.pin_test(f"{url}@{first.commit}:tests/read", settings)
-    assert again.hashes == first.hashes
+    repeated = pinned_tests.pin_test(f"{url}@{first.commit}:tests/read", settings)
+    assert repeated.hashes == first.hashes
     with pytest.raises(SourceUnreachableError) as caught:
         pinned_tests.pin_test(f"{url}@main:tests/read", settings)
     assert caught.value.exit_code == ExitCode.INFRASTRUCTURE
@@ -243,10 +243,10 @@ def test_damaged_copy_is_exported_again(origin: Path, settings: Settings) -> Non
     (first.folder / "read.py").chmod(0o644)
     (first.folder / "read.py").write_text("print('forged')\n")
     (first.folder / "more.py").write_text("")
-    again = pinned_tests.pin_test(spec, settings)
-    assert again.hashes == first.hashes
-    assert payload(again) == "print('one')\n"
-    assert not (again.folder / "more.py").exists()
+    repeated = pinned_tests.pin_test(spec, settings)
+    assert repeated.hashes == first.hashes
+    assert payload(repeated) == "print('one')\n"
+    assert not (repeated.folder / "more.py").exists()
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../README", "sub/../../x"])
@@ -278,9 +278,9 @@ def test_link_to_a_test_beside_is_replaced_by_the_file(
     git(origin, "add", "--all", ".")
     git(origin, "commit", "--quiet", "-m", "no folder")
     pinned = pinned_tests.pin_test(f"{origin}@main:tests/other", settings)
-    own = pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
+    direct = pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     assert not (pinned.folder / "read.py").is_symlink()
-    assert pinned.hashes["read.py"] == own.hashes["read.py"]
+    assert pinned.hashes["read.py"] == direct.hashes["read.py"]
     assert not pinned_tests.pin_test(str(other), settings).dirty
     (origin / "tests" / "read" / "read.py").write_text("print('changed')\n")
     assert pinned_tests.pin_test(str(other), settings).dirty
@@ -551,10 +551,10 @@ QUOTED = "s3cr3t%2Fword"
 class PasswordHandler(http.server.SimpleHTTPRequestHandler):
     """Serve files with HTTP basic authentication."""
 
-    wanted = "Basic " + base64.b64encode(f"reader:{SECRET}".encode()).decode()
+    header = "Basic " + base64.b64encode(f"reader:{SECRET}".encode()).decode()
 
     def do_GET(self) -> None:
-        if self.headers.get("Authorization") == self.wanted:
+        if self.headers.get("Authorization") == self.header:
             super().do_GET()
             return
         self.send_response(401)
@@ -581,11 +581,11 @@ def test_credentials_are_used_and_not_stored(
     assert (pinned.folder / "read.py").read_text() == "print('one')\n"
     printed = "".join(capfd.readouterr())
     needles = (SECRET, QUOTED, base64.b64encode(f"reader:{SECRET}".encode()).decode())
-    kept = [path for path in settings.cache_dir.rglob("*") if path.is_file()]
-    assert kept
+    files = [path for path in settings.cache_dir.rglob("*") if path.is_file()]
+    assert files
     for needle in needles:
         assert needle not in repr(pinned) + printed
-        assert not [path for path in kept if needle.encode() in path.read_bytes()]
+        assert not [path for path in files if needle.encode() in path.read_bytes()]
 
 
 def test_wrong_credentials_are_refused_without_prompt(port: int, settings: Settings) -> None:

@@ -80,12 +80,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def rows(store: Store) -> list[Row]:
     """Fill a database and return its rows with all columns of the tree."""
     extras = {(e.measurement_id, e.name): e.value for e in store.extras(Selection())}
-    found = [dict(row) for row in store.measurements(Selection())]
-    for row in found:
+    measurement_rows = [dict(row) for row in store.measurements(Selection())]
+    for row in measurement_rows:
         for name in ("_e", "hits"):
             row[f"extra_{name}"] = extras.get((str(row["measurement_id"]), name))
         row["looks_unknown"] = "read_latency_hist" if row["job_id"] == "empty" else None
-    return found
+    return measurement_rows
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +96,7 @@ def exports(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Mapping[str, ExportedTree]:
     """Export the database as a TTree with each release, the only one visible."""
-    found = {}
+    trees = {}
     for version in RELEASES:
         folder = tmp_path_factory.mktemp("root")
         ready = Path(release(version).location)
@@ -108,8 +108,8 @@ def exports(
             file,
             software_dir=folder,
         )
-        found[version] = ExportedTree(file, rows)
-    return found
+        trees[version] = ExportedTree(file, rows)
+    return trees
 
 
 @pytest.fixture(scope="session", params=RELEASES)

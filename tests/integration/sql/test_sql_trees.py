@@ -67,18 +67,18 @@ def in_tree(name: str, value: Any) -> Any:
     return int(value) if kind(name) == "bool" else value
 
 
-def same(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, float) and math.isnan(wanted):
-        return isinstance(found, float) and math.isnan(found)
-    return bool(found == wanted)
+def same(value: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and math.isnan(expected):
+        return isinstance(value, float) and math.isnan(value)
+    return bool(value == expected)
 
 
-def differences(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> list[Any]:
-    assert len(found) == len(wanted)
-    assert all(list(row) == list(wanted[0]) for row in found)
+def differences(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> list[Any]:
+    assert len(rows) == len(expected)
+    assert all(list(row) == list(expected[0]) for row in rows)
     return [
         (place, name, row[name], value)
-        for place, (row, of_database) in enumerate(zip(found, wanted, strict=True))
+        for place, (row, of_database) in enumerate(zip(rows, expected, strict=True))
         for name, value in of_database.items()
         if not same(row[name], in_tree(name, value))
     ]
@@ -99,18 +99,18 @@ def check_reading(exported: Any, read: Mapping[str, Any]) -> None:
     """Compare the output of ``read_tree.py`` with the rows of the database."""
     names = list(exported.rows[0])
     assert sorted(read["frame"]) == sorted(names)
-    found = [
+    rows = [
         {name: read["frame"][name][place] for name in names} for place in range(len(exported.rows))
     ]
-    assert differences(found, exported.rows) == []
+    assert differences(rows, exported.rows) == []
     assert read["types"] == {name: BRANCH_TYPES[kind(name)] for name in names}
 
     for name, values in read["drawn"].items():
-        wanted = [in_tree(name, row[name]) for row in exported.rows]
+        expected = [in_tree(name, row[name]) for row in exported.rows]
         if kind(name) in ("ints", "floats"):
-            wanted = [item for some in wanted for item in some]
-        assert len(values) == len(wanted), name
-        assert all(same(v, float(w)) for v, w in zip(values, wanted, strict=True)), name
+            expected = [item for items in expected for item in items]
+        assert len(values) == len(expected), name
+        assert all(same(v, float(w)) for v, w in zip(values, expected, strict=True)), name
     assert read["drawn_where"] == [1.0, 2.0]
     assert read["filtered"] == 2
 
@@ -124,27 +124,25 @@ def check_reading(exported: Any, read: Mapping[str, Any]) -> None:
 def test_uproot(exported: Any) -> None:
     with uproot.open(exported.file) as file:
         columns = file["results"].arrays(library="np")
-    found = [
+    rows = [
         {name: column[place] for name, column in columns.items()}
         for place in range(len(exported.rows))
     ]
-    plain = [
-        {n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()} for row in found
-    ]
+    plain = [{n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()} for row in rows]
     assert differences(plain, exported.rows) == []
 
 
 def test_jsroot(exported: Any, jsroot: Path) -> None:
     run = ["node", HERE / "read_tree.mjs", jsroot, exported.file]
     lines = subprocess.run(run, check=True, capture_output=True, timeout=120).stdout.splitlines()
-    found = [
+    rows = [
         {name: from_javascript(name, value) for name, value in json.loads(line).items()}
         for line in lines
     ]
-    wanted = [
+    expected = [
         {name: from_database(name, value) for name, value in row.items()} for row in exported.rows
     ]
-    assert differences(found, wanted) == []
+    assert differences(rows, expected) == []
 
 
 def from_javascript(name: str, value: Any) -> Any:
@@ -179,7 +177,7 @@ assert merger.Merge()
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Store]:
+def own_store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(f"sqlite:///{tmp_path}/here.db") as opened:
         yield opened
 
@@ -205,22 +203,22 @@ def run(root: Path, code: str, *arguments: Path) -> None:
 
 
 def test_tree_round_trip(
-    here: Store, other_store: Store, exported_tree: Path, tmp_path: Path
+    own_store: Store, other_store: Store, exported_tree: Path, tmp_path: Path
 ) -> None:
     rows = len([*awkward_measurements()])
-    (found,) = import_file(here, exported_tree)
-    assert import_counts([found]) == [(rows, 0, 0, 0)], found.problems
-    assert found.describe_remarks() == []
-    assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
-    assert read_contents(here) == read_contents(other_store)
-    assert here.campaigns() == other_store.campaigns()
-    assert here.attempts(["done"]) == other_store.attempts(["done"])
-    assert here.replicas() == other_store.replicas()
-    assert import_counts(import_file(here, exported_tree)) == [(0, rows, 0, 0)]
+    (result,) = import_file(own_store, exported_tree)
+    assert import_counts([result]) == [(rows, 0, 0, 0)], result.problems
+    assert result.describe_remarks() == []
+    assert export_csv(own_store, tmp_path) == export_csv(other_store, tmp_path)
+    assert read_contents(own_store) == read_contents(other_store)
+    assert own_store.campaigns() == other_store.campaigns()
+    assert own_store.attempts(["done"]) == other_store.attempts(["done"])
+    assert own_store.replicas() == other_store.replicas()
+    assert import_counts(import_file(own_store, exported_tree)) == [(0, rows, 0, 0)]
 
 
 def test_tree_filtered_by_rdataframe_is_imported(
-    here: Store,
+    own_store: Store,
     other_store: Store,
     exported_tree: Path,
     root: Path,
@@ -228,15 +226,15 @@ def test_tree_filtered_by_rdataframe_is_imported(
 ) -> None:
     run(root, SNAPSHOT, exported_tree, tmp_path / "some.root")
     selection = Selection.parse(wheres=["job_id!=numbers"])
-    (found,) = import_file(here, tmp_path / "some.root")
-    assert found.problems == []
-    assert found.new == len([*other_store.measurements(selection)])
+    (result,) = import_file(own_store, tmp_path / "some.root")
+    assert result.problems == []
+    assert result.new == len([*other_store.measurements(selection)])
     expected = write_export(other_store, tmp_path / "some.csv", selection).read_text()
-    assert export_csv(here, tmp_path) == expected
+    assert export_csv(own_store, tmp_path) == expected
 
 
 def test_tree_merged_by_hadd_is_imported(
-    here: Store,
+    own_store: Store,
     other_store: Store,
     exported_tree: Path,
     root: Path,
@@ -246,9 +244,9 @@ def test_tree_merged_by_hadd_is_imported(
     two = write_export(other_store, tmp_path / "two.root", software=root.parent)
     run(root, MERGE, tmp_path / "both.root", exported_tree, two)
     rows = len([*awkward_measurements()])
-    assert import_counts(import_file(here, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
-    assert read_contents(here) == read_contents(other_store)
-    assert here.campaigns() == other_store.campaigns()
+    assert import_counts(import_file(own_store, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
+    assert read_contents(own_store) == read_contents(other_store)
+    assert own_store.campaigns() == other_store.campaigns()
 
 
 DRAW = """
@@ -261,17 +259,17 @@ open(sys.argv[2], "w").write(json.dumps(found))
 """
 
 
-def test_operations_are_drawn_by_root(here: Store, root: Path, tmp_path: Path) -> None:
+def test_operations_are_drawn_by_root(own_store: Store, root: Path, tmp_path: Path) -> None:
     steps = [make_operation([0.001] * 199 + [2.0], step=3), make_operation([], {"reset": 1})]
-    here.add([make_measurement(operations=steps)])
-    file = write_export(here, tmp_path / "load.root", software=root.parent)
+    own_store.add([make_measurement(operations=steps)])
+    file = write_export(own_store, tmp_path / "load.root", software=root.parent)
     run(root, DRAW, file, tmp_path / "drawn.json")
     [row] = json.loads((tmp_path / "drawn.json").read_text())
     assert row == pytest.approx([0.001, 2.0, 3], rel=0.01)
 
 
-def test_full_disk_leaves_previous_file(here: Store, root: Path, tmp_path: Path) -> None:
-    here.add(full_measurement(n) for n in range(300))
+def test_full_disk_leaves_previous_file(own_store: Store, root: Path, tmp_path: Path) -> None:
+    own_store.add(full_measurement(n) for n in range(300))
     target = tmp_path / "results.root"
     target.write_text("the last one")
     for limit in (50_000, 200_000):
@@ -279,7 +277,7 @@ def test_full_disk_leaves_previous_file(here: Store, root: Path, tmp_path: Path)
             limit_file_sizes(limit),
             pytest.raises(StoreError, match=r"results\.root: cannot be written \(ROOT said:"),
         ):
-            write_export(here, target, software=root.parent)
+            write_export(own_store, target, software=root.parent)
         assert target.read_text() == "the last one"
         assert sorted(p.name for p in tmp_path.glob("*results.root*")) == ["results.root"]
         assert not list(tmp_path.glob(".*"))

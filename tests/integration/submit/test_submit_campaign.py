@@ -58,9 +58,9 @@ def test_reading_results_collects_them_first(local_user: LocalUser) -> None:
     spool, records = local_user.settings.spool_dir, "jobs/*/*/*/records/*.json"
     bench.wait_for_status(lambda: bool(list(spool.glob(records))))
     campaign = local_user.last_campaign_id()
-    waiting = local_user.invoke_command("summary", "--metrics", "answer", "--json", "--no-collect")
-    assert isinstance(waiting.exception, NothingToDoError)
-    assert f"Collect them: treehammer collect {campaign}" in waiting.stderr
+    result = local_user.invoke_command("summary", "--metrics", "answer", "--json", "--no-collect")
+    assert isinstance(result.exception, NothingToDoError)
+    assert f"Collect them: treehammer collect {campaign}" in result.stderr
     bench.wait_for_status(lambda: len(list(spool.glob(records))) == 2)
     done = local_user.invoke_command("summary", "--metrics", "answer", "--json")
     assert json.loads(done.stdout), done.output
@@ -155,8 +155,8 @@ def test_rendered_folder_runs_by_itself(local_user: LocalUser) -> None:
     command = [sys.executable, "worker.pyz", "run", "job.json"]
     subprocess.run(command, cwd=inputs, check=True, capture_output=True)
     assert len(list((inputs / "records").glob("*.json"))) == 2
-    again = local_user.invoke_command("render", str(local_user.test), "-o", str(output)).exception
-    assert isinstance(again, ConfigError)
+    error = local_user.invoke_command("render", str(local_user.test), "-o", str(output)).exception
+    assert isinstance(error, ConfigError)
 
 
 def test_refused_submission_is_stored_with_lost_jobs(

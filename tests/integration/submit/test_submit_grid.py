@@ -174,17 +174,17 @@ def test_transient_failures_are_retried_and_ended_jobs_not_repeated(
         "--output $(treehammer_output) >$(treehammer_output)/worker.out 2>&1'\"\n"
         "{% endif %}\n{% endblock %}\n".replace("{{ bad }}", user.grid.box.sites[1])
     )
-    good, bad, again = user.grid.box.sites[:3]
+    good, bad, duplicate = user.grid.box.sites[:3]
     twice = write_template(tmp_path / "twice", block="on_exit_remove = NumShadowStarts >= 2")
     user.write_sites_file(
         **{site: {"templates": folder} for site in (good, bad, "FAR")},
-        **{again: {"templates": twice}},
+        **{duplicate: {"templates": twice}},
     )
     user.set_payload("true")
-    user.submit_campaign("--sites", f"{good},{bad},{again},FAR", "-S", "repeats=1", "--wait")
+    user.submit_campaign("--sites", f"{good},{bad},{duplicate},FAR", "-S", "repeats=1", "--wait")
     assert len(user.read_measurements()) == 6
     # HTCondor starts an ended job again after some failures of its own, too.
-    ended, repeated = _attempts(user, again)
+    ended, repeated = _attempts(user, duplicate)
     assert [a.exit_code for a in (ended, repeated)] == [0, 0]
     assert repeated.message == "attempt 1 had ended, so that nothing was measured again"
     assert not any(a.failure_class for a in (ended, repeated))

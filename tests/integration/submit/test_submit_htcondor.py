@@ -62,28 +62,28 @@ def test_materialized_jobs_return_every_attempt(pool: Grid, jobs: CondorJobs) ->
     clusters = {batch_id.partition(".")[0] for batch_id in ids.values()}
     assert len(clusters) == 3, "one for each text"
     assert sum("ProcId" in ad for ad in jobs.queued_ads()) <= 4, "two of the first text at a time"
-    found = jobs.wait_until_final()
-    assert {status.state for status in found.values()} == {JobState.DONE}
+    statuses = jobs.wait_until_final()
+    assert {status.state for status in statuses.values()} == {JobState.DONE}
     for number in range(4):
-        (attempt,) = found[f"plain{number}"].attempts
+        (attempt,) = statuses[f"plain{number}"].attempts
         assert (attempt.number, attempt.exit_code, attempt.event) == (1, 0, None)
         assert 0 < attempt.started_us <= attempt.ended_us
         assert attempt.host
         assert jobs.output_files(f"plain{number}") == {1: ALL}
-    assert [a.exit_code for a in found["again0"].attempts] == [75, 0]
-    assert [a.exit_code for a in found["killed0"].attempts] == [-9, 0]
+    assert [a.exit_code for a in statuses["again0"].attempts] == [75, 0]
+    assert [a.exit_code for a in statuses["killed0"].attempts] == [-9, 0]
     assert jobs.output_files("again0") == jobs.output_files("killed0") == {1: ALL, 2: ALL}
     sandbox = jobs.batch.sandboxes(ids["plain2"])[1]
     assert (sandbox / "seen.json").read_text() == '"plain2"'
 
     # The result is the same for another process, and without the event log.
     jobs.restart_client()
-    assert jobs.statuses() == found
+    assert jobs.statuses() == statuses
     for path in pool.submit_dir.glob(f"{jobs.campaign}/*/events.log"):
         path.unlink()
     jobs.restart_client()
     bare = jobs.statuses()
-    assert {j: s.state for j, s in bare.items()} == {j: s.state for j, s in found.items()}
+    assert {j: s.state for j, s in bare.items()} == {j: s.state for j, s in statuses.items()}
     assert {j: s.attempts[-1].exit_code for j, s in bare.items()} == dict.fromkeys(ids, 0)
 
     assert jobs.batch.purge(ids.values()) > 0
@@ -198,13 +198,13 @@ def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
     jobs.wait_until(lambda s: bool(s["held0"].hold and s["held0"].attempts[0].hold), "it is held")
     time.sleep(1)
     assert jobs.batch.release(jobs.ids.values()) == 1
-    mine = [jobs.ids[f"some{number}"] for number in range(3)]
-    assert jobs.batch.cancel(mine) == 3
-    found = jobs.wait_until_final()
-    assert {found[f"some{n}"].state for n in range(3)} == {JobState.CANCELLED}
-    assert found["some0"].attempts[0].state is JobState.CANCELLED
-    assert not any(status.event for j, status in found.items() if j.startswith("some"))
-    first, last = found["held0"].attempts
+    job_ids = [jobs.ids[f"some{number}"] for number in range(3)]
+    assert jobs.batch.cancel(job_ids) == 3
+    statuses = jobs.wait_until_final()
+    assert {statuses[f"some{n}"].state for n in range(3)} == {JobState.CANCELLED}
+    assert statuses["some0"].attempts[0].state is JobState.CANCELLED
+    assert not any(status.event for j, status in statuses.items() if j.startswith("some"))
+    first, last = statuses["held0"].attempts
     assert (first.event, last.exit_code) == ("held", 0)
     assert jobs.batch.cancel(jobs.ids.values()) == 0
 
@@ -220,8 +220,8 @@ def test_shared_and_spooled_pools_in_one_process(
     )
     other.submit(other.describe_jobs("there", 3, everywhere))
     assert {status.state for status in jobs.wait_until_final().values()} == {JobState.DONE}
-    found = other.wait_until_final()
-    for job_id, status in found.items():
+    statuses = other.wait_until_final()
+    for job_id, status in statuses.items():
         # The schedd of a job router does not see that a routed job starts again.
         assert [a.exit_code for a in status.attempts] == [None, 0]
         assert other.output_files(job_id) == {1: ALL, 2: ALL}
@@ -292,46 +292,48 @@ def user(pool: Grid, tmp_path: Path) -> TokenDesk:
 
 def test_campaign_runs_with_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.use_token(issuer.write_token(user.folder / "scitoken"))
-    found = user.checks()
-    assert found["token scitoken"]["finding"].startswith("valid until")
-    assert f"accepts jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["finding"]
+    checks = user.checks()
+    assert checks["token scitoken"]["finding"].startswith("valid until")
+    assert f"accepts jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in checks["schedd"]["finding"]
 
     user.set_payload("test ! -e scitoken")
-    said = user.run_in_shell(
+    output = user.run_in_shell(
         "submit", str(user.test), "--sites", user.grid.box.sites[0], "-S", "repeats=1", "--wait"
     )
-    assert "2 of 2 measured" in said, said
+    assert "2 of 2 measured" in output, output
     assert [row["failure_class"] for row in user.read_measurements()] == [None, None]
-    mine = f'TreehammerSite == "{user.grid.box.sites[0]}" && Owner == "{SCITOKEN_USER}"'
+    query = f'TreehammerSite == "{user.grid.box.sites[0]}" && Owner == "{SCITOKEN_USER}"'
     owned = user.grid.run_condor_command(
-        "condor_q", "-allusers", "-af", "ClusterId", "-constraint", mine
+        "condor_q", "-allusers", "-af", "ClusterId", "-constraint", query
     )
-    owned += user.grid.run_condor_command("condor_history", "-af", "ClusterId", "-constraint", mine)
+    owned += user.grid.run_condor_command(
+        "condor_history", "-af", "ClusterId", "-constraint", query
+    )
     assert len(owned.split()) == 1
 
 
 def test_unusable_scitokens_are_reported(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.use_token(issuer.write_token(user.folder / "old", life_s=-100))
-    found = user.checks()
-    assert "expired at" in found["token old"]["finding"]
-    assert "denies access" in found["collector"]["finding"]
-    assert "scitoken_file" in found["collector"]["remedy"]
+    checks = user.checks()
+    assert "expired at" in checks["token old"]["finding"]
+    assert "denies access" in checks["collector"]["finding"]
+    assert "scitoken_file" in checks["collector"]["remedy"]
 
     # An issuer of the same name, with a key that the pool does not know.
     user.use_token(ScitokenIssuer().write_token(user.folder / "forged"))
-    found = user.checks()
-    assert found["token forged"]["result"] == "ok"
-    assert "denies access" in found["collector"]["finding"]
+    checks = user.checks()
+    assert checks["token forged"]["result"] == "ok"
+    assert "denies access" in checks["collector"]["finding"]
 
     user.use_token(issuer.write_token(user.folder / "reader", scope="condor:/READ"))
-    found = user.checks()
-    assert found["collector"]["result"] == "ok"
-    assert "denies access" in found["schedd"]["finding"]
+    checks = user.checks()
+    assert checks["collector"]["result"] == "ok"
+    assert "denies access" in checks["schedd"]["finding"]
     secret = (user.folder / "reader").read_text().strip()
-    said = user.run_in_shell("submit", str(user.test), "--sites", user.grid.box.sites[0])
-    assert "denies access" in said, said
-    assert "Try again" not in said
-    assert secret not in said
+    output = user.run_in_shell("submit", str(user.test), "--sites", user.grid.box.sites[0])
+    assert "denies access" in output, output
+    assert "Try again" not in output
+    assert secret not in output
 
 
 SUBMITTER = """
@@ -504,8 +506,8 @@ def test_status_names_lost_node_until_job_runs_again(user: GridUser, tmp_path: P
         "status names the lost node",
         timeout_s=LEASE_S,
     )
-    said = user.follow_campaign("last")
-    assert "2 of 2 measured" in said
+    output = user.follow_campaign("last")
+    assert "2 of 2 measured" in output
     first, *_, last = _attempts(user)
     assert (first.failure_class, last.failure_class) == ("lost", "")
     assert last.started_us - first.started_us < 60e6, "no longer than the lease"

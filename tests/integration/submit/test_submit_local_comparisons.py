@@ -83,15 +83,15 @@ def test_slower_working_tree_exits_with_1(local_user: LocalUser, checkout: Check
     assert f"more CPU time per event than {head}" in result.stdout
     rows = local_user.read_measurements("commit_id", "dirty", "test_hash")
     assert len({(row["dirty"], row["test_hash"]) for row in rows}) == 2
-    again = local_user.invoke_command("compare", "main", "HEAD", "--axis", "commit")
-    assert isinstance(again.exception, ConfigError), "both names are one commit"
+    repeated = local_user.invoke_command("compare", "main", "HEAD", "--axis", "commit")
+    assert isinstance(repeated.exception, ConfigError), "both names are one commit"
     commit = str(rows[0]["commit_id"])
     arguments = (commit[:8], f"{commit[:8]}+dirty", "--axis", "commit", "--json", "-v")
-    again = local_user.invoke_command("compare", *arguments)
-    assert again.return_value == ExitCode.REGRESSION
-    verdicts = {row["verdict"] for row in json.loads(again.stdout) if row["scope"] == "host"}
+    repeated = local_user.invoke_command("compare", *arguments)
+    assert repeated.return_value == ExitCode.REGRESSION
+    verdicts = {row["verdict"] for row in json.loads(repeated.stdout) if row["scope"] == "host"}
     assert verdicts == {"slower"}
-    assert "each of its up to 4 looks" in again.stderr
+    assert "each of its up to 4 looks" in repeated.stderr
 
 
 def test_nothing_or_too_much_has_changed(local_user: LocalUser, checkout: Checkout) -> None:

@@ -133,13 +133,13 @@ def test_views_keep_their_readers(postgresql: SharedPostgresServer) -> None:
     with psycopg.connect(postgresql.url(name).replace("+psycopg", ""), autocommit=True) as database:
 
         def list_readable(reader: str) -> set[str]:
-            found = database.execute(
+            relations = database.execute(
                 "SELECT relname FROM pg_class WHERE relnamespace = 'dashboards'::regnamespace"
                 " AND has_schema_privilege(%(reader)s, 'dashboards', 'USAGE')"
                 " AND has_table_privilege(%(reader)s, oid, 'SELECT')",
                 {"reader": reader},
             )
-            return {relname for (relname,) in found.fetchall()}
+            return {relname for (relname,) in relations.fetchall()}
 
         database.execute(text)
         for reader, tables in (

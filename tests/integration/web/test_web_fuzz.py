@@ -62,20 +62,20 @@ def try_all(function: Callable[..., None], examples: int, *inputs: st.SearchStra
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ServiceThread]:
-    with run_service(tmp_path) as one:
-        yield one
+    with run_service(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceThread]:
     if request.param == "sqlite":
-        with run_service(tmp_path) as one:
-            yield one
+        with run_service(tmp_path) as running:
+            yield running
         return
     server: SharedPostgresServer = request.getfixturevalue("postgresql")
     name = server.make_database()
-    with run_service(tmp_path, url=server.url(name)) as one:
-        yield one
+    with run_service(tmp_path, url=server.url(name)) as running:
+        yield running
     server.drop_database(name)
 
 
@@ -98,7 +98,7 @@ class Sent:
         counts = check_database(self.service.url)
         assert counts["measurement"] == len(self.records)
         for id_, item in self.records.items():
-            found = self.service.get_path(f"/api/v1/measurements/{id_}", self.key).json()
+            document = self.service.get_path(f"/api/v1/measurements/{id_}", self.key).json()
             sent = {
                 name: value for name, value in item["values"].items() if value not in (None, "")
             }
@@ -107,8 +107,8 @@ class Sent:
             # The service judges what it receives.
             for judged in ("plausible", "implausible_reasons"):
                 sent.pop(judged, None)
-            is_plausible = found["values"].pop("plausible")
-            reasons = found["values"].pop("implausible_reasons", "")
+            is_plausible = document["values"].pop("plausible")
+            reasons = document["values"].pop("implausible_reasons", "")
             # A sender need not say why it calls a measurement implausible.
             assert is_plausible is not bool(reasons or not item["values"]["plausible"])
             assert not (is_plausible and find_implausibilities(item["values"]))
@@ -118,7 +118,7 @@ class Sent:
                     {name: value for name, value in row.items() if value is not None}
                     for row in item["operations"]
                 ]
-            assert found == expected
+            assert document == expected
 
 
 # Inputs generated from the OpenAPI description
@@ -172,7 +172,7 @@ def test_service_conforms_to_description(service: ServiceThread) -> None:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             if mode is GenerationMode.NEGATIVE and operation.label in WITHOUT_INVALID_INPUT:
                 continue
-            of_pages = operation.definition.raw["operationId"] in {one.name for one in OPERATIONS}
+            of_pages = operation.definition.raw["operationId"] in {page.name for page in OPERATIONS}
             try_all(
                 check_case,
                 20 if "requestBody" in operation.definition.raw else 2 if of_pages else 6,
@@ -189,9 +189,9 @@ def open_all_pages(service: ServiceThread, key: str) -> None:
     """Check that pages can show every uploaded campaign."""
     with Store.open(service.url) as store:
         campaigns = store.campaigns()
-        jobs = [job for one in campaigns for job in store.jobs(one.id)]
+        jobs = [job for row in campaigns for job in store.jobs(row.id)]
     assert campaigns
-    ids = [("/campaigns", one.id) for one in campaigns] + [("/jobs", job.id) for job in jobs]
+    ids = [("/campaigns", row.id) for row in campaigns] + [("/jobs", job.id) for job in jobs]
     for path in ["/", "/campaigns", *(f"{kind}/{quote(id_, safe='')}" for kind, id_ in ids)]:
         assert service.get_path(path, key).status_code == 200, path
 
@@ -352,8 +352,8 @@ def test_valid_record_is_returned_unchanged(either: ServiceThread) -> None:
         answer = service.post_document(gzip.compress(data) if zipped else data, key, **headers)
         assert answer.status_code == 200, answer.text
         stored.note(items, answer.json())
-        again = service.post_document(data, key).json()
-        assert again["new"] == 0
+        repeated = service.post_document(data, key).json()
+        assert repeated["new"] == 0
 
     try_all(post, 60, st.lists(records(), min_size=1, max_size=3), st.booleans())
     stored.check()
@@ -410,6 +410,6 @@ def test_arbitrary_body_causes_no_internal_error(service: ServiceThread) -> None
     with Store.open(service.url) as store:
         ids = [row["measurement_id"] for row in store.measurements(Selection())]
     for id_ in ids:
-        found = service.get_path(f"/api/v1/measurements/{id_}", key).json()
-        again = service.post_document({"measurements": [found]}, key)
-        assert again.json() == {"new": 0, "known": 1, "conflicting": []}, again.text
+        document = service.get_path(f"/api/v1/measurements/{id_}", key).json()
+        repeated = service.post_document({"measurements": [document]}, key)
+        assert repeated.json() == {"new": 0, "known": 1, "conflicting": []}, repeated.text

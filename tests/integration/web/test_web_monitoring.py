@@ -166,15 +166,16 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
         status = stack.enter_context(run_nagios(tmp_path / "nagios", url, services))
         nagios = wait_for(
             lambda: (
-                (found := read_nagios_states(status)).keys() >= {f"site {s}" for s in SITES}
-                and "treehammer" in found
-                and found
+                (states := read_nagios_states(status)).keys() >= {f"site {s}" for s in SITES}
+                and "treehammer" in states
+                and states
             ),
             tmp_path,
         )
         samples = wait_for(lambda: query_prometheus(prometheus, "treehammer_state_code"), tmp_path)
         metrics = {
-            (one["metric"]["kind"], one["metric"]["name"]): int(one["value"][1]) for one in samples
+            (series["metric"]["kind"], series["metric"]["name"]): int(series["value"][1])
+            for series in samples
         }
         page = {
             (row["kind"], row["name"]): row["state"]

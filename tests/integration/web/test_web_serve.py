@@ -86,9 +86,9 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture
 def administrator(tmp_path: Path) -> Iterator[Administrator]:
-    one = Administrator(tmp_path)
-    yield one
-    one.clean()
+    admin = Administrator(tmp_path)
+    yield admin
+    admin.clean()
 
 
 def test_serve_stores_measurements_until_key_is_revoked_and_ends_in_time(
@@ -121,15 +121,15 @@ def test_serve_stores_measurements_until_key_is_revoked_and_ends_in_time(
     deadline = time.monotonic() + PATIENCE_S
     while True:
         connection = administrator.connection()
-        shown = exchange_request(
+        answer = exchange_request(
             connection, "GET", "/api/v1/token", Authorization=f"Bearer {token}"
         )
         connection.close()
-        if shown[0] == 401:
+        if answer[0] == 401:
             break
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert "revoked" in shown[2]["error"]
+    assert "revoked" in answer[2]["error"]
     flood, half, idle = (administrator.connection() for _ in range(3))
     for connection in (flood, half, idle):
         connection.connect()

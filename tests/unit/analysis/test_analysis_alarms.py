@@ -262,9 +262,9 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert state.level is AlarmLevel.WARNING
     assert state.evidence == f"/compare/{check.comparison_id}"
     assert len(store.verdicts(check.comparison_id)) >= check.compared
-    again = rerun(store, "again", 0.08)
+    rerun_id = rerun(store, "again", 0.08)
     (check,) = watch_campaigns(store, NOW)
-    assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, again, 1)
+    assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, rerun_id, 1)
     (event,) = find_regressions(list_checks(store), NOW)
     assert event.title.startswith(
         "Regression: ttree-read is slower with ROOT 6.40.00 than with 6.38.00 by up to +"
@@ -272,7 +272,7 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert event.evidence == f"/compare/{check.comparison_id}"
     # Evidence is the comparison of the rerun, which nobody selected for its result.
     verdicts = store.verdicts(check.comparison_id)
-    assert any(again in (row.evidence.campaigns or ()) for row in verdicts)
+    assert any(rerun_id in (row.evidence.campaigns or ()) for row in verdicts)
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     assert watch_campaigns(store, NOW) == []
 
@@ -281,8 +281,8 @@ def test_regression_of_every_night_is_one_event(store: Store) -> None:
     add_campaign(store, "nightly", 0.08)
     watch_campaigns(store, NOW)
     add_campaign(store, "second night", 0.08, seed=5)
-    (known,) = watch_campaigns(store, NOW + 1)
-    assert known.state == CheckState.KNOWN
+    (repeated,) = watch_campaigns(store, NOW + 1)
+    assert repeated.state == CheckState.KNOWN
     rerun(store, "again", 0.08)
     watch_campaigns(store, NOW + 2)
     add_campaign(store, "third night", 0.08, seed=6)
@@ -371,8 +371,8 @@ def test_slow_version_of_a_server_is_one_event_of_its_site(
     assert request.reason == (
         f"confirm that ttree-read is slower with {SLOW} at {server} than with {FAST}"
     )
-    again = add_slow(store, "again", 5, SLOW)
-    assert record_rerun(store, request, again, NOW + 6 * HOUR)
+    campaign_id = add_slow(store, "again", 5, SLOW)
+    assert record_rerun(store, request, campaign_id, NOW + 6 * HOUR)
     (check,) = watch_campaigns(store, NOW + 6 * HOUR)
     assert check.state == CheckState.CONFIRMED
     assert check.effect == pytest.approx(0.7, abs=0.2)
@@ -381,7 +381,7 @@ def test_slow_version_of_a_server_is_one_event_of_its_site(
     assert (event.subject_kind, event.subject) == (AlarmKind.SITE, "T2_A")
     assert re.search(r": \+[\d.]+ % \(\+[\d.]+ … \+[\d.]+ %\) at T2_A", event.text)
     verdicts = store.verdicts(check.comparison_id)
-    assert {row.evidence.campaigns for row in verdicts} == {(before, again)}
+    assert {row.evidence.campaigns for row in verdicts} == {(before, campaign_id)}
     assert [regression for regression, _ in list_regressions(store)] == [check]
     # The next campaign is as slow, and the one before it has read from this version already.
     add_slow(store, "next day", 24, SLOW)

@@ -115,9 +115,9 @@ def test_step_points_at_its_cause(
 def test_unequal_mix_points_at_nothing() -> None:
     mixed = {("A", "6.38"), ("C", "6.40"), ("D", "6.38")}
     changes = search(simulate(lambda place: 0.05 * ((place.site, place.release) in mixed)))
-    assert {one.group.attribution for one in changes} == {Attribution.UNKNOWN}
-    assert {member for one in changes for member in one.group.members} == {
-        " ".join(one) for one in mixed
+    assert {change.group.attribution for change in changes} == {Attribution.UNKNOWN}
+    assert {member for change in changes for member in change.group.members} == {
+        " ".join(change) for change in mixed
     }
 
 
@@ -142,10 +142,13 @@ def test_slow_days_of_one_series_are_reported_once() -> None:
 
 def test_two_changes_of_one_site_are_both_found() -> None:
     series = [
-        one.shift(FIRST + 70, 0.06) if one.place.site == "B" else one
-        for one in simulate(lambda place: 0.03 * (place.site == "B"))
+        change.shift(FIRST + 70, 0.06) if change.place.site == "B" else change
+        for change in simulate(lambda place: 0.03 * (place.site == "B"))
     ]
-    changes = [(one.day - FIRST, one.group.subject, round(one.size, 2)) for one in search(series)]
+    changes = [
+        (change.day - FIRST, change.group.subject, round(change.size, 2))
+        for change in search(series)
+    ]
     assert changes == [(40, "B", 0.03), (70, "B", -0.06)]
 
 
@@ -229,16 +232,16 @@ def test_cause_decides_between_site_and_storage() -> None:
     assert plain.group.attribution is Attribution.SITE
     upgraded = [
         DailySeries(
-            one.identity,
-            one.place,
-            one.days,
-            one.values,
+            item.identity,
+            item.place,
+            item.days,
+            item.values,
             [
-                {"storage server": "6" if day >= FIRST + 40 and one.place.site == "D" else "5"}
-                for day in one.days
+                {"storage server": "6" if day >= FIRST + 40 and item.place.site == "D" else "5"}
+                for day in item.days
             ],
         )
-        for one in simulate(slow)
+        for item in simulate(slow)
     ]
     (change,) = search(upgraded)
     assert (change.group.attribution, change.group.subject) == (Attribution.STORAGE, "D")

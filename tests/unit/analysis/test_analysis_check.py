@@ -111,7 +111,7 @@ def test_any_text_and_number_gives_valid_output(
     assert text.count("|") == 1
     assert len(line) <= MAX_LINE
     assert line.startswith("SITE")
-    assert [bool(PERFDATA.fullmatch(one)) for one in data] == [True]
+    assert [bool(PERFDATA.fullmatch(item)) for item in data] == [True]
 
 
 def test_figures_are_judged_by_their_thresholds() -> None:

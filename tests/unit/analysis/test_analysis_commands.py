@@ -230,7 +230,7 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> N
 
 
 @pytest.mark.parametrize(
-    "asked, said",
+    "asked, message",
     [
         (("--metrics", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
         (("--metrics", "host"), "host is not a number"),
@@ -241,10 +241,10 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> N
     ],
 )
 def test_invalid_summary_queries_are_refused(
-    settings: Settings, asked: tuple[str, ...], said: str
+    settings: Settings, asked: tuple[str, ...], message: str
 ) -> None:
     remember(settings, SimulatedCampaign())
-    with pytest.raises((ConfigError, NothingToDoError), match=f"(?is){said}"):
+    with pytest.raises((ConfigError, NothingToDoError), match=f"(?is){message}"):
         summary(settings, *asked)
 
 

@@ -292,10 +292,10 @@ def start_row(index: int, offset_s: float | None, **changes: Any) -> dict[str, A
 
 
 def test_spread_within_the_bound_is_good() -> None:
-    (found,) = summarize_starts([start_row(n, 0.05 * n) for n in range(4)], LOAD)
-    assert found.spread_s == pytest.approx(0.15)
-    assert found.missing_load == pytest.approx(0.3 / 400)
-    assert found.describe() == (
+    (start,) = summarize_starts([start_row(n, 0.05 * n) for n in range(4)], LOAD)
+    assert start.spread_s == pytest.approx(0.15)
+    assert start.missing_load == pytest.approx(0.3 / 400)
+    assert start.describe() == (
         "good: 4 of 4 jobs started together, spread 150 ms (at most 250 ms, clocks within 2.0 ms); "
         "0.1 % of the load missing"
     )
@@ -310,19 +310,19 @@ def test_inaccurate_clocks_leave_the_judgment_open() -> None:
 
 def test_late_and_absent_jobs_are_named() -> None:
     rows = [start_row(0, 0.0), start_row(1, 0.01), start_row(2, 20.0, start_state="late")]
-    (found,) = summarize_starts(rows, LOAD)
-    assert (found.started, found.late) == (3, 1)
-    assert found.missing_load == pytest.approx((20.01 + 100) / 400)
-    assert "bad: 3 of 4 jobs" in found.describe()
-    assert "1 late, by up to 20.0 s; 30.0 % of the load missing" in found.describe()
+    (start,) = summarize_starts(rows, LOAD)
+    assert (start.started, start.late) == (3, 1)
+    assert start.missing_load == pytest.approx((20.01 + 100) / 400)
+    assert "bad: 3 of 4 jobs" in start.describe()
+    assert "1 late, by up to 20.0 s; 30.0 % of the load missing" in start.describe()
     failed = [*rows, start_row(3, None, failure_class="submission", start_state="late")]
-    assert summarize_starts(failed, LOAD)[0].missing_load == found.missing_load
+    assert summarize_starts(failed, LOAD)[0].missing_load == start.missing_load
 
 
 def test_ramp_counts_what_was_planned() -> None:
     load = LoadTable(together=True, ramp="2/50s", duration_s=100.0)
-    (found,) = summarize_starts([start_row(n, 0.0) for n in range(3)], load)
-    assert found.missing_load == pytest.approx(50 / 300)
+    (start,) = summarize_starts([start_row(n, 0.0) for n in range(3)], load)
+    assert start.missing_load == pytest.approx(50 / 300)
 
 
 def test_last_attempts_and_lonely_jobs_count() -> None:

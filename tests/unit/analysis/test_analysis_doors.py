@@ -62,8 +62,8 @@ def test_single_day_gives_no_interval() -> None:
 
 def test_works_of_a_day_are_no_independent_days() -> None:
     means = make_means({"a": 1.0, "b": 1.3}, sites=1)
-    others = [mean._replace(work=(*WORK[:3], "6.38.00")) for mean in means]
-    (contrast,) = compare_doors([*means, *others], is_lower_better=True).contrasts
+    other_works = [mean._replace(work=(*WORK[:3], "6.38.00")) for mean in means]
+    (contrast,) = compare_doors([*means, *other_works], is_lower_better=True).contrasts
     assert contrast.days == 5
 
 

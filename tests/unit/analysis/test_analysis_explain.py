@@ -212,8 +212,8 @@ STARVED = {
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("explain")
-    found = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
-    with Store.open(found.database) as store:
+    result = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
+    with Store.open(result.database) as store:
         store.add(
             [
                 make_measurement("fast1", site="SITE_A", **FAST),
@@ -231,7 +231,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         )
         store.add_campaign(make_campaign_row("0123abcd4567", name="read@0123 2026-11-01"), [])
         store.add([make_measurement("named", site="SITE_A", campaign_id="0123abcd4567", **FAST)])
-    return found
+    return result
 
 
 explain = partial(call_command, "explain")

@@ -446,8 +446,8 @@ def test_check_prints_table_markdown_and_json(store: Store, tmp_path: Path) -> N
     assert "8 of 8 measured" in text
     document = json.loads(check(tmp_path, "--campaign", "last", "--format", "json").output)
     assert (document["code"], document["planned"], document["measured"]) == (1, 8, 8)
-    (missed, kept) = document["limits"]
-    assert (missed["state"], kept["state"]) == ("missed", "kept")
+    (missed, met) = document["limits"]
+    assert (missed["state"], met["state"]) == ("missed", "kept")
     assert math.isclose(missed["value"], 1.1, rel_tol=0.01)
 
 

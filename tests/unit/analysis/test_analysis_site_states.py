@@ -337,8 +337,8 @@ def test_an_override_holds_until_its_end(store: Store) -> None:
     state_history.end_overrides(store, "A", now_us=START + 5 * HOUR, who="bob")
     evaluate(store, 8)
     assert history(store)[-1] == (5, "ok")
-    [kept] = state_history.list_overrides(store)
-    assert (kept.who, kept.ended_by, kept.until_us) == ("ada", "bob", START + 6 * HOUR)
+    [override] = state_history.list_overrides(store)
+    assert (override.who, override.ended_by, override.until_us) == ("ada", "bob", START + 6 * HOUR)
 
 
 def test_new_rules_do_not_rewrite_history(store: Store) -> None:
@@ -501,16 +501,16 @@ summarize = partial(invoke_command, "summary")
 def test_letters_are_printed(tmp_path: Path) -> None:
     today = datetime.now(UTC).date()
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        nothing = summarize(tmp_path, "--letters")
-        assert "no load test ran" in str(nothing.exception)
+        result = summarize(tmp_path, "--letters")
+        assert "no load test ran" in str(result.exception)
         steps = [make_operation([0.001] * 20, {"refused": 5})]
         store.add([make_measurement(day=day_to_number(today), operations=steps)])
     [line] = json.loads(summarize(tmp_path, "--letters", "--json").stdout)
     assert (line["storage_site"], line["day"], line["letter"]) == ("local", str(today), "W")
     assert (line["opened"], line["open_failed"], line["block_s"]) == (20, 5, None)
-    shown = summarize(tmp_path, "--letters").output
-    assert "5 of 25 opens failed" in shown
-    assert ", after study S1" in shown
+    output = summarize(tmp_path, "--letters").output
+    assert "5 of 25 opens failed" in output
+    assert ", after study S1" in output
     assert summarize(tmp_path, "--letters", "--by", "site").exit_code == 2
 
 

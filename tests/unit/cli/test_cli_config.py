@@ -198,11 +198,11 @@ def test_changed_settings_become_flags(
     monkeypatch.setenv("TREEHAMMER_DATABASE", "sqlite:///other.db")
     (tmp_path / "treehammer.toml").write_text("local_slots = 4\n")
     database = f"sqlite:///{tmp_path}/demo-results/results.db"
-    found = start_commands.required_flags(OUTPUT, config.load_settings())
-    assert found == [*plain, "--database", database, "--local-slots", "1"]
+    flags = start_commands.required_flags(OUTPUT, config.load_settings())
+    assert flags == [*plain, "--database", database, "--local-slots", "1"]
     assert (
         start_commands.format_invocation(OUTPUT, config.load_settings())
-        == f"treehammer {' '.join(found)}"
+        == f"treehammer {' '.join(flags)}"
     )
 
 
@@ -306,9 +306,9 @@ def test_campaigns_in_the_folder_of_a_pool_are_own(folder: Path, words: tuple[st
     submission = folder / "elsewhere/campaign/0123456789ab"
     submission.mkdir(parents=True)
     (submission / "submission.json").write_text("[]")
-    own = run(folder, "--sites-file", str(sites), *words, "--no-collect")
-    assert "their submitter" not in own.stderr
-    assert "collect campaign" in own.stderr
+    result = run(folder, "--sites-file", str(sites), *words, "--no-collect")
+    assert "their submitter" not in result.stderr
+    assert "collect campaign" in result.stderr
 
 
 def test_nothing_is_said_of_complete_campaigns_and_of_other_ones(folder: Path) -> None:

@@ -115,9 +115,9 @@ def test_ctrl_c_during_imports_prints_nothing(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGINT
-    assert said == ""
+    assert errors == ""
 
 
 def test_ctrl_c_in_finalizer_is_repeated(tmp_path: Path) -> None:

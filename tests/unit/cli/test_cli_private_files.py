@@ -61,8 +61,8 @@ def test_backup_of_database_is_private(tmp_path: Path, request: pytest.FixtureRe
     Store.open(url).close()
     request.getfixturevalue("next_revision")
     upgrade_database(url)
-    found = modes(tmp_path)
-    assert (len(found), set(found.values())) == (2, {"0o600"})
+    file_modes = modes(tmp_path)
+    assert (len(file_modes), set(file_modes.values())) == (2, {"0o600"})
 
 
 def test_nobody_else_reaches_the_spool(tmp_path: Path) -> None:

@@ -234,10 +234,10 @@ NAME = "treehammer.test_log"
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    found = logging.getLogger(NAME)
-    yield found
-    found.handlers.clear()
-    found.propagate = True
+    test_logger = logging.getLogger(NAME)
+    yield test_logger
+    test_logger.handlers.clear()
+    test_logger.propagate = True
 
 
 def test_json_line_has_message_and_fields(
@@ -246,9 +246,9 @@ def test_json_line_has_message_and_fields(
     log_to_stderr(names=[NAME], line_format=JSON_FORMAT)
     logger.info("%s starts\ncampaign %s", "daily", "c1", extra={"entry": "daily", "campaign": "c1"})
     (line,) = capsys.readouterr().err.splitlines()
-    found = json.loads(line)
-    assert found.pop("time").endswith("Z")
-    assert found == {
+    document = json.loads(line)
+    assert document.pop("time").endswith("Z")
+    assert document == {
         "level": "info",
         "logger": NAME,
         "message": "daily starts\ncampaign c1",

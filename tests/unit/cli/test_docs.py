@@ -13,18 +13,18 @@ _TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def test_documented_tests_exist() -> None:
-    found = {
+    references_by_page = {
         page.name: _TEST_REFERENCE.findall(page.read_text(encoding="utf-8"))
         for page in (REPOSITORY / "docs").rglob("*.md")
     }
     missing = [
         f"{page}: {path}::{name}"
-        for page, references in found.items()
+        for page, references in references_by_page.items()
         for path, name in references
         if name not in _list_tests(path)
     ]
     assert not missing
-    assert len(found["attacks.md"]) > 50
+    assert len(references_by_page["attacks.md"]) > 50
 
 
 def test_every_attack_names_a_test() -> None:

@@ -428,9 +428,9 @@ def test_root_copies_xroot_files_and_reports_errors(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(FILE_CONTENT)
     setup = SoftwareSetup("wheel", sys.executable, {**os.environ, "PYTHONPATH": str(tmp_path)})
     staged = _stage("root://127.0.0.1:9//f", tmp_path / "a", setup)
-    found = Path(staged.files[0].url)
-    assert found.read_bytes() == FILE_CONTENT
-    assert [path.name for path in found.parent.iterdir()] == ["f.root"]
+    copy = Path(staged.files[0].url)
+    assert copy.read_bytes() == FILE_CONTENT
+    assert [path.name for path in copy.parent.iterdir()] == ["f.root"]
     assert staged.software_loading.wall_s >= 0.1, "loading ROOT is not part of the copy"
     assert 0 < staged.software_loading.cpu_s < 0.1 + staged.software_loading.wall_s
     assert staged.wall_s > 0
@@ -485,8 +485,8 @@ def test_server_is_identified_whatever_its_authority(tmp_path: Path) -> None:
 
 def test_data_server_is_identified() -> None:
     with serve_tcp(_respond_with(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
-        found = identify_door_server(f"root://127.0.0.1:{port}//file")
-    assert found == {"server_version": "XRootD v5.8.1", "data_server": f"127.0.0.1:{port}"}
+        server = identify_door_server(f"root://127.0.0.1:{port}//file")
+    assert server == {"server_version": "XRootD v5.8.1", "data_server": f"127.0.0.1:{port}"}
     with serve_tcp(_respond_with(MANAGER, OUT)) as port:
         assert set(identify_door_server(f"root://127.0.0.1:{port}//file").values()) == {None}
 

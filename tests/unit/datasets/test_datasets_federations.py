@@ -53,9 +53,9 @@ def test_object_is_read_at_the_cache_that_the_director_names(
     # The token goes to caches alone; the director is asked with GET, and for its address once.
     tokens = {token for _, path, token in Federation.asked if path.startswith("/cache")}
     assert tokens == {"Bearer secret"}
-    others = [entry for entry in Federation.asked if not entry[1].startswith("/cache")]
-    assert {(method, token) for method, _, token in others} == {("GET", None)}
-    assert [path for _, path, _ in others].count("/.well-known/pelican-configuration") == 1
+    requests = [entry for entry in Federation.asked if not entry[1].startswith("/cache")]
+    assert {(method, token) for method, _, token in requests} == {("GET", None)}
+    assert [path for _, path, _ in requests].count("/.well-known/pelican-configuration") == 1
 
 
 def test_payload_opens_the_cache_and_failures_name_the_director(federation: str) -> None:

@@ -355,8 +355,8 @@ def test_cpu_is_charged_to_the_job_site_and_bytes_to_the_storage(store: Store) -
         "S": SiteCharge(0.0, 300),
         "T": SiteCharge(0.0, 300),
     }
-    nothing = measure_use(charges, {}, reads_elsewhere=True)
-    assert nothing["T"] == SiteCharge(0.0, 800)
+    use = measure_use(charges, {}, reads_elsewhere=True)
+    assert use["T"] == SiteCharge(0.0, 800)
 
 
 def make_settlement(store: Store, folder: Path, **starts: Any) -> CampaignSettlement:
@@ -415,8 +415,8 @@ def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Pa
     assert summary.first_verdict.verdict == "slower"
     assert not list_latest_comparisons(store, 9, axis="root")
     # A commit that does not touch the test is not compared.
-    again = SimulatedCampaign(name="third", roots=("6.40.00",), hosts=1)
-    rows = [row | {"commit_id": "d" * 40, "test_hash": "b" * 40} for row in again.rows()]
+    simulation = SimulatedCampaign(name="third", roots=("6.40.00",), hosts=1)
+    rows = [row | {"commit_id": "d" * 40, "test_hash": "b" * 40} for row in simulation.rows()]
     third = str(rows[0]["campaign_id"])
     store.add_campaign(make_campaign_row(third, name="third", commit_id="d" * 40), [])
     store.add(map(Measurement, rows))
@@ -468,15 +468,15 @@ def test_rerun_is_an_occasion_of_the_entry_that_raised_it(store: Store) -> None:
     assert name.startswith("rerun:")
     # The same commit and axes, whatever the entry follows now.
     assert (occasion.spec, occasion.axes) == ("repository@c0ffee:ttree-read", AXES)
-    again = add_campaign(store, "again", 0.08, seed=2)
-    add_start(store, name, again, CLAIMED)
+    campaign_id = add_campaign(store, "again", 0.08, seed=2)
+    add_start(store, name, campaign_id, CLAIMED)
     record_reruns(store, starts, 8)
     assert requested_reruns(store)
-    add_start(store, name, again, SUBMITTED)
+    add_start(store, name, campaign_id, SUBMITTED)
     for _ in range(2):
         record_reruns(store, starts, 8)
     (check,) = ReleaseCheckTable(store).list_checks()
-    assert (check.state, check.rerun_id) == (CheckState.RERUNNING, again)
+    assert (check.state, check.rerun_id) == (CheckState.RERUNNING, campaign_id)
     assert find_reruns(store, starts, 9) == {}
     (check,) = watch_campaigns(store, START_US)
     assert check.state == CheckState.CONFIRMED

@@ -48,10 +48,10 @@ DAY = 86400 * SECOND
 def row(
     key_id: str = "0123456789ab", role: str = "submit", **changes: int | str | None
 ) -> AccessKeyRow:
-    known = AccessKeyRow(
+    key = AccessKeyRow(
         key_id, role, "alice", NOW_US - DAY, None, None, fingerprint_master_key(MASTER), "cms"
     )
-    return replace(known, **changes)  # type: ignore[arg-type]  # of the field's type each
+    return replace(key, **changes)  # type: ignore[arg-type]  # of the field's type each
 
 
 def access(*rows: AccessKeyRow, **revoked: Any) -> AccessList:
@@ -62,9 +62,9 @@ KEY = derive_key(MASTER, "0123456789ab")
 TOKEN = mint_job_token(KEY, "c1", "j1", NOW_US + DAY)
 
 
-def refused(token: str, known: AccessList, now_us: int = NOW_US, master: bytes = MASTER) -> str:
+def refused(token: str, keys: AccessList, now_us: int = NOW_US, master: bytes = MASTER) -> str:
     with pytest.raises(TokenError) as caught:
-        verify_token(token, known, MasterKeys(master), now_us)
+        verify_token(token, keys, MasterKeys(master), now_us)
     assert KEY.secret not in str(caught.value)
     return caught.value.message
 
@@ -103,16 +103,16 @@ def test_revoked_keys_and_tokens_are_refused() -> None:
     assert "was revoked" in refused(KEY.text, gone)
     assert "this campaign" in refused(TOKEN, access(row(), campaigns=frozenset({"c1"})))
     assert "this job" in refused(TOKEN, access(row(), jobs=frozenset({"j1"})))
-    others = access(row(), campaigns=frozenset({"c2"}), jobs=frozenset({"j2"}))
-    assert verify_token(TOKEN, others, MasterKeys(MASTER), NOW_US)
+    other_subjects = access(row(), campaigns=frozenset({"c2"}), jobs=frozenset({"j2"}))
+    assert verify_token(TOKEN, other_subjects, MasterKeys(MASTER), NOW_US)
 
 
 def test_expiry_tolerates_clock_skew() -> None:
     end = NOW_US + DAY
     assert verify_token(TOKEN, access(row()), MasterKeys(MASTER), end + CLOCK_SKEW_S * SECOND)
-    said = refused(TOKEN, access(row()), end + CLOCK_SKEW_S * SECOND + 1)
+    text = refused(TOKEN, access(row()), end + CLOCK_SKEW_S * SECOND + 1)
     assert (
-        "expired at 2027-01-16 08:00:00 UTC; the service's clock is at 2027-01-16 08:02:00" in said
+        "expired at 2027-01-16 08:00:00 UTC; the service's clock is at 2027-01-16 08:02:00" in text
     )
     assert "the key expired" in refused(KEY.text, access(row(expires_us=1)))
 
@@ -127,12 +127,12 @@ def test_job_token_outlives_its_key_for_limited_time() -> None:
 
 
 def test_forged_tokens_are_refused() -> None:
-    known = access(row(), row("ba9876543210", role="read"))
+    keys = access(row(), row("ba9876543210", role="read"))
     reader = derive_key(MASTER, "ba9876543210")
     claims = {"campaign": "c1", "job": "j1", "exp": NOW_US // SECOND + 60}
     head = {"kid": KEY.key_id}
     right = jwt.encode(claims, KEY.secret, "HS256", head)
-    assert verify_token(right, known, MasterKeys(MASTER), NOW_US)
+    assert verify_token(right, keys, MasterKeys(MASTER), NOW_US)
     header, body, signature = right.split(".")
     more = base64.urlsafe_b64encode(json.dumps({**claims, "job": "j2"}).encode()).decode()
     wrong = {
@@ -167,11 +167,11 @@ def test_forged_tokens_are_refused() -> None:
     }  # fmt: skip
     for reason, tokens_ in wrong.items():
         for token in tokens_:
-            assert reason in refused(token, known)
+            assert reason in refused(token, keys)
     huge = jwt.encode({**claims, "exp": 10**30}, KEY.secret, "HS256", head)
-    assert verify_token(huge, known, MasterKeys(MASTER), NOW_US)
+    assert verify_token(huge, keys, MasterKeys(MASTER), NOW_US)
     old = jwt.encode({**claims, "exp": -(10**30)}, KEY.secret, "HS256", head)
-    assert "beyond the calendar" in refused(old, known)
+    assert "beyond the calendar" in refused(old, keys)
 
 
 @given(st.text(max_size=60) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))
@@ -203,14 +203,14 @@ def test_user_key_comes_from_file_or_environment(
     other = derive_key(MASTER, "ba9876543210")
     file = tmp_path / "key"
     named = settings(tmp_path, TREEHAMMER_SERVICE_TOKEN_FILE=str(file))
-    for content, said in (
+    for content, problem in (
         (None, "cannot be read"),
         (b"\xff", "not text"),
         (b"th1.x", "not a key"),
     ):
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(ConfigError, match=rf"service_token_file .*{file.name}.*{said}"):
+        with pytest.raises(ConfigError, match=rf"service_token_file .*{file.name}.*{problem}"):
             load_user_key(named)
     file.write_text(other.text + "\n")
     assert load_user_key(named) == other
@@ -269,7 +269,7 @@ def test_keyring_stores_keys_and_revocations(url: str) -> None:
         assert not ring.revoke_tokens(access_keys.JOB, "j", now_us=NOW_US + 5)
         assert ring.revoke_tokens(access_keys.CAMPAIGN, "j", now_us=NOW_US)
         assert ring.load_access().jobs == ring.load_access().campaigns == frozenset({"j"})
-        assert [(one.scope, one.revoked_us) for one in ring.list_revocations()] == [
+        assert [(entry.scope, entry.revoked_us) for entry in ring.list_revocations()] == [
             (access_keys.CAMPAIGN, NOW_US),
             (access_keys.JOB, NOW_US),
         ]

@@ -55,8 +55,8 @@ def test_catalogue_columns_are_stored_once(engine: sa.Engine) -> None:
         for column in inspector.get_columns(table)
     ]
     keys = [dimension.key for dimension in DIMENSIONS]
-    others = ["passes", *keys, *("id" for _ in DIMENSIONS)]
-    assert sorted([*places, *PACKED_COLUMNS]) == sorted([*ALL_COLUMNS, *others])
+    other_columns = ["passes", *keys, *("id" for _ in DIMENSIONS)]
+    assert sorted([*places, *PACKED_COLUMNS]) == sorted([*ALL_COLUMNS, *other_columns])
     assert {metric.name for metric in CATALOGUE if metric.type == "floats"} == set(PACKED_COLUMNS)
 
 
@@ -114,7 +114,7 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
 
 # Messages of libpq 18, PostgreSQL 17, PgBouncer 1.24 and Oracle.
 @pytest.mark.parametrize(
-    ("url", "said", "message", "hint"),
+    ("url", "reason", "message", "hint"),
     [
         (
             URL,
@@ -134,8 +134,8 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
         (ORACLE_URL, "ORA-28001: the password has expired", "expired", ""),
     ],
 )
-def test_errors_have_remedies(url: sa.URL, said: str, message: str, hint: str) -> None:
-    error = build_store_error(url, said)
+def test_errors_have_remedies(url: sa.URL, reason: str, message: str, hint: str) -> None:
+    error = build_store_error(url, reason)
     assert message in error.message
     assert error.hint
     assert hint in error.hint
@@ -216,7 +216,7 @@ def refusal(code: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "database", "said"),
+    ("answer", "database", "reason"),
     [
         (refusal(12514), "?service_name=nowhere", r"no service of this name(.|\n)*lsnrctl"),
         (refusal(12505), "XE", r"no database of this SID(.|\n)*\?service_name=NAME"),
@@ -226,15 +226,15 @@ def refusal(code: int) -> bytes:
     ],
 )
 def test_listener_errors_have_remedies(
-    listener: Answer, answer: bytes | None, database: str, said: str
+    listener: Answer, answer: bytes | None, database: str, reason: str
 ) -> None:
-    with pytest.raises(StoreError, match=said) as caught:
+    with pytest.raises(StoreError, match=reason) as caught:
         Store.open(f"oracle://me:s3cret-word@127.0.0.1:{listener(answer)}/{database}")
     assert "s3cret-word" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "reason"),
     [
         ("postgresql://me@no-such-host.invalid/results", "does not answer"),
         ("oracle://me:x@127.0.0.1:1/?service_name=y", "does not answer"),
@@ -244,8 +244,8 @@ def test_listener_errors_have_remedies(
         ("oracle://127.0.0.1:1/?service_name=y", "refuses the user's name or password"),
     ],
 )
-def test_unreachable_url_is_reported(url: str, said: str) -> None:
-    with pytest.raises(StoreError, match=said):
+def test_unreachable_url_is_reported(url: str, reason: str) -> None:
+    with pytest.raises(StoreError, match=reason):
         Store.open(url)
 
 

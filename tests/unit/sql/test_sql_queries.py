@@ -73,7 +73,7 @@ def test_figures_search_by_day_subject_or_campaign(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("", "not a condition"),
         ("host", "not a condition"),
@@ -92,8 +92,8 @@ def test_figures_search_by_day_subject_or_campaign(
         ("measurement.host=x", "not a condition"),
     ],
 )
-def test_wrong_conditions(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_conditions(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         Condition.parse(text)
 
 
@@ -120,9 +120,9 @@ def test_values_of_one_column_are_alternatives() -> None:
 
 
 def test_conditions_on_one_column_are_merged() -> None:
-    some, others = parse_alternatives(ASKED), Condition("site", "=", ("B", "C"))
-    found = intersect_conditions((*some, others, Condition.parse("host~n*")))
-    assert [*map(str, found)] == [
+    conditions, listing = parse_alternatives(ASKED), Condition("site", "=", ("B", "C"))
+    intersection = intersect_conditions((*conditions, listing, Condition.parse("host~n*")))
+    assert [*map(str, intersection)] == [
         "site=B",
         "day>1",
         "site!=C",

@@ -119,14 +119,14 @@ def test_invalid_age_is_refused(tmp_path: Path, days: str) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> config.Settings:
-    found = config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    with Store.open(found.database) as store:
+    result = config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    with Store.open(result.database) as store:
         store.add_campaign(make_campaign_row("c1", name="nightly"), [])
         store.add(
             make_measurement(position=n, campaign_id="c1", started_us=STARTED_US, plausible=True)
             for n in (1, 2)
         )
-    return found
+    return result
 
 
 db = partial(invoke_command, "db")
@@ -227,7 +227,7 @@ def test_row_number_depends_on_known_values_only() -> None:
 @given(st.fixed_dictionaries(dict.fromkeys(PACKED_COLUMNS, LISTS)))
 def test_packed_lists_round_trip(lists: dict[str, list[float] | None]) -> None:
     packed = pack_lists(lists)
-    assert (packed is None) == all(one is None for one in lists.values())
+    assert (packed is None) == all(values is None for values in lists.values())
     back = unpack_lists(packed)
     assert back == lists
     for name, numbers in lists.items():

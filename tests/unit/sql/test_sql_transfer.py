@@ -186,14 +186,14 @@ def test_broken_reference_is_reported_once(source: str, url: str, tmp_path: Path
     shutil.copyfile(source.removeprefix("sqlite:///"), broken)
     with closing(sqlite3.connect(broken)) as connection, connection:
         connection.execute("DELETE FROM subject")
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "treehammer", "db", "copy", f"sqlite:///{broken}", url],
         capture_output=True, check=False, text=True,
     )  # fmt: skip
-    assert said.returncode == ExitCode.INFRASTRUCTURE
-    assert "FOREIGN KEY" in said.stderr
-    assert "Traceback" not in said.stderr
-    assert "Error closing" not in said.stderr
+    assert result.returncode == ExitCode.INFRASTRUCTURE
+    assert "FOREIGN KEY" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Error closing" not in result.stderr
 
 
 # Trees by uproot
@@ -213,9 +213,9 @@ def by_uproot(store: Store, file: Path) -> Path:
             lists = ak.Array([value or [] for value in values])
             columns[name] = ak.values_astype(lists, "int64" if kind == "ints" else "float64")
             continue
-        known = [STAND_INS[kind] if value is None else value for value in values]
+        filled = [STAND_INS[kind] if value is None else value for value in values]
         types = {"int": np.int64, "float": np.float64, "bool": np.uint8}
-        columns[name] = ak.Array(known) if kind == "text" else np.array(known, types[kind])
+        columns[name] = ak.Array(filled) if kind == "text" else np.array(filled, types[kind])
     with uproot.recreate(file) as opened:
         opened.mktree(
             "results",
@@ -229,20 +229,20 @@ def by_uproot(store: Store, file: Path) -> Path:
 
 
 def test_trees_by_uproot(store: Store, tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
-        others.add([make_measurement(), *(full_measurement(n) for n in range(5))])
-        file = by_uproot(others, tmp_path / "uproot.root")
-        found = import_file(store, file)
-        assert import_counts(found) == [(6, 0, 0, 0)], found[0].problems
-        assert read_contents(store) == read_contents(others)
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as other_store:
+        other_store.add([make_measurement(), *(full_measurement(n) for n in range(5))])
+        file = by_uproot(other_store, tmp_path / "uproot.root")
+        results = import_file(store, file)
+        assert import_counts(results) == [(6, 0, 0, 0)], results[0].problems
+        assert read_contents(store) == read_contents(other_store)
 
 
 def test_root_file_without_tree_is_reported(store: Store, tmp_path: Path) -> None:
     with uproot.recreate(tmp_path / "other.root") as opened:
         opened.mktree("events", {"x": np.float64})
-    (found,) = import_file(store, tmp_path / "other.root")
-    assert "has no tree 'results'" in found.problems[0]
-    assert "events" in found.problems[0]
+    (result,) = import_file(store, tmp_path / "other.root")
+    assert "has no tree 'results'" in result.problems[0]
+    assert "events" in result.problems[0]
 
 
 # Folders
@@ -265,14 +265,14 @@ def test_folder_is_replaced_only_by_complete_export(
 
 
 def test_foreign_folder_is_not_replaced(other_store: Store, tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.tex").write_text("all of it")
+    target = tmp_path / "mine"
+    target.mkdir()
+    (target / "thesis.tex").write_text("all of it")
     with pytest.raises(ConfigError, match="something other than an export"):
-        write_export(other_store, mine)
+        write_export(other_store, target)
     with pytest.raises(ConfigError, match="folder does not exist"):
         write_export(other_store, tmp_path / "no" / "parts")
-    assert (mine / "thesis.tex").read_text() == "all of it"
+    assert (target / "thesis.tex").read_text() == "all of it"
 
 
 # Command
@@ -293,9 +293,9 @@ def test_import_command(exported_store: ExportedStore, tmp_path: Path) -> None:
     }  # fmt: skip
     assert not [*folder.iterdir()], "a dry run makes no database"
     assert json.loads(import_verb(folder, file, "--json").stdout) == [tried]
-    again = import_verb(folder, file)
-    assert again.exception is None
-    assert str(rows) in again.stdout
+    repeated = import_verb(folder, file)
+    assert repeated.exception is None
+    assert str(rows) in repeated.stdout
     assert import_verb(folder).exit_code == 2
     (tmp_path / "no.root").write_text("")
     empty = tmp_path / "empty"

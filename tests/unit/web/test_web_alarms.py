@@ -51,13 +51,13 @@ CODES = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("alarms")
-    found = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
-    with Store.open(found.database) as store:
+    result = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
+    with Store.open(result.database) as store:
         store.add(make_recent_outcomes({site: counts for site, (_, *counts) in SITES.items()}))
         assert update_states(store, time.time_ns() // 1000, load_shipped_rules()).recorded
         add_campaign(store, "nightly", 0.08)
         watch_campaigns(store, START_US)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,8 @@ def test_all_views_show_the_same_states(settings: Settings, service: ServiceThre
     }
     documents = json.loads(check(settings, "--all", "--format", "monit").output)
     assert {
-        (one["type"].removesuffix("_status"), one["name"]): one["status"] for one in documents
+        (document["type"].removesuffix("_status"), document["name"]): document["status"]
+        for document in documents
     } == states
     for (kind, name), state in states.items():
         words = ["--service"] if kind == "service" else [f"--{kind}", name]
@@ -124,7 +125,7 @@ def test_site_has_figures_with_thresholds(settings: Settings, service: ServiceTh
         output = check(settings, "--site", "SITE_WARN", *words).output
         assert "daily_bad_per_good=25%;6" in output
     (row,) = service.load_tables("/alarms", kind="site", name="SITE_WARN")["states"]
-    assert {one["name"]: one["value"] for one in row["figures"]}["daily_bad_per_good"] == 25
+    assert {item["name"]: item["value"] for item in row["figures"]}["daily_bad_per_good"] == 25
 
 
 def test_service_is_checked_from_outside(settings: Settings, service: ServiceThread) -> None:
@@ -191,10 +192,10 @@ def test_events_are_listed_with_links_to_their_evidence(
         now_us = time.time_ns() // 1000
         rules, channels = load_shipped_rules(), AlarmChannels("warning")
         events = record_events(store, rules, channels, now_us)
-        assert {one.subject for one in events} == {"SITE_WARN", 'SITE <b>"CRIT" |Ä'}
+        assert {event.subject for event in events} == {"SITE_WARN", 'SITE <b>"CRIT" |Ä'}
         assert record_events(store, rules, channels, now_us + 1) == []
     rows = service.load_tables("/alarms", table="events")["events"]
-    assert {row["id"] for row in rows} == {one.id for one in events}
+    assert {row["id"] for row in rows} == {event.id for event in events}
     for row in rows:
         assert service.client.get(row["evidence"]).status_code == 200
     result = CliRunner().invoke(
@@ -255,7 +256,7 @@ def test_page_shows_entries_budgets_and_starts(patrol_service: ServiceThread) ->
     assert first["reason"].endswith("critical by ada: 50% <failed>")
     assert (second["use"], second["reason"]) == ("usable", "")
     assert (second["cpu_used_s"], second["cpu_left_s"]) == (9.0, None)
-    assert [(one["campaign_id"], one["state"]) for one in tables["starts"]] == [
+    assert [(start["campaign_id"], start["state"]) for start in tables["starts"]] == [
         ("c1", "claimed"),
         ("c0", "finished"),
     ]

@@ -66,8 +66,8 @@ def _drop_ages(tables: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "operation",
-    [one for one in OPERATIONS if one.name != "compareSelections"],
-    ids=lambda one: one.name,
+    [page for page in OPERATIONS if page.name != "compareSelections"],
+    ids=lambda page: page.name,
 )
 def test_operation_returns_content_of_page(
     filled_service: ServiceThread, operation: PageOperation
@@ -85,11 +85,11 @@ def test_operation_returns_content_of_page(
     assert set(body["tables"]) == set(operation.tables)
     assert set(body["about"]) == set(operation.about)
     page = PAGES.get(operation.name, operation.path).format(**parts)
-    shown = filled_service.client.get(page, params={**needed, "format": "json"}).json()
-    assert body["title"] == shown["title"]
+    document = filled_service.client.get(page, params={**needed, "format": "json"}).json()
+    assert body["title"] == document["title"]
     text = filled_service.client.get(page, params=needed, headers={"Accept": "text/html"}).text
     assert text.count(f"<p>Treehammer {__version__} · times are UTC") == 1
-    assert _drop_ages(body["tables"]) == _drop_ages(shown["tables"])
+    assert _drop_ages(body["tables"]) == _drop_ages(document["tables"])
     first = next(iter(operation.tables))
     lines = filled_service.client.get(address, params={**needed, "format": "csv"})
     rows = [*csv.reader(io.StringIO(lines.text))]
@@ -99,9 +99,9 @@ def test_operation_returns_content_of_page(
 def test_comparison_is_refused_as_on_page(filled_service: ServiceThread) -> None:
     query = {"a": "6.38.00", "b": "6.40.00", "where": "site=nowhere"}
     response = filled_service.client.get(f"{API_PREFIX}/compare", params=query)
-    shown = filled_service.client.get("/compare", params={**query, "format": "json"})
-    assert response.status_code == shown.status_code >= 400
-    assert response.json() == shown.json()
+    page = filled_service.client.get("/compare", params={**query, "format": "json"})
+    assert response.status_code == page.status_code >= 400
+    assert response.json() == page.json()
 
 
 def test_each_page_has_an_operation() -> None:
@@ -114,7 +114,7 @@ def test_each_page_has_an_operation() -> None:
 
 def test_description_has_all_operations(filled_service: ServiceThread) -> None:
     pages = filled_service.client.get("/api/v1/openapi.json").json()["paths"]
-    assert {f"{API_PREFIX}{one.path}" for one in OPERATIONS} <= set(pages)
+    assert {f"{API_PREFIX}{operation.path}" for operation in OPERATIONS} <= set(pages)
     assert pages == build_description(RequestLimits())["paths"]
 
 
@@ -164,16 +164,16 @@ def test_operation_checks_parameters(
 @pytest.mark.parametrize("path", ["/explore", "/figures/s0"])
 def test_column_filters_work_as_on_page(filled_service: ServiceThread, path: str) -> None:
     query = "site=SITE_A&site=SITE_B&axis_root=6.40.00&host=node1.SITE_A&host=node2.SITE_B"
-    response, shown = (
+    response, page = (
         filled_service.client.get(f"{prefix}{path}?{query}&format=json").json()
         for prefix in (API_PREFIX, "")
     )
-    assert response["tables"] == shown["tables"]
+    assert response["tables"] == page["tables"]
     assert {row["site"] for row in response["tables"]["figure"]} == {"SITE_A", "SITE_B"}
     described = build_description(RequestLimits())["paths"][f"{API_PREFIX}{path}"]["get"][
         "parameters"
     ]
-    filters = {one["name"] for one in described}
+    filters = {parameter["name"] for parameter in described}
     assert len(filters) == len(described)
     assert {"site", "variant_label", "plausible", "retries", "kind"} <= filters
     assert not {"read_latency_hist", "pass_wall_s"} & filters
@@ -217,9 +217,9 @@ def test_page_names_every_operation_and_its_parameters(filled_service: ServiceTh
             heading = f'<h2 id="{operation["operationId"]}"><code>{method.upper()} {path}</code>'
             section = page.split(heading)[1].split("</section>")[0]
             assert operation["summary"] in section
-            for one in operation.get("parameters", []):
-                is_column = one["name"] in METRICS_BY_NAME and "Conditions on" in section
-                assert is_column or one.get("description", "") in section
+            for parameter in operation.get("parameters", []):
+                is_column = parameter["name"] in METRICS_BY_NAME and "Conditions on" in section
+                assert is_column or parameter.get("description", "") in section
     assert "Conditions on" in page.split('id="exploreMeasurements"')[1]
 
 
@@ -243,8 +243,8 @@ def test_uploaded_operations_are_part_of_the_record(service: ServiceThread) -> N
         answer = service.post_document(make_body(records), key)
         assert answer.json() == {**counts, "conflicting": []}
     reader = service.make_key("read").text
-    found = service.get_path(f"/api/v1/measurements/{records[0].id}", reader).json()
-    assert found["operations"] == list(records[0].operations)
+    document = service.get_path(f"/api/v1/measurements/{records[0].id}", reader).json()
+    assert document["operations"] == list(records[0].operations)
 
 
 def test_invalid_operations_are_refused_with_their_place(service: ServiceThread) -> None:
@@ -268,7 +268,7 @@ def test_campaign_streams_its_operations(
         answer = service.get_path(ADDRESS)
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         lines = [json.loads(line) for line in answer.text.splitlines()]
-        assert [(one["measurement_id"], one["line"]) for one in lines] == [
+        assert [(row["measurement_id"], row["line"]) for row in lines] == [
             (record.id, line) for record in records for line in (0, 1)
         ]
         first, second = lines[:2]
@@ -348,13 +348,13 @@ def test_restarted_service_learns_everything_from_the_jobs() -> None:
     before = StartRegistry(Clock())
     for job in ("a", "b"):
         register(before, "campaign", "b", arrive(job))
-    known = register(before, "campaign", "b", arrive("c"))
+    first = register(before, "campaign", "b", arrive("c"))
     after = StartRegistry(Clock())
-    repeated = arrive("a", start_us=known.start_us, present=known.present)
-    assert register(after, "campaign", "b", repeated) == known
-    assert register(after, "campaign", "b", arrive("b")) == known
-    waiting = StartRegistry(Clock())
-    assert register(waiting, "campaign", "b", arrive("a", 60.0)).start_us is not None
+    repeated = arrive("a", start_us=first.start_us, present=first.present)
+    assert register(after, "campaign", "b", repeated) == first
+    assert register(after, "campaign", "b", arrive("b")) == first
+    registry = StartRegistry(Clock())
+    assert register(registry, "campaign", "b", arrive("a", 60.0)).start_us is not None
 
 
 def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,8 +417,8 @@ def test_jobs_meet_with_their_tokens(service: ServiceThread) -> None:
     assert (first["start_us"], first["present"], first["jobs"]) == (None, 1, 2)
     second = service.post_document(REQUEST, tokens[1], STARTS_PATH).json()
     assert second["start_us"] > second["time_us"]
-    again = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
-    assert again["start_us"] == second["start_us"]
+    repeated = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
+    assert repeated["start_us"] == second["start_us"]
 
 
 def test_invalid_requests_are_refused(service: ServiceThread) -> None:

@@ -42,7 +42,7 @@ def test_concurrent_refreshes_share_one_query(answers: bool) -> None:
         access_control = AccessControl(load_access, MasterKeys(b"x" * 32))
         refreshes = [access_control.refresh() for _ in range(200)]
         outcomes = await asyncio.gather(*refreshes, return_exceptions=True)
-        assert {str(one) for one in outcomes} == ({"None"} if answers else {"no answer"})
+        assert {str(outcome) for outcome in outcomes} == ({"None"} if answers else {"no answer"})
         assert len(queries) <= 2
         assert access_control.is_fresh is answers
 
@@ -141,8 +141,8 @@ def test_signing_out_ends_the_session(service: ServiceThread) -> None:
 
 
 def test_revoking_the_key_ends_its_sessions(service: ServiceThread) -> None:
-    revoked, kept = service.make_key("read"), service.make_key("admin")
-    ended, other = sign_in(service, revoked.text), sign_in(service, kept.text)
+    revoked, valid = service.make_key("read"), service.make_key("admin")
+    ended, other = sign_in(service, revoked.text), sign_in(service, valid.text)
     run_token(service, "revoke", revoked.key_id)
     refresh(service)
     assert not can_read(service, ended)
@@ -176,8 +176,8 @@ def test_commands_list_and_revoke_sessions(service: ServiceThread) -> None:
     lines = run_token(service, "sessions").splitlines()
     assert lines[0].split()[:3] == ["session", "key", "id"]
     assert len(lines) == 4
-    mine = [line.split()[0] for line in lines if bob.key_id in line]
-    assert run_token(service, "revoke", "--session", mine[0]) == "1 session ended\n"
+    sessions = [line.split()[0] for line in lines if bob.key_id in line]
+    assert run_token(service, "revoke", "--session", sessions[0]) == "1 session ended\n"
     refresh(service)
     assert [can_read(service, cookie) for cookie in cookies] == [True, True, False]
     assert "2 sessions ended" in run_token(service, "revoke", "--sessions-of", alice.key_id)
@@ -196,13 +196,13 @@ def test_holder_has_limited_number_of_sessions(
 ) -> None:
     monkeypatch.setattr("treehammer.sql.write.keyring.MAX_SESSIONS_PER_KEY", 2)
     key, other = service.make_key("read").text, service.make_key("read").text
-    kept = sign_in(service, other)
+    session = sign_in(service, other)
     cookies = []
     for _ in range(3):
         service.clock[0] += 1
         cookies.append(sign_in(service, key))
     assert [can_read(service, cookie) for cookie in cookies] == [False, True, True]
-    assert can_read(service, kept)
+    assert can_read(service, session)
 
 
 def test_expired_sessions_are_deleted(service: ServiceThread) -> None:
@@ -269,9 +269,9 @@ def test_token_create_shows_key_once(settings: config.Settings) -> None:
     key = parse_key(created.stdout)
     assert "role submit, valid until 20" in created.stderr
     assert key.secret not in created.stderr
-    again = token(settings, "list")
-    assert key.key_id in again.stdout
-    assert key.secret not in again.stdout
+    repeated = token(settings, "list")
+    assert key.key_id in repeated.stdout
+    assert key.secret not in repeated.stdout
     (row,) = listed(settings)
     assert row["expires_us"] - row["created_us"] == 90 * 86400 * 1_000_000
     assert row["state"] == "active"
@@ -283,8 +283,8 @@ def test_token_create_writes_private_file(settings: config.Settings, tmp_path: P
     assert created.stdout == ""
     assert parse_key(file.read_text()).key_id in created.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    again = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
-    assert "exists already" in str(again.exception)
+    repeated = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
+    assert "exists already" in str(repeated.exception)
     nowhere = token(settings, "create", "--role", "read", "--name", "a", "-o", "/dev/null/x")
     assert "token revoke" in str(nowhere.exception)
     assert [row["name"] for row in listed(settings)] == ["alice", "a"]
@@ -312,14 +312,14 @@ def test_token_revoke_accepts_campaigns_and_jobs(settings: config.Settings) -> N
     with Store.open(settings.database) as store:
         store.add_campaign(make_campaign_row(campaign, name="nightly"), [])
         store.add([make_measurement("odd job", campaign_id="elsewhere")])
-    for arguments, said in (
+    for arguments, output in (
         (("--campaign", "3f2a"), f"tokens of campaign {campaign} revoked\n"),
         (("--campaign", "nightly"), f"tokens of campaign {campaign} already revoked\n"),
         (("--campaign", "elsewhere"), "tokens of campaign elsewhere revoked\n"),
         (("--job", "odd job"), "tokens of job odd job revoked\n"),
     ):
         done = token(settings, "revoke", *arguments)
-        assert (done.stdout, done.stderr) == (said, "")
+        assert (done.stdout, done.stderr) == (output, "")
     unknown = token(settings, "revoke", "--job", job)
     assert unknown.stdout == f"tokens of job {job} revoked\n"
     assert f"job {job} is not in this database yet" in unknown.stderr
@@ -333,14 +333,14 @@ def test_token_revoke_accepts_campaigns_and_jobs(settings: config.Settings) -> N
     assert (
         "other revocations: 4 (treehammer token list --revoked)" in token(settings, "list").stderr
     )
-    for arguments, said in (
+    for arguments, output in (
         (("--campaign", "3f2b"), f"{campaign}  nightly"),
         (("--campaign", "3f2b"), "16 hexadecimal digits"),
         (("--job", "7" * 23), "24 hexadecimal digits, part of the address of its page"),
     ):
         error = token(settings, "revoke", *arguments).exception
         assert isinstance(error, ConfigError)
-        assert said in str(error)
+        assert output in str(error)
     assert len(json.loads(token(settings, "list", "--revoked", "--json").stdout)) == 4
 
 

@@ -56,12 +56,12 @@ def day_ago(days: int) -> int:
 
 
 def list_changes() -> list[ChangePointRow]:
-    found = {"found_us": int(NOW.timestamp() * 1e6), "day": day_ago(20)}
+    times = {"found_us": int(NOW.timestamp() * 1e6), "day": day_ago(20)}
     series = ChangedSeries("B", "B", "near", nodes_by="CPU model", effect=-0.1)
     storage = ChangeEvidence((series,))
     return [
-        build_change_point("cpu", cause="ROOT build a → b", **found),
-        build_change_point("wall", metric="wall_per_event_s", effect=0.04, **found),
+        build_change_point("cpu", cause="ROOT build a → b", **times),
+        build_change_point("wall", metric="wall_per_event_s", effect=0.04, **times),
         build_change_point(
             "storage",
             kind="level",
@@ -69,9 +69,9 @@ def list_changes() -> list[ChangePointRow]:
             subject="B",
             effect=-0.1,
             evidence=storage,
-            **found,
+            **times,
         ),
-        build_change_point("new", state="provisional", effect=0.3, **found),
+        build_change_point("new", state="provisional", effect=0.3, **times),
     ]
 
 
@@ -85,8 +85,8 @@ def database(tmp_path: Path) -> str:
         for metric in ("cpu_per_event_s", "wall_per_event_s")
     ]
     days = [
-        build_watched_day(one.id, day_ago(back), 0.05 * (back < 20) + 0.001 * (back % 3))
-        for one in series
+        build_watched_day(watched.id, day_ago(back), 0.05 * (back < 20) + 0.001 * (back % 3))
+        for watched in series
         for back in range(40)
     ]
     with Store.open(url) as store:
@@ -151,12 +151,14 @@ def test_commits_of_tests_are_listed_without_working_trees(
 def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     """One of three variants changed; before, all of them were 3 % faster than the control."""
     variants = ("branches=2%", "branches=50%", "branches=100%")
-    series = [build_watched_series(one, variant_label=one, work=one) for one in variants]
+    series = [
+        build_watched_series(variant, variant_label=variant, work=variant) for variant in variants
+    ]
     days = [
         build_watched_day(
-            one.id, day_ago(back), -0.03 + 0.0488 * (back < 20 and one.id == variants[0])
+            variant.id, day_ago(back), -0.03 + 0.0488 * (back < 20 and variant.id == variants[0])
         )
-        for one in series
+        for variant in series
         for back in range(40)
     ]
     place = ("A", "A", "near", "6.40.00", variants[0])
@@ -180,9 +182,9 @@ def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     for row in rows:
         after = int(row["day"].replace("-", "")) >= day_ago(19)
         means.setdefault((row["series"], after), []).append(1 + row["ratio"] / 100)
-    changed, others = "series of change 1", "series without a change"
-    assert {name for name, _ in means} == {changed, others}
-    for name, step in ((changed, 1.05), (others, 1.0)):
+    changed, unchanged = "series of change 1", "series without a change"
+    assert {name for name, _ in means} == {changed, unchanged}
+    for name, step in ((changed, 1.05), (unchanged, 1.0)):
         drawn = fmean(means[name, True]) / fmean(means[name, False])
         assert drawn == pytest.approx(step, abs=0.0005)
 
@@ -286,8 +288,8 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
 
 def test_campaign_shows_planned_cost(pages: ServiceThread) -> None:
     estimate = {"wall_s": 7200.0, "cpu_s": 5400.0, "read_bytes": 12e9}
-    for id_, known in {"planned": estimate, "partly": {**estimate, "cpu_s": None}}.items():
-        plan = json.dumps({"estimate": known})
+    for id_, seconds in {"planned": estimate, "partly": {**estimate, "cpu_s": None}}.items():
+        plan = json.dumps({"estimate": seconds})
         pages.store.add_campaign(make_campaign_row(id_, name=id_, plan=plan), [])
     expected = "Planned cost: 2 slot hours, 1.5 CPU hours, 12.0 GB."
     assert expected in pages.read("/campaigns/planned").text
@@ -318,8 +320,8 @@ def format_day(back: int) -> str:
 def load_changes(pages: ServiceThread, query: str = "") -> list[str]:
     answer = pages.client.get(f"/api/v1/overview{query}")
     assert answer.status_code == 200, answer.text
-    found: list[str] = answer.json()["about"]["changes"]
-    return found
+    changes: list[str] = answer.json()["about"]["changes"]
+    return changes
 
 
 def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:

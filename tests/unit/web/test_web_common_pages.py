@@ -189,9 +189,9 @@ def test_pages_explain_where_the_time_went(pages: ServiceThread, page: str, subj
 
 def test_day_counts_equal_stored_measurements(filled_service: ServiceThread) -> None:
     rows = filled_service.client.get("/?format=json&days=30").json()["tables"]["site_days"]
-    shown = sum(row["good"] + row["failed"] + row["implausible"] for row in rows)
+    total = sum(row["good"] + row["failed"] + row["implausible"] for row in rows)
     with Store.open(filled_service.url) as store:
-        assert shown == sum(
+        assert total == sum(
             sum(store.count_by_attempt(campaign).values()) for campaign in ("over", "running")
         )
 
@@ -199,15 +199,15 @@ def test_day_counts_equal_stored_measurements(filled_service: ServiceThread) -> 
 def test_static_files_are_cacheable(filled_service: ServiceThread) -> None:
     first = filled_service.client.get("/static/page.css?v=old")
     assert first.headers["Cache-Control"] == "no-cache"
-    again = filled_service.client.get(
+    cached = filled_service.client.get(
         "/static/page.css", headers={"If-None-Match": first.headers["ETag"]}
     )
-    assert (again.status_code, again.content) == (304, b"")
+    assert (cached.status_code, cached.content) == (304, b"")
     version = first.headers["ETag"].strip('"')
-    kept = filled_service.client.get(f"/static/page.css?v={version}")
-    assert "immutable" in kept.headers["Cache-Control"]
+    versioned = filled_service.client.get(f"/static/page.css?v={version}")
+    assert "immutable" in versioned.headers["Cache-Control"]
     plain = filled_service.client.get("/static/page.css", headers={"Accept-Encoding": "identity"})
-    assert plain.content == kept.content
+    assert plain.content == versioned.content
     assert "Content-Encoding" not in plain.headers
 
 
@@ -242,7 +242,7 @@ def test_sign_in_cookie_permits_reading_only(start_service: StartService) -> Non
 
 def test_refused_reading_names_remedy(start_service: StartService) -> None:
     remedy = "treehammer token create"
-    addresses = [f"{API_PREFIX}{one.path}" for one in OPERATIONS]
+    addresses = [f"{API_PREFIX}{operation.path}" for operation in OPERATIONS]
     with start_service() as service:
         key = service.make_key("submit").text
         for path in (*READ_PATHS, *addresses, f"{API_PREFIX}/measurements/x"):
@@ -377,14 +377,14 @@ def test_prometheus_metrics_equal_database(filled_service: ServiceThread) -> Non
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
     measured = families["treehammer_measurements"].samples
     with Store.open(filled_service.url) as store:
-        assert sum(one.value for one in measured) == sum(
+        assert sum(row.value for row in measured) == sum(
             sum(store.count_by_attempt(campaign).values()) for campaign in ("over", "running")
         )
-    assert {one.labels["site"] for one in measured} >= set(HOSTILE_TEXTS)
-    jobs = {one.labels["state"]: one.value for one in families["treehammer_jobs"].samples}
+    assert {row.labels["site"] for row in measured} >= set(HOSTILE_TEXTS)
+    jobs = {row.labels["state"]: row.value for row in families["treehammer_jobs"].samples}
     assert jobs == {"queued": 1, "running": 2, "held": 1}
     statuses = families["treehammer_site_status"].samples
-    assert sum(one.value for one in statuses) == len({one.labels["site"] for one in statuses})
+    assert sum(row.value for row in statuses) == len({row.labels["site"] for row in statuses})
     assert families["treehammer_last_measured_day_seconds"].samples
 
 

@@ -81,16 +81,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread
 
 
 def test_stored_verdicts_are_shown_as_they_are(filled_service: ServiceThread) -> None:
-    found = filled_service.load_tables("/compare/comparison")
+    tables = filled_service.load_tables("/compare/comparison")
     with Store.open(filled_service.url) as store:
         rows = store.verdicts("comparison")
-    shown = [*found["pooled"], *found["by_site"], *found["missing"]]
-    assert len(shown) == len(rows)
-    known = {(row.scope, row.site, row.metric): row for row in rows}
-    for one in shown:
-        row = known[one["scope"], one["site"], one["metric"]]
-        assert (one["effect"], one["low"], one["high"]) == (row.effect, row.low, row.high)
-        assert (one["verdict"], one["jobs"], one["hosts"]) == (row.verdict, row.jobs, row.hosts)
+    records = [*tables["pooled"], *tables["by_site"], *tables["missing"]]
+    assert len(records) == len(rows)
+    verdicts = {(row.scope, row.site, row.metric): row for row in rows}
+    for line in records:
+        row = verdicts[line["scope"], line["site"], line["metric"]]
+        assert (line["effect"], line["low"], line["high"]) == (row.effect, row.low, row.high)
+        assert (line["verdict"], line["jobs"], line["hosts"]) == (row.verdict, row.jobs, row.hosts)
 
 
 def test_exact_counters_are_stored_and_shown(pages: ServiceThread, tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_exact_counters_are_stored_and_shown(pages: ServiceThread, tmp_path: Pat
     assert "+1.0 % read calls" in done.output
     question = ComparisonQuery("root", "6.38.00", "6.40.00")
     verdicts = pages.store.verdicts(question.id)
-    kept = [row.evidence.counters for row in verdicts]
-    assert [one for one in kept if one] == [
+    evidence = [row.evidence.counters for row in verdicts]
+    assert [values for values in evidence if values] == [
         {"bytes_read": ("varies", 5e6, 5e6, 14), "read_calls": ("more", 1000, 1010, 14)}
     ] * len(SITES)
     for address in (f"/compare/{question.id}", "/compare?a=6.38.00&b=6.40.00&recompute=1"):
@@ -205,15 +205,15 @@ def test_compared_campaigns_are_called_by_their_names(pages: ServiceThread) -> N
 
 
 def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> None:
-    found = measured.load_tables("/compare?a=6.38.00&b=6.40.00")
+    tables = measured.load_tables("/compare?a=6.38.00&b=6.40.00")
     with Store.open(measured.url) as store:
         samples = [Sample.from_row(row) for row in store.measurements(Selection(), SAMPLE_COLUMNS)]
         question = ComparisonQuery("root", "6.38.00", "6.40.00", selection=Selection())
-        there = compare_samples(samples, question, now_us=1)
+        expected = compare_samples(samples, question, now_us=1)
         assert store.verdicts(question.id) == []
-    effects = {(row["site"], row["metric"]): row["effect"] for row in found["by_site"]}
-    assert effects == {(r.site, r.metric): r.effect for r in there.of_series}
-    assert {row["verdict"] for row in found["by_site"]} == {"slower"}
+    effects = {(row["site"], row["metric"]): row["effect"] for row in tables["by_site"]}
+    assert effects == {(r.site, r.metric): r.effect for r in expected.of_series}
+    assert {row["verdict"] for row in tables["by_site"]} == {"slower"}
     page = measured.load_page("/compare?a=6.38.00&b=6.40.00")
     assert "treehammer compare 6.38.00 6.40.00" in page
     assert "which points at the release" in page
@@ -224,10 +224,10 @@ def test_unmeasured_sides_are_refused_before_reading(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison_list_page, "compare_now", None)
-    for axis, known in (("root", "6.40.00"), ("site", "SITE_A")):
-        text = filled_service.read(f"/compare?axis={axis}&a={known}&b=nonsense", 404).text
+    for axis, value in (("root", "6.40.00"), ("site", "SITE_A")):
+        text = filled_service.read(f"/compare?axis={axis}&a={value}&b=nonsense", 404).text
         assert f"No measurement has {axis}=nonsense. Values present:" in text
-        assert known in text
+        assert value in text
 
 
 def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
@@ -288,7 +288,7 @@ def test_form_suggests_values_of_the_axis(filled_service: ServiceThread) -> None
 
 
 @pytest.mark.parametrize(
-    "axis, kept, asked",
+    "axis, recorded, asked",
     [
         ("root", ("6.38.00", "6.40.00"), ("6.38.00", "6.40.00")),
         ("cache_mb", (0.5, 1), ("0.5", "1")),
@@ -296,9 +296,9 @@ def test_form_suggests_values_of_the_axis(filled_service: ServiceThread) -> None
     ],
 )
 def test_a_stored_comparison_answers_the_same_question(
-    pages: ServiceThread, axis: str, kept: tuple[Scalar, Scalar], asked: tuple[str, str]
+    pages: ServiceThread, axis: str, recorded: tuple[Scalar, Scalar], asked: tuple[str, str]
 ) -> None:
-    pages.store.add(jobs(axis, kept))
+    pages.store.add(jobs(axis, recorded))
     samples = [
         Sample.from_row(row) for row in pages.store.measurements(Selection(), SAMPLE_COLUMNS)
     ]
@@ -331,8 +331,8 @@ def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
     address = "/compare?a=6.38.00&b=6.40.00&where_a=day<20260401&where_b=day>=20260401"
     rows = measured.load_tables(address)["by_site"]
     assert {(row["verdict"], row["unpaired"]) for row in rows} == {("slower", True)}
-    one = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
-    missing = measured.load_tables(one)["missing"]
+    base = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
+    missing = measured.load_tables(base)["missing"]
     assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE_TEXTS[0], "only in A")}
 
 
@@ -563,9 +563,9 @@ def list_job_links(table: PageTable, **texts: str) -> list[str]:
 )
 def test_rows_link_to_jobs_of_either_side(measured: ServiceThread, address: str) -> None:
     row = next(
-        one
-        for one in measured.load_tables(address)["by_site"]
-        if (one["site"], one["metric"]) == ("SITE_A", "cpu_per_event_s")
+        record
+        for record in measured.load_tables(address)["by_site"]
+        if (record["site"], record["metric"]) == ("SITE_A", "cpu_per_event_s")
     )
     table = measured.read(address).tables["by_site"]
     links = list_job_links(table, site="SITE_A", metric="CPU")
@@ -615,7 +615,7 @@ def test_pooled_rows_link_to_sites(measured: ServiceThread) -> None:
 
 def test_form_keeps_all_campaigns(filled_service: ServiceThread) -> None:
     with Store.open(filled_service.url) as store:
-        ids = [one.id for one in store.campaigns()][:2]
-    query = "&".join(f"campaign={one}" for one in ids)
+        ids = [campaign.id for campaign in store.campaigns()][:2]
+    query = "&".join(f"campaign={campaign}" for campaign in ids)
     fields = filled_service.read(f"/compare?a=6.38.00&b=none&{query}", 404).fields
     assert (fields["axis"], fields["campaign"]) == (["root"], ids)

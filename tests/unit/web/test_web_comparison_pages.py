@@ -112,7 +112,7 @@ def test_matrix_shows_each_variant_at_each_site(compared: tuple[ServiceThread, s
 
 
 @pytest.mark.parametrize(
-    "shown, expected",
+    "choices, expected",
     [
         ({"site": "SLOW"}, {("SLOW", "cache_mb=0"), ("SLOW", "cache_mb=30")}),
         ({"verdict": "faster"}, {("FAST", "cache_mb=0")}),
@@ -124,16 +124,16 @@ def test_matrix_shows_each_variant_at_each_site(compared: tuple[ServiceThread, s
     ],
 )
 def test_filters_choose_rows(
-    compared: tuple[ServiceThread, str], shown: dict[str, str], expected: set[tuple[str, str]]
+    compared: tuple[ServiceThread, str], choices: dict[str, str], expected: set[tuple[str, str]]
 ) -> None:
     service, address = compared
-    rows = service.load_tables(f"{address}?{urlencode(shown)}")["by_site"]
+    rows = service.load_tables(f"{address}?{urlencode(choices)}")["by_site"]
     assert {(row["site"], row["label"]) for row in rows} == expected
     assert {row["metric"] for row in rows} <= {
-        shown.get("metric", name) for name in ("cpu_per_event_s", "wall_per_event_s")
+        choices.get("metric", name) for name in ("cpu_per_event_s", "wall_per_event_s")
     }
     told = service.client.get(
-        f"{address.replace('/compare/', '/api/v1/comparisons/')}?{urlencode(shown)}"
+        f"{address.replace('/compare/', '/api/v1/comparisons/')}?{urlencode(choices)}"
     )
     assert len(told.json()["tables"]["by_site"]) == len(rows)
 
@@ -158,7 +158,7 @@ def test_cell_opens_jobs_and_trend(compared: tuple[ServiceThread, str]) -> None:
     assert [mark["s"] for mark in list_marks(jobs)] == [0] * 12 + [1] * 12, "both sides of each job"
     changes = [mark["y"] for mark in list_marks(trend) if mark["s"] == 0]
     assert len(changes) == len(DAYS)
-    assert all(abs(one - 30) < 1.5 for one in changes)
+    assert all(abs(change - 30) < 1.5 for change in changes)
 
 
 def test_live_comparison_has_matrix_and_filters(compared: tuple[ServiceThread, str]) -> None:
@@ -328,13 +328,13 @@ def test_large_comparisons_run_in_background(
     assert "Read 7 of up to" in page.text
     assert '<meta http-equiv="refresh" content="2">' in page.text
     # Two others wait for it, a fourth one fits, and a fifth one is refused.
-    others = [filled_service.client.get(f"{address}&delta=0.0{n}").status_code for n in range(3, 7)]
-    assert others == [202, 202, 202, 503]
+    codes = [filled_service.client.get(f"{address}&delta=0.0{n}").status_code for n in range(3, 7)]
+    assert codes == [202, 202, 202, 503]
     paused_comparisons.set()
-    found = _wait_for(lambda: _read_result(filled_service, address))
+    result = _wait_for(lambda: _read_result(filled_service, address))
     expected = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&format=json").json()
-    assert found["tables"].keys() == expected["tables"].keys()
-    assert found["tables"]["by_site"]
+    assert result["tables"].keys() == expected["tables"].keys()
+    assert result["tables"]["by_site"]
     # Its result is kept.
     assert filled_service.client.get(address, headers={"Accept": "text/html"}).status_code == 200
 
@@ -369,20 +369,20 @@ def _read_result(service: ServiceThread, address: str) -> dict[str, Any] | None:
 
 
 def _list_comparisons() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "comparison"]
+    return [thread for thread in threading.enumerate() if thread.name == "comparison"]
 
 
 def _wait_for(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+    documents: list[dict[str, Any]] = []
 
     def has_found() -> bool:
         document = read()
         if document is not None:
-            found.append(document)
+            documents.append(document)
         return document is not None
 
     wait_until(has_found, "no response")
-    return found[0]
+    return documents[0]
 
 
 def test_all_releases_are_drawn_against_the_base_of_most_comparisons(pages: ServiceThread) -> None:

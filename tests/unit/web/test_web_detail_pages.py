@@ -81,9 +81,9 @@ def test_day_links_to_jobs_campaigns_and_measurements(service: ServiceThread) ->
     links = service.read(f"/days/{DAY}?site=SITE/A").list_links("/")
     assert {"/jobs/whole", "/campaigns/nightly", "/sites/SITE%2FA"} <= set(links)
     one_by_one = [query_of(link) for link in links if link.startswith("/explore?")]
-    of_the_day = [one for one in one_by_one if (one["from"], one["to"]) == (DAY, DAY)]
-    assert all(one["site"] == SITE for one in of_the_day)
-    (checksum,) = [one for one in of_the_day if one.get("kind") == "checksum"]
+    of_the_day = [query for query in one_by_one if (query["from"], query["to"]) == (DAY, DAY)]
+    assert all(query["site"] == SITE for query in of_the_day)
+    (checksum,) = [query for query in of_the_day if query.get("kind") == "checksum"]
     assert (checksum["test_name"], checksum["door"]) == ("ttree-read", "near")
     assert checksum["variant"] == COMMON["variant"]
 
@@ -117,12 +117,12 @@ def test_equal_messages_are_counted(service: ServiceThread) -> None:
 
 
 def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
-    found = service.load_document(f"/days/{DAY}?site=SITE/A")
-    rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
+    document = service.load_document(f"/days/{DAY}?site=SITE/A")
+    rows = {row["job_id"]: row for row in document["tables"]["jobs"]}
     counts = {name: (row["measurements"], row["good"]) for name, row in rows.items()}
     assert counts == {"whole": (2, 2), "lacking": (2, 0), "broken": (1, 0)}
     assert {row["campaign_name"] for row in rows.values()} == {"every night"}
-    assert found["about"] == {
+    assert document["about"] == {
         "status": "partly bad",
         "counts": {"good": 2, "failed": 1, "implausible": 0, "not_supported": 2},
         "classes": {"software-setup": 1},
@@ -137,8 +137,8 @@ def test_campaign_lists_unsupported_separately(service: ServiceThread) -> None:
     }
     apart = "software-setup: not supported"
     assert counts == {"failures": {"software-setup": 1}, "unsupported": {apart: 2}}
-    shown = service.load_page("/campaigns/nightly")
-    assert "Not supported by the release or setup" in shown
+    page = service.load_page("/campaigns/nightly")
+    assert "Not supported by the release or setup" in page
     messages = service.client.get("/campaigns/nightly?format=json&table=messages").json()
     assert {row["failure"]: row["message"] for row in messages["tables"]["messages"]} == {
         "software-setup": "no disk",
@@ -222,9 +222,9 @@ def test_campaign_begins_with_largest_failures_and_ends_with_transient_ones(
     held = AttemptRow("two", 1, "held", 1, 2, None, "held", "disk usage")
     pages.store.set_attempts([held, AttemptRow("two", 2, "done", 3, 4, 0, "", "")])
     tables = pages.load_document("/campaigns/mixed")["tables"]
-    shown = [(row["failure"], row["measurements"], row["transient"]) for row in tables["failures"]]
+    counts = [(row["failure"], row["measurements"], row["transient"]) for row in tables["failures"]]
     # The second attempt cured what had stopped the first.
-    assert shown == [("open", 4, 1), ("read", 2, 0), ("stage-in", 4, 4), ("held", 0, 0)]
+    assert counts == [("open", 4, 1), ("read", 2, 0), ("stage-in", 4, 4), ("held", 0, 0)]
     tables = [*pages.read("/campaigns/mixed").tables]
     assert tables.index("failures") < tables.index("sites")
     (row,) = pages.load_document("/campaigns")["tables"]["campaigns"]
@@ -237,9 +237,9 @@ def test_campaign_begins_with_largest_failures_and_ends_with_transient_ones(
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
 def test_provenance_names_exact_versions(service: ServiceThread, address: str) -> None:
     facts = service.load_document(address)["about"]["facts"]
-    shown = " ".join(facts.values())
+    text = " ".join(facts.values())
     for exact in (TEMPLATE, "reference-small", "sha256:abc", "hctests/ttree-read", "c" * 40):
-        assert exact in shown, exact
+        assert exact in text, exact
     assert TEMPLATE in service.load_page(address)
 
 
@@ -249,9 +249,9 @@ def test_job_links_to_site_day_and_same_work(service: ServiceThread) -> None:
     assert expected <= set(links)
     explored = [query_of(link) for link in links if link.startswith("/explore?")]
     assert len(explored) == 2
-    for one in explored:
-        assert one["test_name"] == "ttree-read"
-        assert one["variant"] == COMMON["variant"]
+    for query in explored:
+        assert query["test_name"] == "ttree-read"
+        assert query["variant"] == COMMON["variant"]
     assert explored[0]["campaign"] == "nightly"
     assert (explored[1]["site"], explored[1]["door"]) == (SITE, "near")
 
@@ -348,13 +348,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceThre
 def test_values_are_grouped_with_units_and_meaning(pair: tuple[ServiceThread, list[str]]) -> None:
     service, (good, _) = pair
     tables = service.load_tables(f"/measurements/{good}")
-    shown = {row["name"]: row for rows in tables.values() for row in rows}
-    assert shown["cpu_per_event_s"]["a"] == 0.02
-    assert shown["cpu_per_event_s"]["group"] == "Times"
-    assert shown["host"]["group"] == "Node"
-    assert shown["root_version"]["group"] == "Software"
-    assert shown["site"]["group"] == "Plan"
-    assert all(row["meaning"] for row in shown.values())
+    rows_by_name = {row["name"]: row for rows in tables.values() for row in rows}
+    assert rows_by_name["cpu_per_event_s"]["a"] == 0.02
+    assert rows_by_name["cpu_per_event_s"]["group"] == "Times"
+    assert rows_by_name["host"]["group"] == "Node"
+    assert rows_by_name["root_version"]["group"] == "Software"
+    assert rows_by_name["site"]["group"] == "Plan"
+    assert all(row["meaning"] for row in rows_by_name.values())
     page = service.read(f"/measurements/{good}")
     assert "2.00 MB" in page.text
     assert f"/api/v1/measurements/{good}" in page.list_links()
@@ -363,14 +363,14 @@ def test_values_are_grouped_with_units_and_meaning(pair: tuple[ServiceThread, li
 
 def test_differences_of_the_environment_come_first(pair: tuple[ServiceThread, list[str]]) -> None:
     service, (good, failed) = pair
-    found = service.load_tables(f"/measurements/{good}?with={failed}")
+    tables = service.load_tables(f"/measurements/{good}?with={failed}")
     differences = {
-        row["name"]: (row["a"], row["b"]) for row in found["differences_of_the_environment"]
+        row["name"]: (row["a"], row["b"]) for row in tables["differences_of_the_environment"]
     }
     assert differences["host"] == ("node1", "node2")
     assert differences["os_name"] == (None, "EL9")
     assert "kernel" not in differences
-    (time,) = [row for row in found["times"] if row["name"] == "cpu_per_event_s"]
+    (time,) = [row for row in tables["times"] if row["name"] == "cpu_per_event_s"]
     assert time["change"] == pytest.approx(1.0)
     page = service.read(f"/measurements/{good}?with={failed}")
     assert {*page.fields["with"]} == {failed}, "chosen among the measurements of the job"
@@ -474,11 +474,11 @@ def test_unknown_batch_system_has_no_folders(tmp_path: Path) -> None:
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     resources = PageResources(LiveDatabase("sqlite:///none.db"), settings)
     find = execution_logs.find_output_folders(resources)
-    found: list[Mapping[int, Path]] = [
+    logs: list[Mapping[int, Path]] = [
         find(make_job_row("job", batch_system=name))
         for name in ("local", "htcondor@nowhere", "external:local", "unknown")
     ]
-    assert found == [{}] * 4
+    assert logs == [{}] * 4
     assert not any(tmp_path.iterdir())
 
 

@@ -112,7 +112,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill(store)
         now_us = MIDNIGHT_US + 12 * 60 * MINUTE_US
         events = record_events(store, load_status_rules(rules), AlarmChannels("warning"), now_us)
-    (folder / "event.txt").write_text(next(one.text for one in events if one.subject == "A"))
+    (folder / "event.txt").write_text(next(event.text for event in events if event.subject == "A"))
     return folder
 
 
@@ -147,10 +147,10 @@ class KeptMail(MailServer):
     """Keeps the text of a mail instead of sending it."""
 
     def send_mail(self, mail: EmailMessage) -> None:
-        kept.append(mail.get_content())
+        texts.append(mail.get_content())
 
 
-kept: list[str] = []
+texts: list[str] = []
 
 
 def message_of(folder: Path) -> AlarmMessage:
@@ -164,7 +164,7 @@ def message_of(folder: Path) -> AlarmMessage:
 
 def mail(folder: Path, _service: ServiceThread) -> str:
     KeptMail("localhost", 25, "none", "t@example.org").send_message(message_of(folder), "/x")
-    return kept.pop()
+    return texts.pop()
 
 
 @pytest.mark.parametrize(
@@ -312,19 +312,19 @@ def test_page_lists_conditions_of_better_sites(standing_service: ServiceThread) 
 
 
 def test_conditions_that_few_better_sites_differ_in_are_left_out() -> None:
-    own = {"kernel": {"5"}, "CPU model": {"old", "new"}, "container": {"none"}, "cores": {"4"}}
-    others = [
+    site = {"kernel": {"5"}, "CPU model": {"old", "new"}, "container": {"none"}, "cores": {"4"}}
+    peers = [
         {"kernel": {"6"}, "CPU model": {"new"}, "container": {"none"}},
         {"kernel": {"6"}, "CPU model": {"newest"}, "container": {"docker"}},
         {"kernel": {"5"}, "CPU model": {"newest"}, "container": {"none"}},
     ]
-    found = contrast_conditions(own, others)
-    assert [(one.title, one.differing, one.reporting) for one in found] == [
+    contrasts = contrast_conditions(site, peers)
+    assert [(contrast.title, contrast.differing, contrast.reporting) for contrast in contrasts] == [
         ("CPU model", 2, 3),
         ("kernel", 2, 3),
     ]
-    assert found[0].peer_counts == {"newest": 2, "new": 1}
-    assert contrast_conditions(own, []) == []
+    assert contrasts[0].peer_counts == {"newest": 2, "new": 1}
+    assert contrast_conditions(site, []) == []
 
 
 def test_page_shows_few_parts_and_files_all(
@@ -342,9 +342,9 @@ def test_page_shows_few_parts_and_files_all(
 def test_filter_applies_to_parts(standing_service: ServiceThread) -> None:
     (work, *_) = standing_service.load_tables("/sites/SLOW")["work"]
     query = urlencode({"variant": work["variant"]})
-    found = standing_service.load_tables(f"/sites/SLOW?{query}")["parts"]
-    assert {row["kind"] for row in found} == {"door", "host", "cpu_model"}
-    assert sum(row["measurements"] for row in found if row["kind"] == "host") == 4
+    parts = standing_service.load_tables(f"/sites/SLOW?{query}")["parts"]
+    assert {row["kind"] for row in parts} == {"door", "host", "cpu_model"}
+    assert sum(row["measurements"] for row in parts if row["kind"] == "host") == 4
 
 
 def test_too_many_measurements_are_not_read(
@@ -413,14 +413,14 @@ def test_work_without_a_site_has_a_chart_among_many_sites(
 
 
 def compared(difference: float | None) -> PeerComparison:
-    own = None if difference is None else 1 + difference
-    return PeerComparison(0, 1, 1.0, 1, own, 0.0, None, 1.0, 2)
+    mean = None if difference is None else 1 + difference
+    return PeerComparison(0, 1, 1.0, 1, mean, 0.0, None, 1.0, 2)
 
 
 def test_rank_follows_the_better_direction() -> None:
     sites = {"A": compared(0.1), "B": compared(-0.1), "C": compared(None)}
     places = [rank_site(sites, "A", better) for better in ("higher", "lower", None)]
-    assert [one and (one.place, one.sites) for one in places] == [(1, 2), (2, 2), (None, 2)]
+    assert [rank and (rank.place, rank.sites) for rank in places] == [(1, 2), (2, 2), (None, 2)]
     assert rank_site(sites, "C", "higher") is None
 
 
@@ -460,6 +460,6 @@ def test_bad_host_explains_more_than_the_variants_that_ran_on_it() -> None:
         (f"model{number % 4 // 2}", work, moments)
         for number, (_, work, moments) in enumerate(variants)
     ]
-    scores = [score_partition(one, medians) for one in (hosts, variants, models)]
+    scores = [score_partition(groups, medians) for groups in (hosts, variants, models)]
     assert scores == sorted(scores)
     assert score_partition([], medians) == math.inf

@@ -106,11 +106,11 @@ def test_csv_agrees_with_database(
     for row in stored(filled_service):
         groups[tuple(str(row[name]) for name in by)].append(row)
     query = f"metric={metric}&by={by[0]}&color={by[1]}&{ALL}"
-    found = {tuple(row[name] for name in by): row for row in rows_of(filled_service, query)}
-    assert found.keys() == groups.keys()
+    rows_by_group = {tuple(row[name] for name in by): row for row in rows_of(filled_service, query)}
+    assert rows_by_group.keys() == groups.keys()
     for key, rows in groups.items():
         values = [row[metric] for row in rows if good(row, metric)]
-        line = found[key]
+        line = rows_by_group[key]
         assert int(line["number"]) == len(values)
         assert int(line["failed"]) == sum(row["failure_class"] is not None for row in rows)
         if values:
@@ -127,16 +127,16 @@ def test_distribution_agrees_with_database(filled_service: ServiceThread) -> Non
     for row in stored(filled_service):
         if good(row, "eff_job") and row["axis_root"] == "6.40.00":
             groups[row["site"]].append(row["eff_job"])
-    found = {row["site"]: row for row in rows_of(filled_service, query)}
-    assert found.keys() == groups.keys()
+    rows = {row["site"]: row for row in rows_of(filled_service, query)}
+    assert rows.keys() == groups.keys()
     for site, values in groups.items():
-        assert float(found[site]["p50"]) == pytest.approx(float(np.median(values)))
-        assert float(found[site]["smallest"]) == min(values)
-        assert float(found[site]["largest"]) == max(values)
+        assert float(rows[site]["p50"]) == pytest.approx(float(np.median(values)))
+        assert float(rows[site]["smallest"]) == min(values)
+        assert float(rows[site]["largest"]) == max(values)
 
 
 def test_interval_is_computed_over_jobs(filled_service: ServiceThread) -> None:
-    found = {row["site"]: row for row in rows_of(filled_service, f"bars=interval&color=&{ALL}")}
+    lines = {row["site"]: row for row in rows_of(filled_service, f"bars=interval&color=&{ALL}")}
     jobs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in stored(filled_service):
         if good(row, "eff_job"):
@@ -144,7 +144,7 @@ def test_interval_is_computed_over_jobs(filled_service: ServiceThread) -> None:
     for site, of_site in jobs.items():
         estimate = estimate_mean([fmean(values) for values in of_site.values()])
         assert estimate is not None
-        line = found[site]
+        line = lines[site]
         assert int(line["jobs"]) == len(of_site)
         ends = (float(line["low"]), float(line["high"]))
         assert ends == pytest.approx(estimate.interval(), rel=1e-9)
@@ -161,14 +161,14 @@ def test_read_latencies_are_merged(filled_service: ServiceThread) -> None:
             for place, reads in enumerate(bins):
                 sums[place] += reads
     assert any(map(sum, merged.values()))
-    found: dict[str, dict[float, int]] = defaultdict(dict)
+    reads_by_site: dict[str, dict[float, int]] = defaultdict(dict)
     for line in rows_of(filled_service, f"view=latency&by=site&color=&{ALL}"):
-        found[line["site"]][float(line["from_s"])] = int(line["reads"])
+        reads_by_site[line["site"]][float(line["from_s"])] = int(line["reads"])
         reads = sum(merged[line["site"]])
         assert float(line["share"]) == pytest.approx(int(line["reads"]) / reads)
     for site, sums in merged.items():
-        known = {1e-6 * 2.0**i if i else 0.0: n for i, n in enumerate(sums) if n}
-        assert found.get(site, {}) == pytest.approx(known)
+        expected = {1e-6 * 2.0**i if i else 0.0: n for i, n in enumerate(sums) if n}
+        assert reads_by_site.get(site, {}) == pytest.approx(expected)
 
 
 @pytest.mark.usefixtures("draw_in_process")
@@ -230,10 +230,10 @@ def linked_counts(service: ServiceThread, address: str, count: str) -> list[tupl
 def test_counts_link_to_exactly_these_executions(
     filled_service: ServiceThread, address: str, rows: int | None, count: str
 ) -> None:
-    found = linked_counts(filled_service, address, count)
-    assert found
-    assert rows in (None, len(found))
-    assert [n for n, _ in found] == [there for _, there in found]
+    counts = linked_counts(filled_service, address, count)
+    assert counts
+    assert rows in (None, len(counts))
+    assert [n for n, _ in counts] == [linked for _, linked in counts]
 
 
 def test_groups_of_floats_have_no_links(filled_service: ServiceThread) -> None:
@@ -286,8 +286,8 @@ def test_files_agree_with_table(
     rows = rows_of(filled_service, query)
     assert [*tree["site"]] == [row["site"] for row in rows]
     for column in ("mean", "rms"):
-        known = [float(row[column]) if row[column] else math.nan for row in rows]
-        np.testing.assert_array_equal(tree[column], known)
+        expected = [float(row[column]) if row[column] else math.nan for row in rows]
+        np.testing.assert_array_equal(tree[column], expected)
     np.testing.assert_array_equal(tree["good"], [int(row["good"]) for row in rows])
 
 
@@ -406,8 +406,8 @@ def test_pages_respond_while_figures_are_drawn(
         return turn(room)
 
     def arrived() -> int:
-        found = [room.statistics() for room in rooms[:1]]
-        return sum(one.borrowed_tokens + one.tasks_waiting for one in found)
+        statistics = [room.statistics() for room in rooms[:1]]
+        return sum(item.borrowed_tokens + item.tasks_waiting for item in statistics)
 
     rooms: list[anyio.CapacityLimiter] = []
     turn = page_service._acquire_slot
@@ -430,10 +430,10 @@ def test_pages_respond_while_figures_are_drawn(
             late = filled_service.client.get("/explore/figure.png?by=axis_root")
             assert late.status_code == 503
             assert int(late.headers["Retry-After"]) > 0
-            assert not any(one.done() for one in asked)
+            assert not any(request.done() for request in asked)
         finally:
             drawn.set()
-        assert [one.result().status_code for one in asked] == [200] * len(paths)
+        assert [request.result().status_code for request in asked] == [200] * len(paths)
 
 
 def test_filter_suggests_the_stored_values(
@@ -494,8 +494,8 @@ def test_axis_fits_data_or_starts_at_zero(filled_service: ServiceThread) -> None
     def domain(scale: str) -> list[float]:
         query = f"by=site&color=&scale={scale}&{ALL}"
         (chart,) = load_charts(filled_service.load_page(f"/explore?{query}"))
-        found: list[float] = chart["layer"][0]["encoding"]["y"]["scale"]["domain"]
-        return found
+        domain: list[float] = chart["layer"][0]["encoding"]["y"]["scale"]["domain"]
+        return domain
 
     fitted, whole = domain("linear"), domain("zero")
     assert fitted[0] > whole[0] == 0

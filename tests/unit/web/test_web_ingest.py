@@ -35,11 +35,11 @@ def count_stored(service: ServiceThread) -> int:
 
 
 def test_upload_reports_new_known_and_conflicting(service: ServiceThread, key: str) -> None:
-    some = [make_sent_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
-    answer = service.post_document(make_body(some[:2]), key)
+    measurements = [make_sent_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
+    answer = service.post_document(make_body(measurements[:2]), key)
     assert (answer.status_code, answer.json()) == (200, {"new": 2, "known": 0, "conflicting": []})
     other = make_sent_measurement(position=1, host="elsewhere")
-    answer = service.post_document(make_body([*some, other]), key)
+    answer = service.post_document(make_body([*measurements, other]), key)
     assert answer.json() == {"new": 1, "known": 2, "conflicting": [other.id]}
     assert service.post_document(make_body([]), key).json() == {
         "new": 0,
@@ -368,10 +368,10 @@ def test_reading_requires_key_unless_public(
     address = f"/api/v1/measurements/{record.id}"
     assert service.get_path(address).status_code == 401
     assert service.get_path(address, submitter).status_code == 403
-    found = service.get_path(address, reader).json()
-    assert found["extras"] == {"a": 2.0}
-    assert "host" not in found["values"]
-    assert found["values"]["retries"] == 3
+    document = service.get_path(address, reader).json()
+    assert document["extras"] == {"a": 2.0}
+    assert "host" not in document["values"]
+    assert document["values"]["retries"] == 3
     for unknown in ("nix", "x" * 200, "%F0%9F%98%80", "%ff"):
         answer = service.get_path(f"/api/v1/measurements/{unknown}", reader)
         assert answer.status_code == 404

@@ -94,10 +94,10 @@ def test_report_opens_with_the_sentence_and_figures_of_the_page(
     assert "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail." in page.text
     assert re.findall("<h2.*?>(.*?)<", report)[:2] == ["Load", "What was measured"]
     assert report.count("<figure>") == len(page.charts)
-    for reported, shown in zip(
+    for reported, page_row in zip(
         read_tables(report)["levels"].rows, page.tables["levels"].rows, strict=True
     ):
-        assert reported.items() <= shown.items()
+        assert reported.items() <= page_row.items()
     assert "CPU efficiency" not in report
 
 
@@ -151,8 +151,8 @@ def test_operations_and_sides_are_shown_one_at_a_time(
     target = "Study S1's target of 150 MB/s is beyond the drawing."
     assert (target in page) == is_study_s1
     (other,) = pages.read("/campaigns/campaign/load").list_links(r"\?operation=read&side=server")
-    shown = pages.read(f"/campaigns/campaign/load{other}")
-    assert any(heading.endswith("read, server side") for heading in shown.list_texts("h2"))
+    contents = pages.read(f"/campaigns/campaign/load{other}")
+    assert any(heading.endswith("read, server side") for heading in contents.list_texts("h2"))
     refused = pages.get_path("/campaigns/campaign/load?operation=write")
     assert refused.status_code == 400
     assert "Known: open, read" in refused.json()["error"]

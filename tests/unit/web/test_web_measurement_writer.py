@@ -111,7 +111,7 @@ async def test_foreign_campaign_fails_its_own_request_only(tmp_path: Path) -> No
             await first
             answers = await asyncio.gather(*requests, return_exceptions=True)
         assert store.batches == [1, 3, 1, 1, 1]
-        assert [type(one) for one in answers] == [AddResult, ForeignCampaignError, AddResult]
+        assert [type(answer) for answer in answers] == [AddResult, ForeignCampaignError, AddResult]
         jobs = {row["job_id"] for row in database.measurements(Selection())}
         assert jobs == {"job", "a", "b"}
 

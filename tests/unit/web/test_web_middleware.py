@@ -57,11 +57,11 @@ def test_keys_and_refusals_are_in_audit_trail(start_service: StartService) -> No
         assert ring.revoke_tokens("campaign", "c1", now_us=7)
         url = service.url
     entries = read_trail(url)
-    keys = [(one.action, one.scope) for one in entries if one.action != audit_trail.REFUSE]
+    keys = [(entry.action, entry.scope) for entry in entries if entry.action != audit_trail.REFUSE]
     assert keys[:2] == [("revoke tokens", "campaign c1"), ("revoke key", f"key {key.key_id}")]
     assert ("create key", f"key {key.key_id}, role read, for reader, group reader") in keys
     assert len(keys) == 4
-    refused = {one.actor: one for one in entries if one.action == audit_trail.REFUSE}
+    refused = {entry.actor: entry for entry in entries if entry.action == audit_trail.REFUSE}
     forbidden = refused[f"key {key.key_id} from 127.0.0.1"]
     assert (forbidden.scope, forbidden.measurements) == ("POST measurements", 3)
     assert "may not upload" in forbidden.reason
@@ -78,7 +78,7 @@ def test_sign_ins_are_in_audit_trail(start_service: StartService) -> None:
         assert service.client.post("/sign-out").status_code == 303
         assert service.client.post("/sign-in", data={"token": "guessed"}).status_code == 401
         url = service.url
-    entries = {one.action: one for one in read_trail(url)}
+    entries = {entry.action: entry for entry in read_trail(url)}
     signed = entries["sign in"]
     assert (signed.actor, signed.scope) == (f"key {key.key_id} from 127.0.0.1", "reader")
     assert entries["sign out"].actor == "127.0.0.1"
@@ -105,7 +105,7 @@ def test_journal_is_bounded_and_keeps_counts_while_database_fails(
     journal.note(make_refused(0))
     broken = False
     asyncio.run(journal.flush())
-    counts = {one.actor: one.measurements for one in written}
+    counts = {entry.actor: entry.measurements for entry in written}
     assert counts == {"10.0.0.0": 2, "10.0.0.1": 1, "10.0.0.2": 1, "other addresses": 7}
     asyncio.run(journal.flush())
     assert len(written) == 4
@@ -141,10 +141,10 @@ def test_audit_can_be_followed(tmp_path: Path) -> None:
             finally:
                 following.kill()
     settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
-    shown = CliRunner().invoke(
+    result = CliRunner().invoke(
         find_command("db"), ["audit", "--json", "--action", "revoke key"], obj=settings
     )
-    assert [row["id"] for row in json.loads(shown.stdout)] == [late.id]
+    assert [row["id"] for row in json.loads(result.stdout)] == [late.id]
 
 
 METRICS = "/metrics/service"
@@ -189,21 +189,21 @@ def test_metrics_count_refusals_and_commits(service: ServiceThread) -> None:
     assert service.post_document(body, "").status_code == 401
     assert service.post_document(body, reader).status_code == 403
     assert service.get_path("/nothing-here").status_code in (401, 404)
-    found = read_samples(service, reader)
-    assert found["treehammer_refusals_total", "malformed"] == 1
-    assert found["treehammer_refusals_total", "forbidden"] == 1
-    assert found["treehammer_refusals_total", "unauthenticated"] >= 1
+    values = read_samples(service, reader)
+    assert values["treehammer_refusals_total", "malformed"] == 1
+    assert values["treehammer_refusals_total", "forbidden"] == 1
+    assert values["treehammer_refusals_total", "unauthenticated"] >= 1
     written = "treehammer_written_measurements_total"
-    assert (found[written, "new"], found[written, "known"]) == (2, 2)
-    assert found["treehammer_commit_seconds_count", "measurements"] == 2
-    assert found["treehammer_commit_seconds_sum", "measurements"] > 0
-    assert found["treehammer_queue_measurements",] == 0
-    assert found["treehammer_queue_limit_measurements",] == measurement_writer.MAX_WAITING
-    assert found["treehammer_database_writable",] == 1
+    assert (values[written, "new"], values[written, "known"]) == (2, 2)
+    assert values["treehammer_commit_seconds_count", "measurements"] == 2
+    assert values["treehammer_commit_seconds_sum", "measurements"] > 0
+    assert values["treehammer_queue_measurements",] == 0
+    assert values["treehammer_queue_limit_measurements",] == measurement_writer.MAX_WAITING
+    assert values["treehammer_database_writable",] == 1
     file = Path(service.url.removeprefix("sqlite:///"))
-    assert found["treehammer_database_bytes", "sqlite"] >= file.stat().st_size
-    assert found["process_resident_memory_bytes",] > 1e6
-    assert not [key for key in found if key[0].startswith("treehammer_last_write_error")]
+    assert values["treehammer_database_bytes", "sqlite"] >= file.stat().st_size
+    assert values["process_resident_memory_bytes",] > 1e6
+    assert not [key for key in values if key[0].startswith("treehammer_last_write_error")]
 
 
 def test_metrics_require_a_reading_key_even_where_reading_is_public(
@@ -223,17 +223,17 @@ def test_metrics_show_last_write_error(start_service: StartService) -> None:
         body = make_body([make_sent_measurement()])
         before = time.time()
         assert service.post_document(body, submitter).status_code == 503
-        found = read_samples(service, reader)
-        assert found["treehammer_database_writable",] == 0
-        assert found["treehammer_write_errors_total", "measurements"] == 1
-        assert found["treehammer_refusals_total", "database"] == 1
-        failed = found["treehammer_last_write_error_timestamp_seconds", "the disk is full"]
+        values = read_samples(service, reader)
+        assert values["treehammer_database_writable",] == 0
+        assert values["treehammer_write_errors_total", "measurements"] == 1
+        assert values["treehammer_refusals_total", "database"] == 1
+        failed = values["treehammer_last_write_error_timestamp_seconds", "the disk is full"]
         assert before <= failed <= time.time()
         store.broken = False
         assert service.post_document(body, submitter).status_code == 200
-        found = read_samples(service, reader)
-        assert found["treehammer_database_writable",] == 1
-        assert found["treehammer_last_write_error_timestamp_seconds", "the disk is full"] == failed
+        values = read_samples(service, reader)
+        assert values["treehammer_database_writable",] == 1
+        assert values["treehammer_last_write_error_timestamp_seconds", "the disk is full"] == failed
 
 
 def test_metrics_are_served_while_database_is_gone(
@@ -271,7 +271,7 @@ def test_redirects_never_contain_the_host(filled_service: ServiceThread, host: s
         answer = filled_service.client.get(address, headers=BROWSER | {"Host": host})
         locations.append(answer.headers.get("Location", ""))
     assert locations[:3] == ["/campaigns", "/explore?days=7&x=%2F", "/compare"]
-    assert all(EVIL not in one and not one.startswith("//") for one in locations)
+    assert all(EVIL not in location and not location.startswith("//") for location in locations)
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/campaigns/", "/\\evil/"])
@@ -396,9 +396,9 @@ def test_aborted_request_is_logged_in_one_line(
         connection.sendall(head.encode())
         time.sleep(0.1)
     until_s = time.monotonic() + 30
-    while not (lines := [one for one in caplog.records if one.name.startswith("treehammer.")]):
+    while not (lines := [line for line in caplog.records if line.name.startswith("treehammer.")]):
         assert time.monotonic() < until_s
         time.sleep(0.02)
-    assert [(one.name, getattr(one, "status", 0), one.exc_info) for one in lines] == [
+    assert [(line.name, getattr(line, "status", 0), line.exc_info) for line in lines] == [
         ("treehammer.access", 400, None)
     ]

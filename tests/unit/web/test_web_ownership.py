@@ -82,7 +82,7 @@ def upload(
 
 def jobs(service: ServiceThread) -> list[JobRow]:
     with Store.open(service.url) as store:
-        return [job for one in store.campaigns() for job in store.jobs(one.id)]
+        return [job for campaign in store.campaigns() for job in store.jobs(campaign.id)]
 
 
 def marked(job: JobRow) -> JobRow:
@@ -99,9 +99,9 @@ def test_later_upload_replaces_earlier(service: ServiceThread, key: str) -> None
         "an earlier state that arrives late is ignored"
     )
     assert jobs(service) == [marked(done)]
-    again = replace(JOB, state="queued", batch_id="8.0")
-    assert upload(service, key, again) == (0, 1, 1)
-    assert jobs(service) == [marked(again)]
+    requeued = replace(JOB, state="queued", batch_id="8.0")
+    assert upload(service, key, requeued) == (0, 1, 1)
+    assert jobs(service) == [marked(requeued)]
     with Store.open(service.url) as store:
         assert store.campaigns() == [CAMPAIGN]
         assert store.attempts(["j1"]) == [ended], "rows outside the upload stay"
@@ -292,7 +292,7 @@ def send_campaign(
     campaign: CampaignRow = OWNED_CAMPAIGN,
     checks: tuple[ReplicaRow, ...] = (),
 ) -> Any:
-    replicas = [{name: v for name, v in asdict(one).items() if name != "owner"} for one in checks]
+    replicas = [{name: v for name, v in asdict(row).items() if name != "owner"} for row in checks]
     body = {
         "campaign": {**vars(campaign), "plan": campaign.plan.to_document()},
         "jobs": [
@@ -450,8 +450,8 @@ def test_results_written_here_belong_to_this_installation(service: ServiceThread
 def test_imported_campaign_belongs_to_the_named_group(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey, tmp_path: Path
 ) -> None:
-    theirs, file = f"sqlite:///{tmp_path}/theirs.db", tmp_path / "theirs.parquet"
-    with Store.open(theirs) as store:
+    other_url, file = f"sqlite:///{tmp_path}/theirs.db", tmp_path / "theirs.parquet"
+    with Store.open(other_url) as store:
         store.add_campaign(OWNED_CAMPAIGN, [replace(JOB, state="done")])
         store.add([make_own("c1", "j1")])
         export_file(store, Selection(), file, software_dir=tmp_path)
@@ -554,8 +554,8 @@ def test_known_check_does_not_belong_to_its_second_sender(
 ) -> None:
     """Attack: a check that is sent again would be deleted with the checks of its second sender."""
     assert send_campaign(service, alice, checks=(BAD,)).status_code == 200
-    own = replace(OWNED_CAMPAIGN, id="m1")
-    answer = send_campaign(service, mallory, campaign=own, checks=(replace(BAD, good=True),))
+    campaign = replace(OWNED_CAMPAIGN, id="m1")
+    answer = send_campaign(service, mallory, campaign=campaign, checks=(replace(BAD, good=True),))
     assert answer.json() == {"new": 1, "changed": 0, "known": 1}
     with Store.open(service.url) as store:
         scope = ChangeScope(key_id=mallory.key_id)
@@ -580,13 +580,13 @@ def test_checks_of_replicas_apply_to_campaigns_of_their_group(
     reads = {"dataset_hash": "h", "door": "root", "plausible": True}
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
     assert send(service, mallory.text, make_own("m1", "m1", **reads)).status_code == 200
-    own = replace(OWNED_CAMPAIGN, id="m1")
-    assert send_campaign(service, mallory, campaign=own, checks=(BAD,)).status_code == 200
+    campaign = replace(OWNED_CAMPAIGN, id="m1")
+    assert send_campaign(service, mallory, campaign=campaign, checks=(BAD,)).status_code == 200
     assert {row[0]: row[3] for row in stored(service)} == {"c1": True, "m1": False}
     admin = service.make_key("admin", owner="admins")
-    known = replace(BAD, id="f2")
+    check = replace(BAD, id="f2")
     other = replace(OWNED_CAMPAIGN, id="a1")
-    assert send_campaign(service, admin, campaign=other, checks=(known,)).status_code == 200
+    assert send_campaign(service, admin, campaign=other, checks=(check,)).status_code == 200
     assert {row[0]: row[3] for row in stored(service)} == {"c1": False, "m1": False}
 
 
@@ -596,8 +596,8 @@ def test_good_check_of_another_group_excuses_nothing(
     reads = {"dataset_hash": "h", "door": "root", "plausible": True}
     assert send_campaign(service, alice, checks=(BAD,)).status_code == 200
     good = replace(BAD, id="f3", good=True, found_us=STARTED_US - 1)
-    own = replace(OWNED_CAMPAIGN, id="m1")
-    assert send_campaign(service, mallory, campaign=own, checks=(good,)).status_code == 200
+    campaign = replace(OWNED_CAMPAIGN, id="m1")
+    assert send_campaign(service, mallory, campaign=campaign, checks=(good,)).status_code == 200
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
     with Store.open(service.url) as store:
         store.mark_bad_replicas()

@@ -71,10 +71,10 @@ def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
     with Store.open(url) as store:
         store.add(make_measurement("o1", round_, campaign_id="over") for round_ in (1, 2))
         for copy in range(copies):
-            again = build_measurements(datetime.now(UTC).date())
+            measurements = build_measurements(datetime.now(UTC).date())
             store.add(
-                replace(one, values={**one.values, "measurement_id": f"{copy}-{number}"})
-                for number, one in enumerate(again)
+                replace(item, values={**item.values, "measurement_id": f"{copy}-{number}"})
+                for number, item in enumerate(measurements)
             )
     with run_service(folder, reading_open=True) as service:
         service.load_document("/health")  # opens the database
@@ -84,7 +84,7 @@ def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
 @contextmanager
 def _record_queries(service: ServiceThread) -> Iterator[list[tuple[str, list[str]]]]:
     """Record the queries to the service's database with SQLite's query plans."""
-    found: list[tuple[str, list[str]]] = []
+    queries: list[tuple[str, list[str]]] = []
 
     def watch(
         connection: Connection, _cursor: object, text: str, parameters: object, *_: object
@@ -95,21 +95,21 @@ def _record_queries(service: ServiceThread) -> Iterator[list[tuple[str, list[str
             driver = connection.connection.driver_connection
             assert driver is not None
             plan = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
-            found.append((text, [row[-1] for row in plan]))
+            queries.append((text, [row[-1] for row in plan]))
 
     sa.event.listen(Engine, "before_cursor_execute", watch)
     try:
-        yield found
+        yield queries
     finally:
         sa.event.remove(Engine, "before_cursor_execute", watch)
 
 
 def _queries_of(service: ServiceThread, address: str) -> list[tuple[str, list[str]]]:
-    with _record_queries(service) as found:
+    with _record_queries(service) as queries:
         answer = service.client.get(address, headers={"Accept": "text/html"})
     assert answer.status_code == 200, answer.text
-    assert found
-    return found
+    assert queries
+    return queries
 
 
 @pytest.mark.parametrize("address", ROLLUP_PAGES + INDEX_PAGES)

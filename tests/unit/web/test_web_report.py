@@ -446,9 +446,9 @@ def test_efficiency_figure_shows_all_sites_and_variants(sites: int) -> None:
     drawing = draw_efficiency_figure(cells)
     assert drawing is not None
     root = ElementTree.fromstring(drawing.svg)
-    shown = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert set(names) <= shown
-    assert {"branches=2% cache_mb=30 · root=6.40.00"} <= shown
+    texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert set(names) <= texts
+    assert {"branches=2% cache_mb=30 · root=6.40.00"} <= texts
     assert "eff_job" in drawing.caption
     assert "RMS" in drawing.caption
     assert "n = 4" in drawing.caption
@@ -505,7 +505,7 @@ def test_unusable_executions_are_not_averaged() -> None:
 @pytest.mark.usefixtures("without_figures")
 def test_mean_has_digits_of_rms() -> None:
     report = report_of(SimulatedCampaign(jobs=1).rows())
-    for mean, rms, shown in (
+    for mean, rms, text in (
         (0.6523, 0.0131, "0.652 ± 0.013"),
         (1234.5, 67.8, "1,234 ± 68"),
         (0.00432161, 7.5e-7, "0.004322 ± 8e-07"),
@@ -514,19 +514,19 @@ def test_mean_has_digits_of_rms() -> None:
     ):
         metrics = {"eff_job": MeanAndRms(2, mean, rms)}
         cell = ExecutionCell("site", "variant", "6.40", 2, 1, 1, metrics)
-        assert shown in Page(render_report(replace(report, cells=(cell,)))).text
+        assert text in Page(render_report(replace(report, cells=(cell,)))).text
 
 
 @pytest.mark.usefixtures("without_figures")
 def test_report_explains_efficiency_of_each_site() -> None:
-    waiting = {
+    values = {
         "run_mode": "solo",
         "payload_wall_s": 30.0,
         "payload_user_s": 10.0,
         "pass_loop_wall_s": [29.0],
         "pass_loop_user_s": [9.5],
     }
-    rows = [{**row, **waiting} for row in SimulatedCampaign(sites=("T2_A", "T2_B")).rows()]
+    rows = [{**row, **values} for row in SimulatedCampaign(sites=("T2_A", "T2_B")).rows()]
     page = page_of(rows)
     for site in {row["site"] for row in rows}:
         assert f"<strong>{site} waits for data:" in page

@@ -192,15 +192,15 @@ def test_cached_file_is_sent_while_another_is_written(
     monkeypatch.setattr(RootExports, "_export_file", slowly)
     files.folder.mkdir(parents=True, exist_ok=True)
     (files.folder / f"{keys[1]}.root").write_bytes(b"kept")
-    made, there = (
+    made, cached = (
         f"/root-file/{key}.root?campaign=nightly&where=site%3DSITE_{site}"
         for key, site in zip(keys, "AB", strict=True)
     )
-    with ThreadPoolExecutor(1) as others:
-        first = others.submit(filled.client.get, made)
+    with ThreadPoolExecutor(1) as executor:
+        first = executor.submit(filled.client.get, made)
         try:
             assert begun.wait(20)
-            assert filled.client.get(there, timeout=60).content == b"kept"
+            assert filled.client.get(cached, timeout=60).content == b"kept"
             assert not first.done()
         finally:
             done.set()

@@ -245,8 +245,8 @@ def test_notifier_without_receiver_does_nothing(environ: dict[str, str]) -> None
 
 
 def test_notifier_reports_three_times_per_watchdog_period() -> None:
-    mine, foreign = str(os.getpid()), "1"
-    for pid, usec, expected in ((mine, "9000000", 3.0), (mine, "30000000", 5.0), (foreign, "9", 5)):
+    main, foreign = str(os.getpid()), "1"
+    for pid, usec, expected in ((main, "9000000", 3.0), (main, "30000000", 5.0), (foreign, "9", 5)):
         environ = {"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}
         notifier = SystemdNotifier.from_environment(environ)
         assert notifier._interval_s == pytest.approx(expected)

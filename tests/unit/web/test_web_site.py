@@ -38,20 +38,24 @@ def test_series_agrees_with_database(filled_service: ServiceThread) -> None:
         conditions=(Condition("site", "=", "SITE_B"), Condition("plausible", "=", True))
     )
     with Store.open(filled_service.url) as store:
-        found = [row for row in store.measurements(good) if row["eff_job"] is not None]
-    assert sum(row["measurements"] for row in rows) == len(found)
+        rows_of_site = [row for row in store.measurements(good) if row["eff_job"] is not None]
+    assert sum(row["measurements"] for row in rows) == len(rows_of_site)
     for row in rows:
-        own = [one["eff_job"] for one in found if str(one["day"]) == row["day"].replace("-", "")]
-        assert row["mean"] == pytest.approx(statistics.fmean(own))  # type: ignore[arg-type]
+        values = [
+            row_["eff_job"]
+            for row_ in rows_of_site
+            if str(row_["day"]) == row["day"].replace("-", "")
+        ]
+        assert row["mean"] == pytest.approx(statistics.fmean(values))  # type: ignore[arg-type]
         assert row["sites"] > 0
 
 
 def test_server_updates_are_marked(filled_service: ServiceThread) -> None:
-    found = filled_service.load_tables("/sites/SITE_A")
-    (change,) = found["changes"]
+    tables = filled_service.load_tables("/sites/SITE_A")
+    (change,) = tables["changes"]
     assert change["thing"] == "door near (root)"
     assert (change["before"], change["after"]) == (["XRootD v5.6.9"], ["XRootD v5.8.1"])
-    (now,) = [row for row in found["state"] if row["what"] == "server version"]
+    (now,) = [row for row in tables["state"] if row["what"] == "server version"]
     assert (now["value"], now["since"]) == (["XRootD v5.8.1"], change["day"])
     page = filled_service.load_page("/sites/SITE_A")
     assert '"text": "door near (root): server version XRootD v5.8.1"' in page
@@ -188,22 +192,22 @@ def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
     queries = [urlsplit(link).query for link in page.list_links(r"/explore\?")]
     assert len(queries) == 3
     for query in map(dict, map(parse_qsl, queries)):
-        kept = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
-        kept |= {"site": "SITE_A", "to": str(display_formats.today())}
-        kept["from"] = str(display_formats.today() - timedelta(days=13))
-        assert kept.items() <= query.items()
+        conditions = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
+        conditions |= {"site": "SITE_A", "to": str(display_formats.today())}
+        conditions["from"] = str(display_formats.today() - timedelta(days=13))
+        assert conditions.items() <= query.items()
 
 
 def test_close_marks_are_merged() -> None:
     first = date(2026, 1, 1)
     lines = [ChartLine("a", "own", [ChartDot(first, 1.0)])]
     marks = [ChartMark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
-    found = LineChart(
+    chart = LineChart(
         "x", lines, DayAxis(first, first + timedelta(days=99)), marks, values=""
     ).marks
-    assert [mark["label"] for mark in found] == ["1", "51–53", "91"]
-    assert [mark["end"] > mark["x"] for mark in found] == [False, True, False]
-    assert [mark["text"] for mark in found] == ["t0", "changes 51 to 53 in the table", "t90"]
+    assert [mark["label"] for mark in chart] == ["1", "51–53", "91"]
+    assert [mark["end"] > mark["x"] for mark in chart] == [False, True, False]
+    assert [mark["text"] for mark in chart] == ["t0", "changes 51 to 53 in the table", "t90"]
 
 
 def test_weeks_are_drawn_in_the_middle_of_their_days(pages: ServiceThread) -> None:
@@ -218,13 +222,13 @@ def test_weeks_are_drawn_in_the_middle_of_their_days(pages: ServiceThread) -> No
 
 def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
     """Another mix of work is no change; an upgrade is a mark."""
-    some = []
+    points = []
     for back, version, factor in ((3, "v5.8.1", 1.0), (1, "v6.2.0", 1.5)):
         for variant, seconds in ((LIGHT, 1.0), (HEAVY, 10.0)):
-            some.append(("testing", back, version, variant, factor * seconds))
+            points.append(("testing", back, version, variant, factor * seconds))
             # The stable door reads the heavy variant on the second day alone.
             if variant == LIGHT or back == 1:
-                some.append(("stable", back, "v5.8.1", variant, seconds))
+                points.append(("stable", back, "v5.8.1", variant, seconds))
     measurements = (
         make_measurement(
             f"door {place}",
@@ -239,7 +243,7 @@ def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
             wall_per_event_s=seconds,
             plausible=True,
         )
-        for place, (door, back, version, variant, seconds) in enumerate(some)
+        for place, (door, back, version, variant, seconds) in enumerate(points)
     )
     add(pages, measurements)
     tables = pages.load_tables("/sites/A")

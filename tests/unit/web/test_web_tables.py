@@ -228,8 +228,8 @@ def test_pages_list_variants_in_the_order_of_their_values(tmp_path: Path) -> Non
         )
     for rows in tables:
         names = [row["label"] if "label" in row else row["variant"] for row in rows]
-        found = [float(re.findall(r"share\W+([\d.]+)", name)[0]) for name in names]
-        assert list(dict.fromkeys(found)) == sorted(shares)
+        drawn_shares = [float(re.findall(r"share\W+([\d.]+)", name)[0]) for name in names]
+        assert list(dict.fromkeys(drawn_shares)) == sorted(shares)
 
 
 _ROWS: list[dict[str, Any]] = [

@@ -91,8 +91,8 @@ OTHER_FORMS = re.compile(
 
 
 def test_numbers_and_days_have_one_form(visited: Mapping[str, PageContents]) -> None:
-    found = {address: OTHER_FORMS.findall(page.text) for address, page in visited.items()}
-    assert {address: texts for address, texts in found.items() if texts} == {}
+    forms = {address: OTHER_FORMS.findall(page.text) for address, page in visited.items()}
+    assert {address: texts for address, texts in forms.items() if texts} == {}
     assert OTHER_FORMS.findall("from -0.4 % on 21 Nov 2026, 2340 of 2,400") == [
         "-0.4",
         "21 Nov 2026",

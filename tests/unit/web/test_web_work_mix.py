@@ -48,10 +48,10 @@ def measured() -> Iterator[Measurement]:
             values["axis_root"] = variant[5:9]
             yield make_measurement(f"{number}", day=20260630, eff_job=value + more, **values)
     known = variant_values("root=6.38 size=1")
-    nothing = {**shared, "site": "C", "test_name": "tree", **known}
+    failure = {**shared, "site": "C", "test_name": "tree", **known}
     for place, kind in enumerate((NOT_SUPPORTED, "exit")):
         failed: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": kind}
-        yield make_measurement(f"failed {place}", day=20260630, **nothing, **failed)
+        yield make_measurement(f"failed {place}", day=20260630, **failure, **failed)
     for back in range(DAYS):
         day = LAST - timedelta(days=back)
         values = {**shared, "site": "D", "test_name": "tree", **known}
@@ -70,8 +70,8 @@ def load_json(service: ServiceThread, query: str, path: str = "/explore") -> dic
     where = re.sub(r"&(site|host)=(\w+)", r"&where=\1%3D\2", f"&{query}")
     answer = service.client.get(f"/api/v1{path}?{where[1:]}")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def load_chart(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_trend_notes_aggregation_of_lines(filled: ServiceThread) -> None:
 
 def test_figure_notes_differing_work() -> None:
     columns = ("site", "test_name", "variant", "dataset", "axis_root", "door")
-    rows = [(*one, '{"size":1}', "one", "6.38", "near") for one in (("A", "x"), ("B", "y"))]
+    rows = [(*pair, '{"size":1}', "one", "6.38", "near") for pair in (("A", "x"), ("B", "y"))]
     assert (
         count_aggregated(["site"], columns, rows).describe_figure(["site"])
         == "Points differ in their test."
@@ -133,8 +133,8 @@ def test_s0_separates_tests_and_datasets(filled: ServiceThread) -> None:
     assert means["A", "nano", variant] == pytest.approx(0.25)
     names = list_names(load_chart(filled, f"site=A&site=B&{ALL}", "/figures/s0"), "series")
     assert "nano · two · root=6.38 size=1" in names
-    one = load_json(filled, f"site=B&{ALL}", "/figures/s0")
-    assert "test_name" not in one["about"]["groups"]
+    document = load_json(filled, f"site=B&{ALL}", "/figures/s0")
+    assert "test_name" not in document["about"]["groups"]
 
 
 def test_s0_with_other_columns_has_its_own_title(filled: ServiceThread) -> None:
@@ -383,9 +383,9 @@ def measure_work() -> Iterator[Measurement]:
 @pytest.fixture(scope="module")
 def work_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     with run_service(tmp_path_factory.mktemp("same"), reading_open=True) as work_service:
-        for campaign in sorted({one[1] for one in MEASURED}):
-            mine = [(n, one[0]) for n, one in enumerate(MEASURED) if one[1] == campaign]
-            jobs = [make_job_row(f"{n}", campaign_id=campaign, site=site) for n, site in mine]
+        for campaign in sorted({item[1] for item in MEASURED}):
+            items = [(n, item[0]) for n, item in enumerate(MEASURED) if item[1] == campaign]
+            jobs = [make_job_row(f"{n}", campaign_id=campaign, site=site) for n, site in items]
             work_service.store.add_campaign(make_campaign_row(campaign), jobs)
         work_service.store.add(measure_work())
         yield work_service
@@ -421,16 +421,16 @@ def test_grouping_by_label_notes_aggregated_variants(
     work_service: ServiceThread, view: str
 ) -> None:
     query = f"metric=cpu_per_event_s&by=variant_label&color=&{ALL}{view}"
-    found = work_service.load_document(f"/explore?{query}")
-    assert found["about"]["aggregated"].startswith("Points aggregate up to 2 variants")
-    mixes = {row["variant_label"]: row["aggregates"] for row in found["tables"]["figure"]}
+    document = work_service.load_document(f"/explore?{query}")
+    assert document["about"]["aggregated"].startswith("Points aggregate up to 2 variants")
+    mixes = {row["variant_label"]: row["aggregates"] for row in document["tables"]["figure"]}
     assert mixes["cache_mb=0"].startswith("2 variants")
     assert mixes["branches=2% cache_mb=30"] == ""
 
 
 def test_variants_with_same_label_are_counted_separately(work_service: ServiceThread) -> None:
-    found = work_service.load_document(f"/explore?by=site&color=&{ALL}")
-    assert found["about"]["aggregated_max"] == {"variant": 3}
+    document = work_service.load_document(f"/explore?by=site&color=&{ALL}")
+    assert document["about"]["aggregated_max"] == {"variant": 3}
 
 
 SHARED = "access=direct"
@@ -438,9 +438,9 @@ NAMES = ["branches=2% cache_mb=0", "branches=2% cache_mb=30", "branches=100% cac
 
 
 def test_s0_has_one_series_per_variant(work_service: ServiceThread) -> None:
-    found = work_service.load_document(f"/figures/s0?{ALL}")
-    assert found["about"]["aggregated"] == ""
-    means = {(row["site"], row["variant"]): row["mean"] for row in found["tables"]["figure"]}
+    document = work_service.load_document(f"/figures/s0?{ALL}")
+    assert document["about"]["aggregated"] == ""
+    means = {(row["site"], row["variant"]): row["mean"] for row in document["tables"]["figure"]}
     expected = {(site, axes): mean for site, _, axes, _, _, mean in MEASURED}
     assert means == pytest.approx(expected)
     (chart,) = load_charts(work_service.load_page(f"/figures/s0?{ALL}"))
@@ -453,9 +453,9 @@ def test_figure_by_variant_does_not_aggregate_variants(
     work_service: ServiceThread, view: str
 ) -> None:
     query = f"metric=cpu_per_event_s&by=variant&panels=site&color=axis_root&{ALL}{view}"
-    found = work_service.load_document(f"/explore?{query}")
-    assert "variant" not in found["about"]["aggregated_max"]
-    rows = [row for row in found["tables"]["figure"] if row["site"] == "A"]
+    document = work_service.load_document(f"/explore?{query}")
+    assert "variant" not in document["about"]["aggregated_max"]
+    rows = [row for row in document["tables"]["figure"] if row["site"] == "A"]
     values = {row["variant"]: row["mean"] for row in rows}
     assert values == pytest.approx({WHOLE: 80e-6, CACHED: 10e-6, PART: 8e-6})
     page = work_service.read(f"/explore?{query}")
@@ -468,9 +468,9 @@ def test_links_use_variants_instead_of_labels(work_service: ServiceThread) -> No
     addresses = [f"/explore?{ALL}", "/sites/A", f"/days/{DAY}?site=A", "/jobs/0", "/campaigns/part"]
     for address in addresses:
         links = work_service.read(address).list_links()
-        explored = [one for one in links if "/explore?" in one]
+        explored = [link for link in links if "/explore?" in link]
         assert explored, address
-        assert not [one for one in explored if "variant_label" in one], address
+        assert not [link for link in explored if "variant_label" in link], address
 
 
 def test_day_page_separates_variants_with_same_label(work_service: ServiceThread) -> None:
@@ -487,8 +487,8 @@ def test_job_link_by_day_selects_same_variant(work_service: ServiceThread) -> No
     """Three executions share the job's label, but only one its variant."""
     (link,) = {*work_service.read("/jobs/0").list_links("/explore.*by=day")}
     query = urlsplit(link).query
-    found = work_service.client.get(f"/explore?{query}&format=json").json()
-    (row,) = found["tables"]["figure"]
+    document = work_service.client.get(f"/explore?{query}&format=json").json()
+    (row,) = document["tables"]["figure"]
     assert (row["number"], row["mean"]) == (1, pytest.approx(80e-6))
     page = work_service.read(f"/explore?{query}")
     assert "; variant access=direct branches=100% cache_mb=0 root=6.40.00; " in page.text

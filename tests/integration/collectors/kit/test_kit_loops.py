@@ -173,8 +173,8 @@ def test_threads_of_a_dataframe_have_the_results_of_uproot(
     assert frame.failure is None, frame.log
     assert_equal_results(frame, uproot_passes)
     with uproot.open(tree_file) as file:
-        kept = 2 * int((file["events"]["nMuon"].array(library="np") >= 3).sum())
-    assert frame.extras["events_kept"] == kept
+        expected = 2 * int((file["events"]["nMuon"].array(library="np") >= 3).sum())
+    assert frame.extras["events_kept"] == expected
     assert frame.values["selected_zip_bytes"] == uproot_passes.values["selected_zip_bytes"]
     assert frame.values["bytes_read"] >= frame.values["selected_zip_bytes"]
     # Two files of eight clusters of 500 events.

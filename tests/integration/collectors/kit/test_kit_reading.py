@@ -127,17 +127,17 @@ def sample_entries(total: int, fraction: float, seed: int) -> list[int]:
 def test_sampled_events_have_the_smallest_hashes(
     latest_release: providers.SoftwareSetup, run_script: Run, tmp_path: Path
 ) -> None:
-    wanted = [
+    samples = [
         (total, fraction, seed)
         for total in (1, 2, 100, 70_000)
         for fraction in (0.0001, 0.02, 0.3, 0.999)
         for seed in (7, 2**63 + 1)
     ]
     asked, answer = tmp_path / "wanted.json", tmp_path / "samples.json"
-    asked.write_text(json.dumps(wanted))
+    asked.write_text(json.dumps(samples))
     header = Path(kit.__file__).with_name("events.hpp")
     run_script(latest_release, SAMPLE_SCRIPT, header, asked, answer)
-    assert json.loads(answer.read_text()) == [sample_entries(*one) for one in wanted]
+    assert json.loads(answer.read_text()) == [sample_entries(*sample) for sample in samples]
 
 
 def test_passes_are_identical_and_a_cold_execution_has_one(
@@ -331,13 +331,13 @@ def test_increase_of_each_loop_is_counted(release: providers.SoftwareSetup, tmp_
         text=True,
         check=True,
     )
-    found, problems = json.loads(done.stdout.splitlines()[-1])
+    counters, problems = json.loads(done.stdout.splitlines()[-1])
     if "task clock" in problems:
         pytest.skip(f"the kernel refuses software events: {problems}")
-    clocks, faults, absent, unopened = zip(*found, strict=True)
+    clocks, faults, absent, unopened = zip(*counters, strict=True)
     # A page fault takes twice as long at times, not a hundred times.
     assert 0 < clocks[0] < min(clocks[1:])
-    assert 8_000 < faults[2] - faults[1] < 12_000, found
+    assert 8_000 < faults[2] - faults[1] < 12_000, counters
     assert absent == unopened == (-1, -1, -1)
     assert problems.startswith("absent: ")
 

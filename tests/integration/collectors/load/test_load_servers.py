@@ -50,10 +50,10 @@ READ_PACE = {"period_s": 0.2, "block_kb": 10}
 
 
 def sum_failures(rows: list[Row]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows:
-        found.update(json.loads(row["failures"]))
-    return found
+        counts.update(json.loads(row["failures"]))
+    return counts
 
 
 def check_schedule(rows: list[Row]) -> int:
@@ -67,10 +67,10 @@ def check_schedule(rows: list[Row]) -> int:
     assert steps == list(range(len(steps)))
     done = []
     for step in steps[:-1]:  # the load was stopped in the last one
-        own = [row for row in rows if row["step"] == step]
-        assert total(own, "scheduled") == RATE_HZ
-        assert total(own, "done") + total(own, "failed") == RATE_HZ
-        done.append(total(own, "done"))
+        step_rows = [row for row in rows if row["step"] == step]
+        assert total(step_rows, "scheduled") == RATE_HZ
+        assert total(step_rows, "done") + total(step_rows, "failed") == RATE_HZ
+        done.append(total(step_rows, "done"))
     worst = done.index(min(done))
     assert RATE_HZ in done[:worst], done
     assert RATE_HZ in done[worst:], done
@@ -91,10 +91,10 @@ def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage) -> Non
         running.wait_for(running.progress() + 1.5)  # progress may lag on a busy machine
     rows = running.read_rows()
     assert (total(rows, "scheduled"), total(rows, "done")) == (400, 400)
-    found = latencies(rows)
-    assert found.maximum > 0.9
-    assert found.quantile(0.99) > 0.85
-    assert found.share_above(0.2) > 0.1, "operations in the stall count from their own instants"
+    histogram = latencies(rows)
+    assert histogram.maximum > 0.9
+    assert histogram.quantile(0.99) > 0.85
+    assert histogram.share_above(0.2) > 0.1, "operations in the stall count from their own instants"
 
 
 def test_killed_server_gives_failures_and_schedule_is_kept(
@@ -432,7 +432,7 @@ void read(treehammer::Pass &pass)
 def test_server_behind_redirector_and_prefetched_reads(
     storage: XrootdStorage, tmp_path: Path
 ) -> None:
-    doors = {one.name: one.prefix for one in storage.doors("SITE_A")}
+    doors = {door.name: door.prefix for door in storage.doors("SITE_A")}
     stored = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "events.root"
     url = f"{doors['pinned']}/events.root"
     variant = {"branches": 1.0, "cache_mb": 0.02, "events": 1.0, "cache": "warm", "prefetch": 1}

@@ -272,10 +272,10 @@ def programs(storage: XrootdStorage) -> dict[str, str]:
 
 def count_done(rows: list[Row]) -> Counter[str]:
     """Count successful operations by name."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows:
-        found[row["operation"]] += row["done"]
-    return found
+        counts[row["operation"]] += row["done"]
+    return counts
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -371,9 +371,9 @@ def test_deleted_files_are_watched_until_they_are_gone(
     area = find_area(storage, door, tmp_path)
     running = start("delete", "", 1, None, area, clients=2, poll_s=0.05, **axes)
     rows = running.read_rows()
-    found = count_done(rows)
-    assert found["delete"] == 20
+    counts = count_done(rows)
+    assert counts["delete"] == 20
     # At a rate, the last deletions may be answered after the end of the load.
-    assert found["vanish"] == 20 if "files" in axes else 0 < found["vanish"] <= 20
+    assert counts["vanish"] == 20 if "files" in axes else 0 < counts["vanish"] <= 20
     if not any(row["generator_limited"] for row in rows):
         assert running.read_figures()["vanish_p99_s"] > 0

@@ -175,10 +175,10 @@ def test_corrupt_download_is_repeated(
     notes: list[str] = []
     folder = prepare(tmp_path / "software", notes)
     assert index.sent == [*faults, "whole"]
-    again = [note for note in notes if "try " in note]
-    assert len(again) == len(faults)
-    assert expected in again[0]
-    assert "; try 2 of 3 in 0 s" in again[0]
+    retries = [note for note in notes if "try " in note]
+    assert len(retries) == len(faults)
+    assert expected in retries[0]
+    assert "; try 2 of 3 in 0 s" in retries[0]
     assert providers.list_prepared_releases(tmp_path / "software") == {VERSION: str(folder)}
     assert not (folder / "tmp").exists()
     # Later damage is detected and repaired.

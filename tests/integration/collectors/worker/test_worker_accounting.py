@@ -188,7 +188,7 @@ def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: In
         pytest.skip("the temporary folder is in memory and cannot be evicted")
     assert states == ["evicted", "warmed", "evicted", "warmed"]
     fractions = [record.values["client_cached_fraction"] for record in ran.records]
-    assert fractions == [pytest.approx(wanted, abs=0.02) for wanted in (0, 1, 0, 1)]
+    assert fractions == [pytest.approx(fraction, abs=0.02) for fraction in (0, 1, 0, 1)]
     assert ran.records[0].values["io_read_bytes"] >= input_file.size
     assert ran.records[1].values["io_read_bytes"] < input_file.size / 2
     staged = ran.records[2].values

@@ -145,15 +145,15 @@ def test_memory_limit(bench: Any) -> None:
 
 
 def alive_with(marker: str) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if marker.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 @pytest.fixture

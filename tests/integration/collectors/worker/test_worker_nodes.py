@@ -278,8 +278,8 @@ def test_node_without_python_says_what_it_looked_for(
     sandbox.bench.write_job(GOOD, make_spec(), kind="executable")
     ran = sandbox.run(hide(*PYTHONS), {"TREEHAMMER_PYTHONS": python or "/opt/python3"})
     assert ran.exit_code == NODE_EXIT_CODE
-    found = f"{python} is {old}." if old else "not found: python3.9 to python3.19, /opt/python3, "
-    assert ran.errors.startswith(f"local: the node lacks Python 3.9 or later ({found}")
+    remark = f"{python} is {old}." if old else "not found: python3.9 to python3.19, /opt/python3, "
+    assert ran.errors.startswith(f"local: the node lacks Python 3.9 or later ({remark}")
     assert "python_views in [sites.local] of sites.toml.\n" in ran.errors
 
 

@@ -240,8 +240,8 @@ def test_doors_read_write_and_explain(
         assert probe.details.startswith("read 7 bytes of a b.txt at 127.0.0.1")
         assert doors.remove_file(url) == FileObservation()
         assert doors.stat_file(url).failure == MISSING
-    found = doors.probe_door(store.url_of("").rstrip("/"), ProbeTarget(), is_local=False)
-    assert "data/tree.root" in found.details
+    observation = doors.probe_door(store.url_of("").rstrip("/"), ProbeTarget(), is_local=False)
+    assert "data/tree.root" in observation.details
 
 
 def test_doors_name_the_code_of_a_refusal(

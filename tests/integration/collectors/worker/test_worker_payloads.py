@@ -365,8 +365,8 @@ treehammer_load.run(treehammer_load.{kind}_files)
 def read_metrics(test: str) -> dict[str, Any]:
     """Read the metrics that a shipped test declares."""
     path = Path(next(iter(hctests.__path__))) / test / "test.toml"
-    found: dict[str, Any] = tomllib.loads(path.read_text())["metrics"]
-    return found
+    metrics: dict[str, Any] = tomllib.loads(path.read_text())["metrics"]
+    return metrics
 
 
 LOAD_METRICS = read_metrics("open-rate")

@@ -125,20 +125,20 @@ def make_read(
     return make
 
 
-@pytest.mark.parametrize(("lifetime_s", "found"), [(900, ("", "")), (-60, EXPIRED)])
+@pytest.mark.parametrize(("lifetime_s", "failure"), [(900, ("", "")), (-60, EXPIRED)])
 def test_proxy_opens_a_door_with_x509(
     bench: Any,
     secure: SecureDoors,
     make_read: Callable[..., Any],
     tmp_path: Path,
     lifetime_s: float,
-    found: tuple[str, str],
+    failure: tuple[str, str],
 ) -> None:
     proxy = secure.part.authority.write_proxy(tmp_path / "proxy", lifetime_s)
     env = {**secure.environment(), "X509_USER_PROXY": str(proxy)}
     executions = [make_read(1, "6.38.00", "x509"), make_read(2, door="x509", access="staged")]
     ran = bench.run(OPEN, *executions, env=env)
-    assert list_failures(ran) == [found] * 2
+    assert list_failures(ran) == [failure] * 2
 
 
 def test_voms_door_refuses_with_its_own_class(
@@ -150,7 +150,7 @@ def test_voms_door_refuses_with_its_own_class(
         EXPIRED: secure.write_voms_proxy(tmp_path / "b", "/testers", expired=True),
         ("credential", "refused"): secure.write_voms_proxy(tmp_path / "c", "/others"),
     }
-    for number, (found, proxy) in enumerate(proxies.items(), start=1):
+    for number, (failure, proxy) in enumerate(proxies.items(), start=1):
         env = {**secure.environment(), "X509_USER_PROXY": str(proxy)}
         executions = [
             make_read(2 * number, "6.38.00", "voms"),
@@ -158,8 +158,8 @@ def test_voms_door_refuses_with_its_own_class(
         ]
         ran = bench.run(OPEN, *executions, env=env)
         # Over https, strangers are admitted as nobody, who may read nothing.
-        https = ("credential", "not-permitted") if found[1] == "refused" else found
-        assert list_failures(ran) == [found, https]
+        https = ("credential", "not-permitted") if failure[1] == "refused" else failure
+        assert list_failures(ran) == [failure, https]
     for record in ran.records:
         assert "x509 proxy (/others)" in record.values["failure_message"]
 

@@ -296,8 +296,8 @@ class RangeServer(SimpleHTTPRequestHandler):
             content = file.read_bytes()
             self.send_ranges(content, "" if top == "plain" else self.headers["Range"] or "")
 
-    def send_ranges(self, content: bytes, wanted: str) -> None:
-        ranges = [(int(a), int(b)) for a, b in re.findall(r"(\d+)-(\d+)", wanted)]
+    def send_ranges(self, content: bytes, range_header: str) -> None:
+        ranges = [(int(a), int(b)) for a, b in re.findall(r"(\d+)-(\d+)", range_header)]
         if not ranges:
             self.reply(200, content)
         elif len(ranges) == 1:

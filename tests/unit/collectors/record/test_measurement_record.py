@@ -256,14 +256,14 @@ def test_quantiles_are_within_one_per_cent(latencies: list[int]) -> None:
 
 @given(LATENCIES_US)
 def test_reference_library_reads_and_writes_the_same_histogram(latencies: list[int]) -> None:
-    theirs = HdrHistogram(1, HIGHEST_US, 2)
+    reference = HdrHistogram(1, HIGHEST_US, 2)
     for latency in latencies:
-        theirs.record_value(latency)
+        reference.record_value(latency)
     ours = make_histogram(latencies)
     read = HdrHistogram.decode(ours.encode())
     assert read.get_total_count() == len(latencies)
-    assert read.get_value_at_percentile(50) == theirs.get_value_at_percentile(50)
-    assert LatencyHistogram.decode(theirs.encode().decode()).encode() == ours.encode()
+    assert read.get_value_at_percentile(50) == reference.get_value_at_percentile(50)
+    assert LatencyHistogram.decode(reference.encode().decode()).encode() == ours.encode()
 
 
 @given(LATENCIES_US, LATENCIES_US)
@@ -323,9 +323,9 @@ def test_complete_row_is_valid() -> None:
     ],
 )
 def test_wrong_row_is_named_with_its_problem(changes: dict[str, Any], problem: str) -> None:
-    [found] = find_operation_problems([make_row(), make_row(**changes)])
-    assert found.startswith("operations[1]: ")
-    assert problem in found
+    [message] = find_operation_problems([make_row(), make_row(**changes)])
+    assert message.startswith("operations[1]: ")
+    assert problem in message
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_sql_gives_the_same_outcome_as_python() -> None:
         dict(zip(OUTCOME_COLUMNS, values, strict=True)) for values in combinations
     ]
     measurements = [make_measurement(position=n + 1, **row) for n, row in enumerate(rows)]
-    expected = {one.id: label_outcome(row) for one, row in zip(measurements, rows, strict=True)}
+    expected = {item.id: label_outcome(row) for item, row in zip(measurements, rows, strict=True)}
     id_ = measurement.c.measurement_id
     with Store.open("sqlite://") as store:
         store.add(measurements)
@@ -368,12 +368,12 @@ def test_sql_gives_the_same_outcome_as_python() -> None:
             labels = {row[0]: row[1] for row in rows_found}
             bad = set(connection.scalars(sa.select(id_).where(is_bad())))
             by_condition = {
-                found: label
+                row_id: label
                 for label in ("good", *BAD_OUTCOME_LABELS)
-                for found in connection.scalars(sa.select(id_).where(has_outcome(label)))
+                for row_id in connection.scalars(sa.select(id_).where(has_outcome(label)))
             }
     assert labels == by_condition == expected
-    assert bad == {found for found, label in expected.items() if label != "good"}
+    assert bad == {row_id for row_id, label in expected.items() if label != "good"}
 
 
 #: A measurement as a quiet machine gives it.
@@ -468,9 +468,9 @@ def test_every_measured_number_has_a_range() -> None:
 def test_rule(change: dict[str, Any], rule: value_checks.Rule) -> None:
     values = {**GOOD, **change}
     assert rule(GOOD) == ""
-    said = rule(values)
-    assert said
-    assert said in value_checks.find_implausibilities(values)
+    problem = rule(values)
+    assert problem
+    assert problem in value_checks.find_implausibilities(values)
 
 
 @pytest.mark.parametrize(
@@ -537,16 +537,16 @@ def test_copy_counts_once_per_pass() -> None:
 
 
 def test_efficiency_counts_all_reserved_cpus() -> None:
-    one, four = (derive_metrics({**OUTSIDE, **INSIDE, **COPY}, threads) for threads in (1, 4))
+    single, four = (derive_metrics({**OUTSIDE, **INSIDE, **COPY}, threads) for threads in (1, 4))
     for name in ("eff_payload", "eff_job", "eff_access"):
-        assert four[name] == pytest.approx(one[name] / 4)
-    assert four["access_rate_hz"] == one["access_rate_hz"]
+        assert four[name] == pytest.approx(single[name] / 4)
+    assert four["access_rate_hz"] == single["access_rate_hz"]
 
 
 @pytest.mark.parametrize("missing", ["events_read", "open_wall_s", "loop_sys_s"])
 def test_metrics_without_a_term_are_omitted(missing: str) -> None:
-    known = {name: value for name, value in INSIDE.items() if name != missing}
-    assert set(derive_metrics({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}
+    values = {name: value for name, value in INSIDE.items() if name != missing}
+    assert set(derive_metrics({**OUTSIDE, **values})) == {"eff_payload", "eff_job"}
 
 
 @pytest.mark.parametrize(

@@ -376,8 +376,8 @@ def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:
     release = parse_software_request("xrootd:6.2.1")
     assert providers.is_installed_release(release)
     assert providers.find_missing_release(release, tmp_path) == "XRootD 6.2.1"
-    own = parse_software_request("xrootd:./client", base="/opt")
-    assert not providers.is_installed_release(own)
+    request = parse_software_request("xrootd:./client", base="/opt")
+    assert not providers.is_installed_release(request)
     with pytest.raises(ValueError, match="neither a version such as"):
         parse_software_request("xrootd:6.2")
 
@@ -385,9 +385,9 @@ def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:
 def test_environments_of_other_architectures_stay_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = make_xrootd_release("6.2.1").folder_name
+    folder_name = make_xrootd_release("6.2.1").folder_name
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert make_xrootd_release("6.2.1").folder_name == f"{own}-aarch64"
+    assert make_xrootd_release("6.2.1").folder_name == f"{folder_name}-aarch64"
     assert wheels.find_wheel_sha256("6.40.00") == "", "these hashes are of x86_64 wheels"
     foreign = tmp_path / "python"
     foreign.write_bytes(b"\x7fELF of another machine")
@@ -455,22 +455,22 @@ OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
 
 def test_releases_are_described_by_cycle_and_state() -> None:
     described = root_releases.describe_releases(OFFERED, ["6.38.00", "wheel:0.1a7"])
-    assert [(one.release, one.cycle, one.wheel) for one in described] == [
+    assert [(row.release, row.cycle, row.wheel) for row in described] == [
         ("wheel:0.1a13", "", "0.1a13"),
         ("wheel:0.1a7", "", "0.1a7"),
         ("6.40.00", "6.40", "0.1a12"),
         ("6.39.01", "6.39", "0.1a9"),
         ("6.38.00", "6.38", "0.1a10"),
     ]
-    assert [one.release for one in described if one.is_cached] == ["wheel:0.1a7", "6.38.00"]
-    assert [one.release for one in described if one.is_newest] == ["6.40.00", "6.39.01", "6.38.00"]
+    assert [row.release for row in described if row.is_cached] == ["wheel:0.1a7", "6.38.00"]
+    assert [row.release for row in described if row.is_newest] == ["6.40.00", "6.39.01", "6.38.00"]
 
 
 def test_older_patch_is_not_the_newest_of_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(wheels.WHEELS, "6.38.10", "0.1a20")
     newest = {
-        one.release: one.is_newest
-        for one in root_releases.describe_releases(["6.38.10"], ["6.38.00"])
+        row.release: row.is_newest
+        for row in root_releases.describe_releases(["6.38.10"], ["6.38.00"])
     }
     assert newest == {"6.38.10": True, "6.38.00": False}
 

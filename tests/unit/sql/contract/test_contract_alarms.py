@@ -101,15 +101,15 @@ def test_claimed_message_is_sent_by_one_process(store: Store) -> None:
     assert outbox.claim_message(1099, 1000) is None
     # The process that sent the first one died.
     outbox.mark_sent(other, 200)
-    again = outbox.claim_message(1100, 1000)
-    assert again
-    assert (again.id, again.attempts) == (first.id, 2)
-    outbox.mark_failed(again, "refused " * 1000, due_us=5000)
+    repeated = outbox.claim_message(1100, 1000)
+    assert repeated
+    assert (repeated.id, repeated.attempts) == (first.id, 2)
+    outbox.mark_failed(repeated, "refused " * 1000, due_us=5000)
     assert outbox.claim_message(4999, 1000) is None
-    again = outbox.claim_message(5000, 1000)
-    assert again
-    assert again.error.startswith("refused")
-    outbox.mark_failed(again, "no such user", due_us=None)
+    repeated = outbox.claim_message(5000, 1000)
+    assert repeated
+    assert repeated.error.startswith("refused")
+    outbox.mark_failed(repeated, "no such user", due_us=None)
     assert outbox.claim_message(10**15, 1000) is None
     summary = outbox.summarize()
     assert (summary.waiting_count, summary.sent_count, summary.given_up_count) == (0, 1, 1)
@@ -237,7 +237,7 @@ def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
         names = {"host": f"pod-{number}", "cpu_model": "EPYC", "machine": machine}
         return replace(measurement, values={**measurement.values, **names})
 
-    store.add(rename(number, one) for number, one in enumerate(build_measurements(30, -1, 1.2)))
+    store.add(rename(number, item) for number, item in enumerate(build_measurements(30, -1, 1.2)))
     updated = update_changes(store, NOW)
     assert updated.nodes_by == {NodeIdentity.MACHINE: {"A"}, NodeIdentity.CPU_MODEL: {"B", "C"}}
     change = next(row for row in fetch_change_points(store) if row.kind == "level")
@@ -278,7 +278,7 @@ def test_only_finished_campaigns_are_examined(store: Store) -> None:
         ]
         store.add_campaign(make_campaign_row(name, created_us=created), jobs)
     assert table.list_unchecked_campaigns(since_us=2) == ["finished", "later"]
-    assert [table.is_finished(one) for one in ("finished", "running", "empty")] == [
+    assert [table.is_finished(campaign_id) for campaign_id in ("finished", "running", "empty")] == [
         True,
         False,
         False,
@@ -366,20 +366,20 @@ def make_leader(store: Store, clock: FakeClock, name: str = "here") -> PatrolSta
 
 
 def test_lease_passes_to_another_patrol(store: Store, clock: FakeClock) -> None:
-    one, other = (PatrolLease(store, name, 60, clock) for name in ("one", "other"))
-    assert (one.acquire(), other.acquire(), one.epoch, other.epoch) == (True, False, 1, 0)
+    lease, other = (PatrolLease(store, name, 60, clock) for name in ("one", "other"))
+    assert (lease.acquire(), other.acquire(), lease.epoch, other.epoch) == (True, False, 1, 0)
     clock.advance(40)
-    assert one.acquire()
+    assert lease.acquire()
     clock.advance(59)
     assert not other.acquire()
     clock.advance(1)
     assert (other.acquire(), other.epoch) == (True, 2)
-    starts = PatrolStarts(store, one)
+    starts = PatrolStarts(store, lease)
     with pytest.raises(LeaseLostError, match="another patrol"):
         starts.claim(make_start("a"), {}, {}, 1)
-    assert not one.acquire()
+    assert not lease.acquire()
     other.release()
-    assert (one.acquire(), one.epoch) == (True, 3)
+    assert (lease.acquire(), lease.epoch) == (True, 3)
     clock.advance(61)
     with pytest.raises(LeaseLostError, match="expired"):
         starts.claim(make_start("a"), {}, {}, 1)
@@ -387,9 +387,9 @@ def test_lease_passes_to_another_patrol(store: Store, clock: FakeClock) -> None:
 
 
 def test_restarted_patrol_takes_over_its_lease(store: Store, clock: FakeClock) -> None:
-    killed, again = (PatrolLease(store, "here", 60, clock) for _ in range(2))
+    killed, restarted = (PatrolLease(store, "here", 60, clock) for _ in range(2))
     assert killed.acquire()
-    assert (again.acquire(), again.epoch) == (True, 2)
+    assert (restarted.acquire(), restarted.epoch) == (True, 2)
     with pytest.raises(LeaseLostError):
         PatrolStarts(store, killed).claim(make_start("a"), {}, {}, 1)
 
@@ -445,7 +445,7 @@ def test_budget_is_reserved_and_settled(store: Store, clock: FakeClock) -> None:
     clock.advance(86_400)
     starts._lease.acquire()
     assert starts.claim(make_start("c"), charges, limits, 9).start
-    sites = {one.site.site: one for one in fetch_report(store, clock).sites}
+    sites = {use.site.site: use for use in fetch_report(store, clock).sites}
     assert (sites["s"].site.cpu_limit_s, sites["s"].bytes_left) == (100, 990)
 
 
@@ -467,10 +467,10 @@ def test_claim_is_completed_by_one_patrol(store: Store, clock: FakeClock) -> Non
         store.add_campaign(replace(campaign, id=start.campaign_id), [], dead.permit_campaign(start))
     assert [row.id for row in store.campaigns()] == [stored.campaign_id]
     store.add_campaign(replace(campaign, id=start.campaign_id), [], heir.permit_campaign(taken))
-    assert {one.state for one in heir.list_open()} == {STORED}
+    assert {entry.state for entry in heir.list_open()} == {STORED}
     heir.mark_submitted(taken)
     assert heir.settle(stored, {}, state=FAILED, message="gone")
-    assert {one.state for one in fetch_report(store, clock).starts} == {"submitted", FAILED}
+    assert {entry.state for entry in fetch_report(store, clock).starts} == {"submitted", FAILED}
 
 
 @pytest.mark.backends("sqlite", "postgresql")
@@ -498,10 +498,10 @@ def test_two_patrols_contend_for_the_lead(store: Store) -> None:
     for thread in threads:
         thread.join()
     claimed = PatrolStarts(store, PatrolLease(store, "reader")).list_open()
-    assert sorted(won) == sorted((one.occasion, one.holder) for one in claimed)
-    assert sorted(one.occasion for one in claimed) == sorted(f"time:{n}" for n in range(20))
+    assert sorted(won) == sorted((row.occasion, row.holder) for row in claimed)
+    assert sorted(row.occasion for row in claimed) == sorted(f"time:{n}" for n in range(20))
     # An epoch has one holder.
-    assert len({(one.epoch, one.holder) for one in claimed}) == len({one.epoch for one in claimed})
+    assert len({(row.epoch, row.holder) for row in claimed}) == len({row.epoch for row in claimed})
 
 
 RULES = parse_status_rules(
@@ -623,21 +623,21 @@ def test_downtimes_and_overrides_correct_states(store: Store) -> None:
     assert {row.state for row in update.superseded} == {"critical", "warning"}
     assert {row.state for row in state_history.list_current_states(store)} == {"downtime"}
     moved = replace(make_downtime(2.5, 9), ends_us=STORY_US + 10 * HOUR_US)
-    again = state_history.replace_downtimes(store, "goc", [moved], STORY_US)
-    assert (again.new, again.changed, again.unchanged) == (0, 1, 0)
+    repeated = state_history.replace_downtimes(store, "goc", [moved], STORY_US)
+    assert (repeated.new, repeated.changed, repeated.unchanged) == (0, 1, 0)
     assert state_history.list_downtimes(store) == [moved]
     state_history.add_override(store, make_override(8.5, 12, "ok"))
     update_states(store, STORY_US + 9 * HOUR_US, RULES)
     assert {row.cause for row in state_history.list_current_states(store)} == {"override"}
     state_history.end_overrides(store, "A", now_us=STORY_US + round(9.5 * HOUR_US), who="bob")
-    [kept] = state_history.list_overrides(store)
-    assert (kept.state, kept.ended_by) == ("ok", "bob")
+    [override] = state_history.list_overrides(store)
+    assert (override.state, override.ended_by) == ("ok", "bob")
 
 
 def test_of_two_evaluations_at_once_one_is_recorded(store: Store) -> None:
     first, second = (RuleSetRow("v", "{}", 0, now_us) for now_us in (5, 6))
-    nothing = {"superseded": (), "changes": ()}
-    assert state_history.record_evaluation(store, before=None, rule_set=first, **nothing)
-    assert not state_history.record_evaluation(store, before=None, rule_set=second, **nothing)
-    assert state_history.record_evaluation(store, before=first, rule_set=second, **nothing)
+    unchanged = {"superseded": (), "changes": ()}
+    assert state_history.record_evaluation(store, before=None, rule_set=first, **unchanged)
+    assert not state_history.record_evaluation(store, before=None, rule_set=second, **unchanged)
+    assert state_history.record_evaluation(store, before=first, rule_set=second, **unchanged)
     assert state_history.find_latest_rule_set(store) == second

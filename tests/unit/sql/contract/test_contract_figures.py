@@ -69,10 +69,10 @@ def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
         if outcome != "good":
             continue
-        for name, found in metrics.items():
+        for name, recorded in metrics.items():
             value = item.extras.get(name[6:]) if name.startswith("extra_") else values.get(name)
             if value is not None and abs(value) <= 1e120:
-                found.append(value)
+                recorded.append(value)
         for place, number in enumerate(values.get("read_latency_hist") or ()):
             reads[place] += number
     ordered = sorted(groups.items(), key=lambda item: [(v is not None, v) for v in item[0]])
@@ -82,7 +82,7 @@ def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT
             FigureGroup(
                 dict(zip(figure.by, key, strict=True)),
                 outcomes,
-                {name: _compute_moments(found) for name, found in metrics.items()},
+                {name: _compute_moments(recorded) for name, recorded in metrics.items()},
                 reads if figure.latencies else [],
             )
             for key, (outcomes, metrics, reads) in ordered
@@ -90,18 +90,18 @@ def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT
     )
 
 
-def _compute_moments(found: list[float]) -> Moments:
-    ends = (min(found), max(found)) if found else (None, None)
-    return Moments(len(found), sum(found), sum(float(x) ** 2 for x in found), *ends)
+def _compute_moments(values: list[float]) -> Moments:
+    ends = (min(values), max(values)) if values else (None, None)
+    return Moments(len(values), sum(values), sum(float(x) ** 2 for x in values), *ends)
 
 
-def check_equal(one: FigureResult, other: FigureResult, *, ends: bool) -> None:
-    assert [group.by for group in one.groups] == [group.by for group in other.groups]
-    for mine, theirs in zip(one.groups, other.groups, strict=True):
-        assert (mine.outcomes, [*mine.reads]) == (theirs.outcomes, [*theirs.reads])
-        assert mine.metrics.keys() == theirs.metrics.keys()
-        for name, moments in mine.metrics.items():
-            expected = theirs.metrics[name]
+def check_equal(first: FigureResult, other: FigureResult, *, ends: bool) -> None:
+    assert [group.by for group in first.groups] == [group.by for group in other.groups]
+    for a, b in zip(first.groups, other.groups, strict=True):
+        assert (a.outcomes, [*a.reads]) == (b.outcomes, [*b.reads])
+        assert a.metrics.keys() == b.metrics.keys()
+        for name, moments in a.metrics.items():
+            expected = b.metrics[name]
             assert moments.value_count == expected.value_count
             assert moments.total == pytest.approx(expected.total, rel=1e-9)
             assert moments.squares == pytest.approx(expected.squares, rel=1e-9)
@@ -154,7 +154,7 @@ def test_figure_with_its_work(
     assert {*work} == {
         tuple(part.by.values())
         for part in parts
-        if part.good and all(one.value_count for one in part.metrics.values())
+        if part.good and all(metric.value_count for metric in part.metrics.values())
     }
 
 
@@ -255,13 +255,13 @@ def test_months_and_weeks(filled: Store) -> None:
     ):
         for raw in (False, True):
             answer = filled.fetch_figure(FigureQuery(("eff_job",), (time,), from_measurements=raw))
-            found = {group.by[time]: group for group in answer.groups}
-            assert {*found} == {*expected}
+            groups = {group.by[time]: group for group in answer.groups}
+            assert {*groups} == {*expected}
             for value, parts in expected.items():
-                mine = [group for group in days.groups if group.by["day"] in parts]
-                assert found[value].good == sum(group.good for group in mine)
-                total = sum((group.metrics["eff_job"] for group in mine), Moments()).total
-                assert found[value].metrics["eff_job"].total == pytest.approx(total, rel=1e-9)
+                day_groups = [group for group in days.groups if group.by["day"] in parts]
+                assert groups[value].good == sum(group.good for group in day_groups)
+                total = sum((group.metrics["eff_job"] for group in day_groups), Moments()).total
+                assert groups[value].metrics["eff_job"].total == pytest.approx(total, rel=1e-9)
 
 
 def test_groups_by_an_axis_that_only_variants_hold(store: Store) -> None:
@@ -310,7 +310,7 @@ def test_empty_database_gives_no_groups(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"metrics": ("eff_jop",)}, "unknown metric 'eff_jop'(.|\n)*Did you mean 'eff_job'"),
         ({"metrics": ("site",)}, "site is not a number"),
@@ -319,8 +319,8 @@ def test_empty_database_gives_no_groups(store: Store) -> None:
         ({"by": ("inventory",)}, "cannot group by inventory: it is a long text"),
     ],
 )
-def test_invalid_queries_are_refused(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_queries_are_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         FigureQuery(**asked)
 
 

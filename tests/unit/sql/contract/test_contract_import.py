@@ -47,7 +47,7 @@ EVERYTHING = Selection()
 
 
 @pytest.fixture
-def others(tmp_path: Path) -> Iterator[Store]:
+def remote(tmp_path: Path) -> Iterator[Store]:
     """Open the empty store of another installation."""
     with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
         yield opened
@@ -63,15 +63,17 @@ def test_export_import_round_trip(
 ) -> None:
     file: Path = getattr(exported_store, name)
     rows = len([*awkward_measurements()])
-    found = import_file(store, file, dry_run=True)
-    assert sum(each.new for each in found) == rows
-    assert sum(each.campaigns for each in found) == 2
+    results = import_file(store, file, dry_run=True)
+    assert sum(each.new for each in results) == rows
+    assert sum(each.campaigns for each in results) == 2
     assert not [*store.measurements(EVERYTHING)]
     assert not store.campaigns()
 
-    found = import_file(store, file)
-    assert sum(each.new for each in found) == rows
-    assert not any(each.problems or each.missing_columns or each.ignored_columns for each in found)
+    results = import_file(store, file)
+    assert sum(each.new for each in results) == rows
+    assert not any(
+        each.problems or each.missing_columns or each.ignored_columns for each in results
+    )
     assert read_contents(store) == read_contents(other_store)
     assert store.campaigns() == other_store.campaigns()
     assert store.jobs("campaign") == [make_job_row("done", state="done")], (
@@ -91,18 +93,18 @@ def test_instruction_counts_are_merged_whole(
     store: Store, other_store: Store, tmp_path: Path
 ) -> None:
     """A count that both stores hold stays as it is here: rows of two counts never mix."""
-    here = build_instruction_rows("both", lines=2)
-    store.add_instruction_counts(here)
+    own_rows = build_instruction_rows("both", lines=2)
+    store.add_instruction_counts(own_rows)
     other_store.add([make_measurement(dataset_hash="d")])
     other_store.add_instruction_counts(build_instruction_rows("both", lines=4, instructions=1))
-    theirs = build_instruction_rows("theirs", lines=3)
-    other_store.add_instruction_counts(theirs)
+    other_rows = build_instruction_rows("theirs", lines=3)
+    other_store.add_instruction_counts(other_rows)
     other_store.add_instruction_counts(build_instruction_rows("unread", dataset_hash="e"))
     file = write_export(other_store, tmp_path / "theirs.parquet")
     for _ in range(2):
         import_file(store, file)
         counts = store.instruction_counts()
-        assert [row for row in counts if row.count_id != "unread"] == [*here, *theirs]
+        assert [row for row in counts if row.count_id != "unread"] == [*own_rows, *other_rows]
 
 
 @pytest.mark.backends("sqlite", "postgresql")
@@ -112,12 +114,12 @@ def test_merge_creates_no_duplicates(
     store.add(make_measurement(job=f"text {n}", extras={"mine": n}) for n in (100, 101))
     store.add([*awkward_measurements()][:9])
     before = read_contents(store)
-    theirs = exported_store.file
-    mine = write_export(store, tmp_path / "mine.parquet")
+    other_file = exported_store.file
+    own_file = write_export(store, tmp_path / "mine.parquet")
     rows = len([*awkward_measurements()])
-    assert import_counts(import_file(store, theirs, dry_run=True)) == [(rows - 9, 9, 0, 0)]
-    assert import_counts(import_file(store, theirs)) == [(rows - 9, 9, 0, 0)]
-    assert import_counts(import_file(other_store, mine)) == [(2, 9, 0, 0)]
+    assert import_counts(import_file(store, other_file, dry_run=True)) == [(rows - 9, 9, 0, 0)]
+    assert import_counts(import_file(store, other_file)) == [(rows - 9, 9, 0, 0)]
+    assert import_counts(import_file(other_store, own_file)) == [(2, 9, 0, 0)]
     union = read_contents(store)
     assert union == read_contents(other_store)
     assert len(union[0]) > len(before[0])
@@ -128,31 +130,31 @@ def test_same_file_imported_twice_is_added_once(
     store: Store, exported_store: ExportedStore, tmp_path: Path
 ) -> None:
     file = exported_store.file
-    again = Path(shutil.copy(file, tmp_path / "b.parquet"))
+    duplicate = Path(shutil.copy(file, tmp_path / "b.parquet"))
     rows = len([*awkward_measurements()])
     for dry_run in (True, False):
-        found = import_file(store, file, again, dry_run=dry_run)
-        assert import_counts(found) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
+        results = import_file(store, file, duplicate, dry_run=dry_run)
+        assert import_counts(results) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
 
 
 @pytest.mark.backends("sqlite", "postgresql", "oracle")
-def test_first_recorded_value_wins(store: Store, others: Store, tmp_path: Path) -> None:
-    others.add([make_measurement(host="there"), make_measurement(job="same")])
-    file = write_export(others, tmp_path / "theirs.parquet")
+def test_first_recorded_value_wins(store: Store, remote: Store, tmp_path: Path) -> None:
+    remote.add([make_measurement(host="there"), make_measurement(job="same")])
+    file = write_export(remote, tmp_path / "theirs.parquet")
     first = make_measurement(host="here")
     store.add([first, make_measurement(job="same")])
     for dry_run in (True, False):
-        (found,) = import_file(store, file, dry_run=dry_run)
-        assert import_counts([found]) == [(0, 1, 1, 0)]
-        assert found.conflicting_ids == [first.id]
+        (result,) = import_file(store, file, dry_run=dry_run)
+        assert import_counts([result]) == [(0, 1, 1, 0)]
+        assert result.conflicting_ids == [first.id]
         assert any(
-            f"{first.id} arrived with other content" in line for line in found.describe_remarks()
+            f"{first.id} arrived with other content" in line for line in result.describe_remarks()
         )
     assert [row["host"] for row in store.measurements(EVERYTHING)] == ["here", None]
 
 
 @pytest.mark.backends("sqlite", "postgresql", "oracle")
-def test_bad_replica_flags_merge(store: Store, others: Store, tmp_path: Path) -> None:
+def test_bad_replica_flags_merge(store: Store, remote: Store, tmp_path: Path) -> None:
     """A flag is no conflict: the store that knows of the bad replica is right."""
     plain = make_measurement(job="known here")
     both = make_measurement(job="unknown here")
@@ -162,11 +164,11 @@ def test_bad_replica_flags_merge(store: Store, others: Store, tmp_path: Path) ->
             "plausible": False,
             "implausible_reasons": "bad replica: it is short",
         }
-        others.add([Measurement({**item.values, **why})])
-    file = write_export(others, tmp_path / "marked.parquet")
+        remote.add([Measurement({**item.values, **why})])
+    file = write_export(remote, tmp_path / "marked.parquet")
     for _ in range(2):
-        (found,) = import_file(store, file)
-        assert found.conflicts == 0
+        (result,) = import_file(store, file)
+        assert result.conflicts == 0
         rows = [*store.measurements(EVERYTHING, ["plausible", "implausible_reasons"])]
         assert rows == [{"plausible": False, "implausible_reasons": "bad replica: it is short"}] * 2
     assert find_rollup_differences(store) == []
@@ -174,22 +176,22 @@ def test_bad_replica_flags_merge(store: Store, others: Store, tmp_path: Path) ->
     with Store.open(f"sqlite:///{unmarked}") as third:
         third.add([plain, both])
         assert import_counts(
-            import_file(others, write_export(third, tmp_path / "plain.parquet"))
+            import_file(remote, write_export(third, tmp_path / "plain.parquet"))
         ) == [(0, 2, 0, 0)]
-    assert not any(row["plausible"] for row in others.measurements(EVERYTHING, ["plausible"]))
+    assert not any(row["plausible"] for row in remote.measurements(EVERYTHING, ["plausible"]))
 
 
 def test_later_bad_replica_flags_earlier_measurements(
-    store: Store, others: Store, tmp_path: Path
+    store: Store, remote: Store, tmp_path: Path
 ) -> None:
     """The second file contains only known measurements."""
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
     read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": True}
     store.add([make_measurement(job="mine", **read)])
-    others.add([make_measurement(job="theirs", **read)])
-    import_file(store, write_export(others, tmp_path / "early.parquet"))
-    others.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
-    late = write_export(others, tmp_path / "late.parquet")
+    remote.add([make_measurement(job="theirs", **read)])
+    import_file(store, write_export(remote, tmp_path / "early.parquet"))
+    remote.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
+    late = write_export(remote, tmp_path / "late.parquet")
     import_file(store, late, dry_run=True)
     assert all(row["plausible"] for row in store.measurements(EVERYTHING))
     assert import_counts(import_file(store, late)) == [(0, 1, 0, 0)]
@@ -197,48 +199,48 @@ def test_later_bad_replica_flags_earlier_measurements(
     assert find_rollup_differences(store) == []
 
 
-def test_pruned_columns_are_no_conflict(store: Store, others: Store, tmp_path: Path) -> None:
+def test_pruned_columns_are_no_conflict(store: Store, remote: Store, tmp_path: Path) -> None:
     whole = [
         make_measurement(position=n, log_excerpt="said", pass_loop_wall_s=[0.5, n]) for n in (1, 2)
     ]
-    others.add(whole)
-    early = write_export(others, tmp_path / "early.parquet")
+    remote.add(whole)
+    early = write_export(remote, tmp_path / "early.parquet")
     for what in PRUNABLE:
-        others.prune(what, date(2027, 1, 1))
-    late = write_export(others, tmp_path / "late.parquet")
+        remote.prune(what, date(2027, 1, 1))
+    late = write_export(remote, tmp_path / "late.parquet")
     with Store.open(f"sqlite:///{tmp_path}/third.db") as third:
         third.add([whole[0], make_measurement(position=2, log_excerpt="else")])
         other = write_export(third, tmp_path / "other.parquet")
     for dry_run in (True, False):
-        found = import_file(store, early, late, other, dry_run=dry_run)
-        assert import_counts(found) == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0)]
+        results = import_file(store, early, late, other, dry_run=dry_run)
+        assert import_counts(results) == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0)]
 
 
-def test_long_flag_message_round_trip(store: Store, others: Store, tmp_path: Path) -> None:
+def test_long_flag_message_round_trip(store: Store, remote: Store, tmp_path: Path) -> None:
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
     read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": False}
-    others.add([make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")])
-    others.add_replicas(
+    remote.add([make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")])
+    remote.add_replicas(
         [build_finding("bad", good=False, found_us=STARTED_US + 5, message="x" * MAX_LONG_TEXT)]
     )
-    assert others.mark_bad_replicas() == 2
-    file = write_export(others, tmp_path / "marked.parquet")
+    assert remote.mark_bad_replicas() == 2
+    file = write_export(remote, tmp_path / "marked.parquet")
     assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
-    assert read_contents(store) == read_contents(others)
-    assert store.replicas() == others.replicas()
+    assert read_contents(store) == read_contents(remote)
+    assert store.replicas() == remote.replicas()
 
 
 @pytest.mark.backends("sqlite", "postgresql")
-def test_import_updates_remote_jobs(store: Store, others: Store, tmp_path: Path) -> None:
+def test_import_updates_remote_jobs(store: Store, remote: Store, tmp_path: Path) -> None:
     lost = AttemptRow("job", 1, "lost", 5, 9, None, "lost", "the node went away")
     done = AttemptRow("job", 2, "done", 10, 20, 0, "", "")
-    others.add([make_measurement()])
-    others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
-    others.set_attempts([lost])
-    early = write_export(others, tmp_path / "early.parquet")
-    others.set_jobs([make_job_row(state="done")])
-    others.set_attempts([done])
-    late = write_export(others, tmp_path / "late.parquet")
+    remote.add([make_measurement()])
+    remote.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
+    remote.set_attempts([lost])
+    early = write_export(remote, tmp_path / "early.parquet")
+    remote.set_jobs([make_job_row(state="done")])
+    remote.set_attempts([done])
+    late = write_export(remote, tmp_path / "late.parquet")
     for file, state, attempts in (
         (early, "lost", [lost]),
         (late, "done", [lost, done]),
@@ -249,11 +251,11 @@ def test_import_updates_remote_jobs(store: Store, others: Store, tmp_path: Path)
         assert store.attempts(["job"]) == attempts
 
 
-def test_import_keeps_locally_tracked_job(store: Store, others: Store, tmp_path: Path) -> None:
-    others.add([make_measurement()])
-    others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
-    others.set_attempts([AttemptRow("job", 3, "lost", 5, 9, None, "lost", "")])
-    file = write_export(others, tmp_path / "theirs.parquet")
+def test_import_keeps_locally_tracked_job(store: Store, remote: Store, tmp_path: Path) -> None:
+    remote.add([make_measurement()])
+    remote.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
+    remote.set_attempts([AttemptRow("job", 3, "lost", 5, 9, None, "lost", "")])
+    file = write_export(remote, tmp_path / "theirs.parquet")
     store.add_campaign(make_campaign_row(), [make_job_row(state="running")])
     import_file(store, file)
     assert store.jobs("campaign") == [make_job_row(state="running")]
@@ -269,13 +271,13 @@ def test_import_keeps_locally_tracked_job(store: Store, others: Store, tmp_path:
     ],
 )
 def test_import_sets_final_state_of_reported_job(
-    store: Store, others: Store, tmp_path: Path, batch: str, state: str, before: str
+    store: Store, remote: Store, tmp_path: Path, batch: str, state: str, before: str
 ) -> None:
     ended = make_job_row(state="done", batch_system="pool", batch_id="7")
-    others.add([make_measurement()])
-    others.add_campaign(make_campaign_row(), [ended])
-    others.set_attempts([AttemptRow("job", 1, "done", 5, 9, 0, "", "")])
-    file = write_export(others, tmp_path / "theirs.parquet")
+    remote.add([make_measurement()])
+    remote.add_campaign(make_campaign_row(), [ended])
+    remote.set_attempts([AttemptRow("job", 1, "done", 5, 9, 0, "", "")])
+    file = write_export(remote, tmp_path / "theirs.parquet")
     running = replace(ended, state="running", batch_system="external@pool", batch_id=batch)
     store.add_campaign(make_campaign_row(), [running])
     store.set_attempts([AttemptRow("job", 1, before, 5, 0, None, "", "")])
@@ -286,13 +288,13 @@ def test_import_sets_final_state_of_reported_job(
     assert attempt.state == ("lost" if before == "lost" else "done")
 
 
-def test_dry_run_counts_shared_campaign_once(store: Store, others: Store, tmp_path: Path) -> None:
-    others.add([make_measurement()])
-    others.add_campaign(make_campaign_row(), [])
-    files = [write_export(others, tmp_path / name) for name in ("a.parquet", "b.parquet")]
+def test_dry_run_counts_shared_campaign_once(store: Store, remote: Store, tmp_path: Path) -> None:
+    remote.add([make_measurement()])
+    remote.add_campaign(make_campaign_row(), [])
+    files = [write_export(remote, tmp_path / name) for name in ("a.parquet", "b.parquet")]
     for dry_run in (True, False):
-        found = import_file(store, *files, dry_run=dry_run)
-        assert [one.campaigns for one in found] == [1, 0]
+        results = import_file(store, *files, dry_run=dry_run)
+        assert [result.campaigns for result in results] == [1, 0]
 
 
 # Files of other programs
@@ -338,8 +340,8 @@ def test_foreign_column_types_are_accepted(store: Store, plain_file: Path) -> No
         lists = table["pass_loop_wall_s"].cast(pa.large_list(pa.float32()))
         return replace_column(table, "pass_loop_wall_s", lists)
 
-    (found,) = import_file(store, rewrite_file(plain_file, change))
-    assert import_counts([found]) == [(4, 0, 0, 0)]
+    (result,) = import_file(store, rewrite_file(plain_file, change))
+    assert import_counts([result]) == [(4, 0, 0, 0)]
     rows = [*store.measurements(EVERYTHING)]
     assert [row["retries"] for row in rows] == [1, 2, 3, 4]
     assert [row["eff_job"] for row in rows] == [0.5, None, 1.5, None]
@@ -395,7 +397,7 @@ def test_invalid_row_is_reported_and_others_imported(store: Store, plain_file: P
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, text",
     [
         (
             lambda t: replace_column(t, "retries", pa.array(["1"] * 4)),
@@ -414,10 +416,10 @@ def test_invalid_row_is_reported_and_others_imported(store: Store, plain_file: P
         (lambda t: t.append_column("extra_a b", pa.array([1] * 4)), "): extra_a b"),
     ],
 )
-def test_wrong_columns_are_refused(store: Store, plain_file: Path, change: Any, said: str) -> None:
+def test_wrong_columns_are_refused(store: Store, plain_file: Path, change: Any, text: str) -> None:
     refused, taken = import_file(store, rewrite_file(plain_file, change), plain_file)
     assert import_counts([refused]) == [(0, 0, 0, 0)]
-    assert said in refused.problems[0]
+    assert text in refused.problems[0]
     assert taken.new == 4, "it keeps no other file out"
 
 
@@ -426,9 +428,9 @@ def test_unknown_and_missing_columns(store: Store, plain_file: Path) -> None:
         newer = table.append_column("new_metric", pa.array([1] * 4))
         return newer.drop_columns(["eff_job", "pass_loop_wall_s"])
 
-    (found,) = import_file(store, rewrite_file(plain_file, change), ignore_unknown=True)
-    assert import_counts([found]) == [(4, 0, 0, 0)]
-    remarks = "\n".join(found.describe_remarks())
+    (result,) = import_file(store, rewrite_file(plain_file, change), ignore_unknown=True)
+    assert import_counts([result]) == [(4, 0, 0, 0)]
+    remarks = "\n".join(result.describe_remarks())
     assert "ignored columns: new_metric" in remarks
     assert "missing columns, unknown in all rows: eff_job, pass_loop_wall_s" in remarks
     assert [row["eff_job"] for row in store.measurements(EVERYTHING)] == [None] * 4
@@ -440,9 +442,9 @@ def test_incomplete_folder_is_reported(
     folder = shutil.copytree(exported_store.folder, tmp_path / "parts")
     (lost,) = folder.glob("campaign_id=odd*/part.parquet")
     lost.unlink()
-    found = {each.file: each for each in import_file(store, folder)}
-    assert "the file does not exist" in found[lost].problems[0]
-    assert sum(each.new for each in found.values()) == len([*awkward_measurements()]) - 1
+    results = {each.file: each for each in import_file(store, folder)}
+    assert "the file does not exist" in results[lost].problems[0]
+    assert sum(each.new for each in results.values()) == len([*awkward_measurements()]) - 1
 
 
 def test_mixed_exports_are_reported(
@@ -458,8 +460,8 @@ def test_mixed_exports_are_reported(
 def test_foreign_folder_names_campaign(store: Store, plain_file: Path, tmp_path: Path) -> None:
     table = parquet.read_table(plain_file)
     parquet.write_to_dataset(table, tmp_path / "by arrow", partition_cols=["campaign_id"])
-    (found,) = import_file(store, tmp_path / "by arrow")
-    assert import_counts([found]) == [(4, 0, 0, 0)]
+    (result,) = import_file(store, tmp_path / "by arrow")
+    assert import_counts([result]) == [(4, 0, 0, 0)]
     assert {row["campaign_id"] for row in store.measurements(EVERYTHING)} == {"campaign"}
 
 
@@ -469,10 +471,10 @@ def test_unreadable_files_are_reported(store: Store, plain_file: Path, tmp_path:
     text = tmp_path / "text.root"
     text.write_text("no tree")
     names = [cut, text, tmp_path / "no.parquet", tmp_path / "results.csv"]
-    found = import_file(store, *names, plain_file)
-    assert [len(each.problems) for each in found] == [1, 1, 1, 1, 0]
-    assert all(str(name) in each.problems[0] for name, each in zip(names, found, strict=False))
-    assert found[-1].new == 4
+    results = import_file(store, *names, plain_file)
+    assert [len(each.problems) for each in results] == [1, 1, 1, 1, 0]
+    assert all(str(name) in each.problems[0] for name, each in zip(names, results, strict=False))
+    assert results[-1].new == 4
     (tmp_path / "empty").mkdir()
     with pytest.raises(MeasurementFileError, match="no file in this folder"):
         collect_files([tmp_path / "empty"])
@@ -490,7 +492,7 @@ def test_truncated_file_gives_readable_rows(
     content[place : place + group.total_compressed_size] = b"\xff" * group.total_compressed_size
     damaged.write_bytes(content)
     monkeypatch.setattr(measurement_files, "READ_ROWS", 2)
-    (found,) = import_file(store, damaged)
-    assert found.new == 2
-    assert "cannot be read" in found.problems[0]
+    (result,) = import_file(store, damaged)
+    assert result.new == 2
+    assert "cannot be read" in result.problems[0]
     assert import_counts(import_file(store, plain_file)) == [(2, 2, 0, 0)]

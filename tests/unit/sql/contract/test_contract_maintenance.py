@@ -161,10 +161,10 @@ def test_scope_is_limited_by_time(filled: Store) -> None:
 
 def test_quarantined_measurement_stays_known(filled: Store) -> None:
     change(filled, "quarantine", "x", campaign_id="campaign")
-    again = make_measurement(
+    repeated = make_measurement(
         "campaign job", position=2, started_us=STARTED_US + 2, extras={"e": 1.0}, **READS
     )
-    assert filled.add([again]).duplicates == 1
+    assert filled.add([repeated]).duplicates == 1
 
 
 def test_deleted_campaign_leaves_its_owner(filled: Store) -> None:
@@ -187,15 +187,17 @@ DAYS = (20260101, 20260102, 20260103)
 
 def build_measurement(day: int, **values: Any) -> Measurement:
     lists: dict[str, Any] = {name: [0.5, day / 7] for name in PACKED_COLUMNS}
-    own = {"log_excerpt": "said at the end", "read_latency_hist": [1, 2]}
-    return make_measurement(job=str(day), day=day, extras={"hits": 1}, **{**lists, **own, **values})
+    texts = {"log_excerpt": "said at the end", "read_latency_hist": [1, 2]}
+    return make_measurement(
+        job=str(day), day=day, extras={"hits": 1}, **{**lists, **texts, **values}
+    )
 
 
 @pytest.fixture
 def filled_store(store: Store) -> list[Measurement]:
-    some = [build_measurement(day) for day in DAYS]
-    store.add(some)
-    return some
+    rows = [build_measurement(day) for day in DAYS]
+    store.add(rows)
+    return rows
 
 
 def read_rows(store: Store) -> dict[Any, dict[str, Any]]:
@@ -253,24 +255,24 @@ def test_old_time_steps_are_merged(store: Store, url: str) -> None:
         make_operation([9.0], step=2, generator_limited=True),
         make_operation([], operation="read", server="s"),
     ]
-    some = [make_measurement(str(day), day=day, operations=steps) for day in DAYS]
-    store.add(some)
+    rows = [make_measurement(str(day), day=day, operations=steps) for day in DAYS]
+    store.add(rows)
     foreseen = store.prunable("operations", date(2026, 1, 3))
     assert foreseen.measurements == 2
     assert foreseen.bytes > 0
     assert store.prune("operations", date(2026, 1, 3)) == foreseen
     assert store.prunable("operations", date(2026, 1, 3)).measurements == 0
     with store.snapshot() as snapshot:
-        old, kept = (snapshot.operations_of([some[n].id])[some[n].id] for n in (0, 2))
+        old, recent = (snapshot.operations_of([rows[n].id])[rows[n].id] for n in (0, 2))
         [opened, _] = fetch_operations(snapshot, Selection.parse(wheres=[f"day={DAYS[0]}"]))
-    assert (len(old), len(kept)) == (3, 4)
+    assert (len(old), len(recent)) == (3, 4)
     merged = old[0]
     assert [merged[n] for n in ("step", "step_s", "clients", "done", "failed")] == [0, 20, 5, 10, 1]
     assert merged["failures"] == '{"reset": 1}'
     assert merged["generator_cpu"] == 0.3125
     assert (opened.limited_steps, opened.seconds, opened.latency.count) == (1, 20.0, 10)
     assert check_database(url)["operation"] == 10  # which compares the roll-ups, too
-    assert store.add(some) == AddResult(0, 3)
+    assert store.add(rows) == AddResult(0, 3)
     other = make_measurement(str(DAYS[0]), day=DAYS[0], operations=[*steps[:3], *steps[2:]])
     assert store.add([other]) == AddResult(0, 0, (other.id,))
     pruned = make_measurement(
@@ -308,13 +310,13 @@ def test_revoked_key_has_no_sessions(store: Store) -> None:
     table, keyring = SessionTable(store._engine), Keyring(store._engine)
     key, other = (keyring.create_key(MASTER, "read", "a", now_us=1) for _ in range(2))
     tokens = [
-        table.open_session(make_grant(one), address="-", now_us=1, expires_us=9)
-        for one in (key, other)
+        table.open_session(make_grant(key_), address="-", now_us=1, expires_us=9)
+        for key_ in (key, other)
     ]
     before = keyring.load_access()
     keyring.revoke_key(key.key_id, now_us=2)
     access = keyring.load_access()
-    assert [one.key_id for one in access.sessions.values()] == [other.key_id]
+    assert [key_.key_id for key_ in access.sessions.values()] == [other.key_id]
     assert verify_session(tokens[1], access, MasterKeys(MASTER), 3).key_id == other.key_id
     # A session that another process still knows ends by its key.
     mixed = type(before)(access.keys, sessions=before.sessions)

@@ -50,9 +50,9 @@ def test_upgrade_requires_a_backup(
     assert done.exception is None
     assert "is at revision" in done.stdout
     assert "no backup" not in done.stdout
-    again = db(url, tmp_path, "check", "--json")
-    assert again.exception is None
-    assert "never on an Oracle server" in again.stderr
+    check = db(url, tmp_path, "check", "--json")
+    assert check.exception is None
+    assert "never on an Oracle server" in check.stderr
 
 
 def test_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,22 +84,22 @@ def test_site_days(filled: Store) -> None:
 
 
 def test_campaign_progress(filled: Store) -> None:
-    found, count = campaign_queries.list_campaigns(filled, 0, 10)
-    assert [one.campaign.id for one in found] == ["new", "old"]
+    campaigns, count = campaign_queries.list_campaigns(filled, 0, 10)
+    assert [row.campaign.id for row in campaigns] == ["new", "old"]
     assert count == 2
-    assert found[0].jobs == {"done": 1, "running": 1, "queued": 1}
-    assert [one.recorded for one in found] == [4, 1], "an ended attempt is repeated"
-    assert [one.campaign.id for one in campaign_queries.list_campaigns(filled, 1, 1)[0]] == ["old"]
+    assert campaigns[0].jobs == {"done": 1, "running": 1, "queued": 1}
+    assert [row.recorded for row in campaigns] == [4, 1], "an ended attempt is repeated"
+    assert [row.campaign.id for row in campaign_queries.list_campaigns(filled, 1, 1)[0]] == ["old"]
     filled.add([make_measurement("b2", campaign_id="new", started_us=2 * 10**15)])
     filled.add_campaign(make_campaign_row("waiting"), [])
     states = overview_queries.fetch_campaign_states(filled, ["new", "waiting"])
-    assert {one.campaign.id: one.last_run_us for one in states} == {
+    assert {row.campaign.id: row.last_run_us for row in states} == {
         "new": 2 * 10**15,
         "waiting": None,
     }
     (running,) = overview_queries.list_active_campaigns(filled, ["queued", "running", "held"])
     assert running.campaign.id == "new"
-    assert [one.id for one in overview_queries.list_campaigns_since(filled, 2)] == ["new"]
+    assert [row.id for row in overview_queries.list_campaigns_since(filled, 2)] == ["new"]
 
 
 def test_one_campaign(filled: Store) -> None:
@@ -118,8 +118,8 @@ def test_one_campaign(filled: Store) -> None:
         FailedAttemptCount("A", "lost", 1, 0),
         FailedAttemptCount("A", "evicted", 0, 1),
     ]
-    said = campaign_queries.list_failure_messages(filled, "new")
-    assert sorted((one.site, one.failure_class, one.message) for one in said) == [
+    messages = campaign_queries.list_failure_messages(filled, "new")
+    assert sorted((row.site, row.failure_class, row.message) for row in messages) == [
         ("A", "open", "no such file"),
         ("B", "open", "no such file"),
     ]
@@ -189,8 +189,8 @@ def test_same_named_campaigns_are_distinguished(
         "0123456789abcdef01": "nightly (01234567)",
         "fedcba98765432100": "nightly (fedcba98)",
     }
-    found = campaign_queries.fetch_distinct_names(filled, [*ids, "0123456789abcdef02"])
-    assert found["0123456789abcdef02"] == "nightly (0123456789abcdef02)"
+    names = campaign_queries.fetch_distinct_names(filled, [*ids, "0123456789abcdef02"])
+    assert names["0123456789abcdef02"] == "nightly (0123456789abcdef02)"
     assert campaign_queries.fetch_distinct_names(filled, []) == {}
 
 
@@ -228,29 +228,31 @@ def test_latest_comparisons(filled: Store) -> None:
             ))
         ]  # fmt: skip
         filled.replace_comparison(name, [], rows)
-    found = stored_comparisons.list_latest_comparisons(filled, 2)
-    assert [one.first_verdict.comparison_id for one in found] == ["second", "third"]
-    assert [one.first_verdict.label for one in found] == ["x0", "x0"]
-    assert found[0].verdict_counts == {
+    results = stored_comparisons.list_latest_comparisons(filled, 2)
+    assert [comparison.first_verdict.comparison_id for comparison in results] == ["second", "third"]
+    assert [comparison.first_verdict.label for comparison in results] == ["x0", "x0"]
+    assert results[0].verdict_counts == {
         "wall_per_event_s": {"site": {"slower": 1}},
         "cpu_per_event_s": {"sites": {"slower": 1}, "site": {"faster": 2, "same": 1}},
     }
-    assert list(found[0].verdict_counts) == ["wall_per_event_s", "cpu_per_event_s"]
-    assert list(found[0].verdict_counts["cpu_per_event_s"]["site"]) == ["faster", "same"]
+    assert list(results[0].verdict_counts) == ["wall_per_event_s", "cpu_per_event_s"]
+    assert list(results[0].verdict_counts["cpu_per_event_s"]["site"]) == ["faster", "same"]
     last = stored_comparisons.list_latest_comparisons(filled, 2, 2)
-    assert [one.first_verdict.comparison_id for one in last] == ["first"]
+    assert [comparison.first_verdict.comparison_id for comparison in last] == ["first"]
     assert stored_comparisons.count_comparisons(filled) == 3
 
     def find_largest(*verdicts: str) -> dict[tuple[str, str], tuple[str, float | None]]:
         groups = {
-            one.first_verdict.comparison_id: [c for c in one.counts if c.verdict in verdicts]
-            for one in found
+            comparison.first_verdict.comparison_id: [
+                c for c in comparison.counts if c.verdict in verdicts
+            ]
+            for comparison in results
         }
         most = stored_comparisons.find_largest_effects(filled, groups)
         assert all(row.comparison_id == id_ for (id_, _), row in most.items())
         return {key: (row.label, row.effect) for key, row in most.items()}
 
-    assert found[0].counts[0] == VerdictCount("wall_per_event_s", "x0", "site", "slower", 1, 0.2)
+    assert results[0].counts[0] == VerdictCount("wall_per_event_s", "x0", "site", "slower", 1, 0.2)
     assert find_largest("faster", "slower") == {
         ("second", "wall_per_event_s"): ("x0", 0.2),
         ("second", "cpu_per_event_s"): ("x2", -0.3),
@@ -270,15 +272,15 @@ def test_comparisons_since_a_time(filled: Store) -> None:
         filled.replace_comparison(
             f"c{number}", [], [build_verdict(f"c{number}", created_us=number)]
         )
-    found = stored_comparisons.list_latest_comparisons(filled, 9, since_us=2)
-    assert [one.first_verdict.comparison_id for one in found] == ["c3", "c2"]
+    results = stored_comparisons.list_latest_comparisons(filled, 9, since_us=2)
+    assert [row.first_verdict.comparison_id for row in results] == ["c3", "c2"]
 
 
 def test_first_day_by_site(filled: Store) -> None:
     beside = make_measurement("c", 1, site="A", day=20260227, door="near", axis_root="6.40.00")
     filled.add([beside])
     assert sorted(
-        overview_queries.list_first_measurements(filled), key=lambda one: (one.site, one.first_day)
+        overview_queries.list_first_measurements(filled), key=lambda row: (row.site, row.first_day)
     ) == [
         FirstMeasurement("A", "x", "x", 20250101),
         FirstMeasurement("A", "near", "6.40.00", 20260227),
@@ -313,9 +315,9 @@ def test_filter_choices(filled: Store) -> None:
 
 def test_root_file_size(filled: Store) -> None:
     def held(*wheres: str) -> tuple[int, int]:
-        found = root_file_page.fingerprint_selection(filled, Selection.parse([], wheres))
-        assert found.pruned > 0
-        return found.rows, found.implausible
+        fingerprint = root_file_page.fingerprint_selection(filled, Selection.parse([], wheres))
+        assert fingerprint.pruned > 0
+        return fingerprint.rows, fingerprint.implausible
 
     assert held() == (6, 1)
     assert held("site=B") == (1, 0)
@@ -325,8 +327,8 @@ def test_root_file_size(filled: Store) -> None:
 
 
 def test_day_failures(filled: Store) -> None:
-    found = overview_queries.list_bad_measurements(filled, "A", 20260301)
-    assert sorted((one.job_id, one.failure_class, one.failure_message) for one in found) == [
+    rows = overview_queries.list_bad_measurements(filled, "A", 20260301)
+    assert sorted((row.job_id, row.failure_class, row.failure_message) for row in rows) == [
         ("a1", "open", "no such file"),
         ("a2", "", ""),
     ]
@@ -335,11 +337,11 @@ def test_day_failures(filled: Store) -> None:
 
 
 def test_day_sites(filled: Store) -> None:
-    found = [
-        (one.campaign_name, one.job_id, one.measurements, one.good)
-        for one in overview_queries.list_measured_jobs(filled, "A", 20260301)
+    jobs = [
+        (job.campaign_name, job.job_id, job.measurements, job.good)
+        for job in overview_queries.list_measured_jobs(filled, "A", 20260301)
     ]
-    assert found == [("name of new", "a1", 2, 1), ("name of new", "a2", 1, 0)]
+    assert jobs == [("name of new", "a1", 2, 1), ("name of new", "a2", 1, 0)]
     assert overview_queries.list_measured_jobs(filled, "", 20260301) == []
 
 

@@ -60,12 +60,12 @@ def test_unreachable_server_is_reported(url: str, down: SharedPostgresServer) ->
 
 
 @pytest.mark.parametrize(
-    ("password", "said"), [("wr0ng-word", "refuses the password"), (None, "wants a password")]
+    ("password", "message"), [("wr0ng-word", "refuses the password"), (None, "wants a password")]
 )
 def test_wrong_password_is_not_shown(
-    postgresql: SharedPostgresServer, name: str, password: str | None, said: str
+    postgresql: SharedPostgresServer, name: str, password: str | None, message: str
 ) -> None:
-    with pytest.raises(StoreError, match=said) as caught:
+    with pytest.raises(StoreError, match=message) as caught:
         Store.open(postgresql.url(name, GUEST_ROLE, password))
     assert "wr0ng-word" not in str(caught.value)
     assert "~/.pgpass" in str(caught.value)
@@ -169,8 +169,8 @@ def test_search_path_schema_is_used(
     with Store.open(f"{url}&options=-csearch_path%3Dhammer") as store:
         store.add([make_measurement()])
         assert export_file(store, EVERYTHING, tmp_path / "r.csv", software_dir=tmp_path) == 1
-    found = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()
-    assert found == (1,)
+    row = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()
+    assert row == (1,)
 
 
 def test_lost_connection_leaves_no_file(

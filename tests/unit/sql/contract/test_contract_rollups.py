@@ -147,9 +147,9 @@ def test_marked_measurements_move_to_another_outcome(store: Store) -> None:
         make_measurement(str(n), started_us=n, operations=[make_operation()], **common)
         for n in (10, 20, 30)
     )
-    found = ReplicaRow("f1", 15, "data", "d", "SITE_A", "root", "f", "root://x", True, "")
+    good = ReplicaRow("f1", 15, "data", "d", "SITE_A", "root", "f", "root://x", True, "")
     bad = ReplicaRow("f2", 25, "data", "d", "SITE_A", "root", "f", "root://x", False, "adler32")
-    store.add_replicas([found, bad])
+    store.add_replicas([good, bad])
     assert store.mark_bad_replicas() == 2
     counts = {"good": 1, "implausible": 2}
     assert {row["outcome"]: row["measurements"] for row in read_rollups(store)} == counts

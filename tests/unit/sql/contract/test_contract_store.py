@@ -76,21 +76,21 @@ def test_missing_values_are_none(store: Store) -> None:
     given = make_measurement()
     store.add([given])
     (row,) = store.measurements(EVERYTHING)
-    known = {name: value for name, value in row.items() if value is not None}
-    assert known == {**given.values, "storage_site": given.values["site"]}
+    filled = {name: value for name, value in row.items() if value is not None}
+    assert filled == {**given.values, "storage_site": given.values["site"]}
 
 
 def test_add_is_idempotent(store: Store) -> None:
-    some = [make_measurement(position=p, extras={"hits": p}) for p in (1, 2, 3)]
-    assert store.add(some) == AddResult(3, 0)
-    assert store.add([*some, make_measurement(position=4)]) == AddResult(1, 3)
+    rows = [make_measurement(position=p, extras={"hits": p}) for p in (1, 2, 3)]
+    assert store.add(rows) == AddResult(3, 0)
+    assert store.add([*rows, make_measurement(position=4)]) == AddResult(1, 3)
     assert len(read_rows(store)) == 4
 
 
 def test_equivalent_spellings_are_no_conflict(store: Store) -> None:
     store.add([make_measurement(axis_cache_mb=30, ref="", pass_loop_wall_s=[1, 2])])
-    again = make_measurement(axis_cache_mb=30.0, pass_loop_wall_s=[1.0, 2.0])
-    assert store.add([again]) == AddResult(0, 1)
+    changed = make_measurement(axis_cache_mb=30.0, pass_loop_wall_s=[1.0, 2.0])
+    assert store.add([changed]) == AddResult(0, 1)
 
 
 @pytest.mark.parametrize("other", [{"site": "elsewhere"}, {"extras": {"hits": 2}}])
@@ -122,21 +122,24 @@ def _build_finding(at: int, good: bool, **changes: Any) -> ReplicaRow:
 
 def _flagged_rows(store: Store) -> dict[int, str]:
     rows = store.measurements(Selection(), ["started_us", "implausible_reasons", "plausible"])
-    found = {int(str(row["started_us"])): row for row in rows}
-    assert all(row["plausible"] is (row["implausible_reasons"] is None) for row in found.values())
-    return {at: str(row["implausible_reasons"] or "") for at, row in found.items()}
+    by_time = {int(str(row["started_us"])): row for row in rows}
+    assert all(row["plausible"] is (row["implausible_reasons"] is None) for row in by_time.values())
+    return {at: str(row["implausible_reasons"] or "") for at, row in by_time.items()}
 
 
 def test_reads_of_bad_replica_are_flagged(store: Store) -> None:
-    here: dict[str, Any] = {"dataset_hash": "h", "site": "local", "door": "d", "plausible": True}
-    read = [make_measurement(f"j{at}", started_us=at, **here) for at in (10, 20, 30, 40, 50)]
-    other = make_measurement("other", started_us=25, **{**here, "door": "e"})
+    base: dict[str, Any] = {"dataset_hash": "h", "site": "local", "door": "d", "plausible": True}
+    read = [make_measurement(f"j{at}", started_us=at, **base) for at in (10, 20, 30, 40, 50)]
+    other = make_measurement("other", started_us=25, **{**base, "door": "e"})
     doubtful = make_measurement(
-        "why", started_us=22, **{**here, "plausible": False}, implausible_reasons="x"
+        "why", started_us=22, **{**base, "plausible": False}, implausible_reasons="x"
     )
     # This looks like a flag but is none.
     odd = make_measurement(
-        "odd", started_us=23, **{**here, "plausible": False}, implausible_reasons="Bad Replica: x; "
+        "odd",
+        started_us=23,
+        **{**base, "plausible": False},
+        implausible_reasons="Bad Replica: x; ",
     )
     store.add([*read, other, doubtful, odd])
     assert store.mark_bad_replicas() == 0
@@ -144,24 +147,24 @@ def test_reads_of_bad_replica_are_flagged(store: Store) -> None:
         [_build_finding(15, True), _build_finding(35, False), _build_finding(36, False)]
     )
     assert store.mark_bad_replicas() == 6
-    said = "bad replica: has adler32 1, not 2"
+    reason = "bad replica: has adler32 1, not 2"
     assert _flagged_rows(store) == {
         10: "",
-        20: said,
-        22: f"x; {said}",
-        23: f"Bad Replica: x; ; {said}",
+        20: reason,
+        22: f"x; {reason}",
+        23: f"Bad Replica: x; ; {reason}",
         25: "",
-        30: said,
-        40: said,
-        50: said,
+        30: reason,
+        40: reason,
+        50: reason,
     }
     assert store.mark_bad_replicas() == 0
     # Later measurements are flagged as well, until the replica is good again.
     store.add_replicas([_build_finding(55, True), _build_finding(55, False, dataset_hash="else")])
-    late = [make_measurement(f"j{at}", started_us=at, **here) for at in (45, 60)]
+    late = [make_measurement(f"j{at}", started_us=at, **base) for at in (45, 60)]
     store.add(late)
     assert store.mark_bad_replicas() == 1
-    assert _flagged_rows(store)[45] == said
+    assert _flagged_rows(store)[45] == reason
     assert _flagged_rows(store)[60] == ""
     # A flagged measurement that is added again is still known.
     assert store.add([*read, doubtful, odd, *late]) == AddResult(0, 9)
@@ -176,32 +179,32 @@ def test_never_good_replica_flags_all_reads(store: Store) -> None:
 
 @pytest.mark.parametrize("length", [3, 3990, 5000])
 def test_flag_keeps_earlier_implausibility(store: Store, length: int) -> None:
-    here: dict[str, Any] = {"dataset_hash": "h", "door": "d", "started_us": 1}
+    base: dict[str, Any] = {"dataset_hash": "h", "door": "d", "started_us": 1}
     whys = [None, "y", "y" * 5000, "y" * MAX_LONG_TEXT]
     given = [
-        make_measurement(position=place, plausible=why is None, implausible_reasons=why, **here)
+        make_measurement(position=place, plausible=why is None, implausible_reasons=why, **base)
         for place, why in enumerate(whys, 1)
     ]
     store.add(given)
     store.add_replicas([_build_finding(35, False, id="bad", message="z" * length)])
     assert store.mark_bad_replicas() == 4
     assert store.mark_bad_replicas() == 0
-    found = [str(read_rows(store)[item.id]["implausible_reasons"]) for item in given]
+    reasons = [str(read_rows(store)[item.id]["implausible_reasons"]) for item in given]
     mark = f"bad replica: {'z' * length}"[:MAX_TEXT]
-    assert found[:3] == [mark, f"y; {mark}", f"{'y' * 5000}; {mark}"]
-    assert found[3].endswith(f"y; {mark}")
-    assert len(found[3]) == MAX_LONG_TEXT
+    assert reasons[:3] == [mark, f"y; {mark}", f"{'y' * 5000}; {mark}"]
+    assert reasons[3].endswith(f"y; {mark}")
+    assert len(reasons[3]) == MAX_LONG_TEXT
     assert len(store.replicas()[0].message) == min(length, MAX_TEXT)
     # A flagged measurement that is added again is still known.
     assert store.add(given[:3]) == AddResult(0, 3)
 
 
 def test_batches_of_one_transaction_see_each_other(store: Store) -> None:
-    some = [make_measurement(job=f"job {n}", plausible=True) for n in range(BATCH_MEASUREMENTS)]
+    rows = [make_measurement(job=f"job {n}", plausible=True) for n in range(BATCH_MEASUREMENTS)]
     flag = "bad replica: torn"
     flagged = make_measurement(job="job 0", plausible=False, implausible_reasons=flag)
     other = make_measurement(job="job 2", plausible=True, host="elsewhere")
-    added = store.add([*some, some[1], flagged, other])
+    added = store.add([*rows, rows[1], flagged, other])
     assert added == AddResult(BATCH_MEASUREMENTS, 2, (other.id,))
     marked = {
         row["job_id"]: row["implausible_reasons"]
@@ -285,14 +288,14 @@ def test_campaign_add_is_idempotent(store: Store) -> None:
 
 
 def test_recount_replaces_the_rows_of_a_count(store: Store) -> None:
-    others = build_instruction_rows("other", test_hash="u")
-    store.add_instruction_counts(others)
+    other_rows = build_instruction_rows("other", test_hash="u")
+    store.add_instruction_counts(other_rows)
     store.replace_instruction_count(build_instruction_rows("n", lines=1200))
     recounted = build_instruction_rows("n", lines=3, instructions=7)
     for _ in range(2):
         store.replace_instruction_count(recounted)
-        assert store.instruction_counts() == [*recounted, *others]
-    assert store.instruction_counts(["u"]) == others
+        assert store.instruction_counts() == [*recounted, *other_rows]
+    assert store.instruction_counts(["u"]) == other_rows
     assert store.instruction_counts([]) == []
     store.add_instruction_counts(build_instruction_rows("n", lines=3, instructions=8))
     assert store.instruction_counts(["t"]) == recounted
@@ -411,9 +414,9 @@ def test_incomplete_schema_is_reported(url: str, store: Store) -> None:
     ],
 )
 def test_corrupt_value_is_reported(url: str, store: Store, column: str, value: str | bytes) -> None:
-    some = [full_measurement(1), full_measurement(2), make_measurement()]
-    store.add(some)
-    id_ = str(some[0].values["measurement_id"])
+    rows = [full_measurement(1), full_measurement(2), make_measurement()]
+    store.add(rows)
+    id_ = str(rows[0].values["measurement_id"])
     kind = sa.Text() if isinstance(value, str) else sa.LargeBinary()
     change = sa.update(schema.measurement).values({column: sa.literal(value, kind)})
     with write_transaction(store._engine) as connection:
@@ -438,14 +441,14 @@ def test_corrupt_value_is_reported(url: str, store: Store, column: str, value: s
 
 
 def add_in_batches(url: str) -> tuple[int, int]:
-    new = known = 0
+    new = duplicates = 0
     with Store.open(url) as store:
         for start in range(0, 60, 5):
             added = store.add(
                 make_measurement(job=f"job {n}", extras={"n": n}) for n in range(start, start + 5)
             )
-            new, known = new + added.new, known + added.duplicates
-    return new, known
+            new, duplicates = new + added.new, duplicates + added.duplicates
+    return new, duplicates
 
 
 def test_concurrent_creation_and_writes(url: str) -> None:
@@ -639,12 +642,12 @@ def test_queries_of_a_page_see_one_state(url: str, store: Store) -> None:
     store.add_campaign(make_campaign_row("before"), [])
     with Store.open(url) as other:
         with other.one_state():
-            assert [one.id for one in other.campaigns()] == ["before"]
+            assert [campaign.id for campaign in other.campaigns()] == ["before"]
             store.add_campaign(make_campaign_row("after"), [])
-            assert [one.id for one in other.campaigns()] == ["before"]
+            assert [campaign.id for campaign in other.campaigns()] == ["before"]
             with pytest.raises(StoreError), other.connection() as connection:
                 connection.execute(sa.text("SELECT * FROM no_such_table"))
-        assert {one.id for one in other.campaigns()} == {"before", "after"}
+        assert {campaign.id for campaign in other.campaigns()} == {"before", "after"}
 
 
 IMPLAUSIBLE_VALUES: list[tuple[dict[str, Any], str]] = [

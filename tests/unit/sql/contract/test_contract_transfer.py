@@ -161,13 +161,13 @@ def test_imported_operations_equal_exported_ones(
         other.add([make_measurement("one more", campaign_id="second")])
         target = write_export(other, tmp_path / name)
         assert import_counts(import_file(store, target, dry_run=True))[0][0] >= 4
-        new = [found.new for found in import_file(store, target)]
+        new = [result.new for result in import_file(store, target)]
         assert sum(new) == 5
         assert read_contents(store) == read_contents(other)
     assert find_rollup_differences(store) == []
-    again = import_counts(import_file(store, target))
-    assert [counts[1] for counts in again] == new
-    assert not any(counts[2] for counts in again)
+    repeated = import_counts(import_file(store, target))
+    assert [counts[1] for counts in repeated] == new
+    assert not any(counts[2] for counts in repeated)
 
 
 def test_other_operations_in_a_file_are_a_conflict(
@@ -191,9 +191,9 @@ def test_invalid_operations_in_a_file_are_reported(store: Store, tmp_path: Path)
     place = table.schema.get_field_index("operations")
     column = pa.array(lists, table.schema.field(place).type)
     parquet.write_table(table.set_column(place, table.schema.field(place), column), file)
-    [found] = import_file(store, file)
-    assert import_counts([found]) == [(0, 1, 0, 1)]
-    assert "operations[0]" in found.problems[0]
+    [result] = import_file(store, file)
+    assert import_counts([result]) == [(0, 1, 0, 1)]
+    assert "operations[0]" in result.problems[0]
 
 
 @pytest.mark.backends("sqlite")
@@ -249,13 +249,13 @@ def test_copy_equals_source_and_is_usable(source: str, url: str, tmp_path: Path)
     counts, copied = copy_database(source, url, bars=no_progress)
     assert copied
     assert all(counts.values()), "no table is left out of this test"
-    found = read_all_tables(url)
-    assert found == read_all_tables(source)
-    assert {name: len(rows) for name, rows in found.items()} == counts
+    tables = read_all_tables(url)
+    assert tables == read_all_tables(source)
+    assert {name: len(rows) for name, rows in tables.items()} == counts
     assert copy_database(source, url, bars=no_progress) == (counts, False)
     back = f"sqlite:///{tmp_path}/back.db"
     copy_database(url, back, bars=no_progress)
-    assert read_all_tables(back) == found
+    assert read_all_tables(back) == tables
     with Store.open(url) as store:
         assert store.add(full_measurement(n) for n in (119, 120)) == AddResult(1, 1)
     with pytest.raises(StoreError, match=r"holds other rows: table \w+, \w*id"):
@@ -328,11 +328,11 @@ def test_copy_onto_itself_or_from_missing_source(source: str, url: str, tmp_path
 
 
 def test_copy_command(source: str, url: str) -> None:
-    for said in ("copied and compared every row", "all rows were present"):
+    for remark in ("copied and compared every row", "all rows were present"):
         result = CliRunner().invoke(find_command("db"), ["copy", source, url, "--json"])
         assert result.exception is None
         assert {"table": "extra", "rows": 7} in json.loads(result.stdout)
-        assert said in result.stderr
+        assert remark in result.stderr
 
 
 @pytest.fixture
@@ -352,8 +352,8 @@ def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def test_table_equals_database(filled: Store, url: str) -> None:
@@ -446,8 +446,8 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.backends("sqlite")
 def test_invalid_arguments_are_reported(filled: Store, url: str) -> None:
-    for wrong, said in INVALID_ARGUMENTS:
-        with pytest.raises(ConfigError, match=said):
+    for wrong, message in INVALID_ARGUMENTS:
+        with pytest.raises(ConfigError, match=message):
             treehammer.results(**wrong, database=url)
 
 
