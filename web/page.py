@@ -187,6 +187,8 @@ class Page:
         compress: compress with gzip; not for files that support range requests.
         make_pool: makes a pool of its own for slow queries; None for the common one.
         help: page of the documentation.
+        reads_measurements: False if it is answered from roll-ups and verdicts alone where it has no
+            parameters: no column may come from measurements (``test_web_query_counts.py``).
     """
 
     path: str
@@ -199,6 +201,7 @@ class Page:
     compress: bool = True
     make_pool: Callable[[PageResources], QueryPool] | None = None
     help: str = "pages"
+    reads_measurements: bool = True
 
     def answer(
         self, store: Store, request: Request, resources: PageResources

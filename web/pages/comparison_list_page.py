@@ -94,6 +94,7 @@ class ComputedComparisonQuery(VerdictFilter, CompareQuery):
     CompareQuery,
     menu="Compare",
     position=30,
+    reads_measurements=False,
     help="compare-releases",
     api=(
         PageOperation(
@@ -182,6 +183,7 @@ def _find_comparison(
     "comparison",
     StoredComparisonQuery,
     position=31,
+    reads_measurements=False,
     help="compare-releases",
     api=PageOperation(
         "getComparison",

@@ -104,6 +104,7 @@ explore_page = page(
     ExploreQuery,
     menu="Explore",
     position=20,
+    reads_measurements=False,
     api=PageOperation(
         "exploreMeasurements", "A metric grouped by columns", _EXPLORE_TABLES, _EXPLORE_ABOUT
     ),
@@ -113,6 +114,7 @@ s0_page = page(
     "s0",
     S0Query,
     position=21,
+    reads_measurements=False,
     api=PageOperation(
         "getFigureS0",
         "CPU efficiency by site and variant, as in study S0",

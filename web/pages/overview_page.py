@@ -82,6 +82,7 @@ class OverviewQuery(WindowQuery):
     OverviewQuery,
     menu="Overview",
     position=10,
+    reads_measurements=False,
     api=PageOperation(
         "getOverview",
         "Running campaigns, latest verdicts, sites by day",

@@ -33,6 +33,7 @@ from treehammer.web.sections import Folded, quiet, suggest
     "sites",
     menu="Sites",
     position=60,
+    reads_measurements=False,
     help="site-status",
     api=PageOperation("listSites", "All sites and their last 30 days", {"sites": "sites"}),
 )
