@@ -22,7 +22,7 @@ lint: install ## check format, style, types and package layers
 docs: install ## build the documentation into site/; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-reference: install ## write the reference pages that are generated from the code
+reference: install ## write the JSON Schemas and reference pages that are generated from the code
 	@$(BIN)/python docs/hooks.py
 
 pictures: install ## retake the page screenshots in docs/images, from a synthetic world or the results in folder DATA

@@ -1,6 +1,6 @@
 """MkDocs hooks: check reference pages against the code, and add plots of the benchmarks.
 
-Run as a program (``make reference``), write the reference pages that are generated from the code.
+Run as a program (``make reference``), write the JSON Schemas and reference pages that are generated from the code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from mkdocs.structure.pages import Page
 
 from treehammer import hctests, patrol, submit
 from treehammer.cli import cli
+from treehammer.collectors.cli import SCHEMA_FILE, render_record_schema
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_OWNERS, metrics_owned_by
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.collectors.worker.__main__ import build_parser
+from treehammer.hctests.definition.toml_models import build_test_schema
+from treehammer.patrol.patrol_file import build_patrol_schema
+from treehammer.submit.sites.site_model import build_json_schema
 
 #: Raw data and plots for the page on benchmarks.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
@@ -231,8 +235,15 @@ def _pages(nav: Any) -> Iterator[str]:
         yield from _pages(entry)
 
 
-def reference_pages() -> Iterator[tuple[Path, str]]:
-    """Yield the files of the generated pages, which are in Git for readers of a checkout."""
+def generated_files() -> Iterator[tuple[Path, str]]:
+    """Yield the generated files that are in Git: JSON Schemas, then the reference pages of them."""
+    yield SCHEMA_FILE, render_record_schema()
+    for path, schema in (
+        (TEST_SCHEMA, build_test_schema()),
+        (SITES_SCHEMA, build_json_schema()),
+        (PATROL_SCHEMA, build_patrol_schema()),
+    ):
+        yield path, json.dumps(schema, indent=1, sort_keys=True) + "\n"
     folder = Path(__file__).parent / "reference"
     yield folder / "metrics.md", metrics_page()
     yield folder / "test-toml.md", schema_page("test.toml", TEST_SCHEMA)
@@ -241,10 +252,10 @@ def reference_pages() -> Iterator[tuple[Path, str]]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Refuse outdated reference pages; add the worker's page and the plots."""
-    for path, text in reference_pages():
+    """Refuse outdated generated files; add the worker's page and the plots."""
+    for path, text in generated_files():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            raise PluginError(f"docs/reference/{path.name} is out of date: run make reference")
+            raise PluginError(f"{path.name} is out of date: run make reference")
     # Help texts differ between Python versions.
     files.append(File.generated(config, "reference/worker.md", content=worker_page()))
     for plot in sorted(RESULTS.glob("*.svg")):
@@ -254,5 +265,5 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 if __name__ == "__main__":
-    for file, content in reference_pages():
+    for file, content in generated_files():
         file.write_text(content, encoding="utf-8")
