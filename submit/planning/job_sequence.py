@@ -131,11 +131,11 @@ class JobSequence(Sequence[PlannedJob]):
         """Yield the variants with good replicas at a door."""
         return (variant for group in self.groups_at(access) for variant in group.variants)
 
-    def list_reads(self) -> Iterator[tuple[DoorAccess, Variant]]:
-        """Yield each door with each of its variants."""
-        return (
-            (access, variant) for access in self.accesses for variant in self.variants_at(access)
-        )
+    def list_reads(self) -> Iterator[tuple[DoorAccess, Variant, SoftwareRequest]]:
+        """Yield each door with each of its variants, and the software that reads."""
+        for access in self.accesses:
+            for variant in self.variants_at(access):
+                yield access, variant, self.planner.software_for(access.site, str(variant["root"]))
 
     @cached_property
     def doors(self) -> Mapping[DoorKey, DoorAccess]:
