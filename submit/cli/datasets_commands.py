@@ -221,9 +221,20 @@ def _drop_excluded(
     Raises:
         NothingToDoError: nothing is left.
     """
-    from treehammer.submit.planning.site_selection import find_excluded_storage
+    from treehammer.analysis.status.site_status import EVERY_SITE
+    from treehammer.sql.watch.state_history import STORAGE_SITE
+    from treehammer.submit.planning.site_selection import load_uses
+    from treehammer.submit.sites.site_registry import load_sites
 
-    reasons = find_excluded_storage(rses, settings, include)
+    uses = load_uses(settings)
+    site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}
+    reasons = {
+        rse.name: reason
+        for rse in rses
+        for site in (site_of.get(rse.name, rse.site),)
+        if not {EVERY_SITE, site} & {*include}
+        and (reason := uses.describe_restrictions(site, (STORAGE_SITE,)))
+    }
     print_remarks(f"{name} is left out: {reason}." for name, reason in reasons.items())
     if reasons and len(reasons) == len(rses):
         raise NothingToDoError(

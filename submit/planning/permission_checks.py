@@ -82,7 +82,7 @@ def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
         group: Counter[DoorKey] = Counter()
         for first, _ in members:
             for access in plan.jobs.doors_beside(first):
-                key, repeats = _door_key(access), definition.test.repeats
+                key, repeats = (access.storage.name, access.door.name), definition.test.repeats
                 group[key] += repeats
                 jobs[key, first.site.name, first.door_label] += repeats
         most |= group
@@ -131,10 +131,6 @@ def _share_permission(load: LoadSpec, permitted: LoadPermission, jobs: int) -> L
         max_clients=int(lower(load.max_clients, clients)),
         max_mb_per_s=lower(load.max_mb_per_s, permitted.mb_per_s / jobs),
     )
-
-
-def _door_key(access: DoorAccess) -> DoorKey:
-    return access.storage.name, access.door.name
 
 
 def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> Iterator[str]:
@@ -358,20 +354,16 @@ def _list_overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
         yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
     if any(not site.is_local for site in plan.sites) and plan.options.pace.in_flight > 1:
         yield f"{plan.options.pace.in_flight} jobs of a door run at once, and {reason}: --in-flight 1."
-    for site, ways in _group_ways_of_access(plan).items():
+    ways_by_storage: dict[str, set[str]] = {}
+    for access in plan.jobs.accesses:
+        ways = ways_by_storage.setdefault(access.storage.name, set())
+        ways.add(f"{access.site.name}/{access.door.name}")
+    for site, ways in ways_by_storage.items():
         if len(ways) > 1:
             yield (
                 f"Jobs use site {site} in {len(ways)} ways at once ({', '.join(sorted(ways))}), and "
                 f"{reason}: choose one door (-P door=NAME) and one site of jobs."
             )
-
-
-def _group_ways_of_access(plan: Plan) -> dict[str, set[str]]:
-    """Group sites of jobs and doors by the site whose storage they use."""
-    ways: dict[str, set[str]] = {}
-    for access in plan.jobs.accesses:
-        ways.setdefault(access.storage.name, set()).add(f"{access.site.name}/{access.door.name}")
-    return ways
 
 
 def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:

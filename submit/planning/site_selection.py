@@ -17,7 +17,6 @@ from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_access import READ, STAGE, find_limit
 from treehammer.config import Settings
-from treehammer.datasets.rucio.rucio_conversions import Rse
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.model import DOOR_AXIS
 from treehammer.hctests.definition.toml_models import TestDefinition
@@ -96,21 +95,6 @@ def load_uses(settings: Settings) -> SiteUses:
             return read_uses(store, settings)
     except NothingToDoError:
         return SiteUses()
-
-
-def find_excluded_storage(
-    rses: Iterable[Rse], settings: Settings, include: Collection[str]
-) -> dict[str, str]:
-    """Find the storage elements of sites that may not be used: name -> reason."""
-    uses = load_uses(settings)
-    site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}
-    return {
-        rse.name: reason
-        for rse in rses
-        for site in (site_of.get(rse.name, rse.site),)
-        if not {EVERY_SITE, site} & {*include}
-        and (reason := uses.describe_restrictions(site, (STORAGE_SITE,)))
-    }
 
 
 def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
