@@ -170,7 +170,7 @@ def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
             raise ConfigError(
                 "the local queue does not support pacing",
                 where="--spread, --ramp, --in-flight",
-                hint="These options are for HTCondor sites; submit to 'local' separately. --local-slots sets the "
+                hint="These options are for batch systems; submit to 'local' separately. --local-slots sets the "
                 "number of concurrent local jobs.",
             )
         if site.grid_resource and (pace.spread_s or pace.ramp):

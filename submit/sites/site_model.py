@@ -504,7 +504,8 @@ class Site(StrictModel):
     )
     batch: FilledLine = Field(
         LOCAL_BATCH,
-        description="Batch system of another installed package that runs its jobs, as NAME or NAME@ARGUMENT.",
+        description="Batch system without a pool that runs its jobs: slurm, or one of another installed package, as "
+        "NAME or NAME@ARGUMENT.",
     )
     requirements: Line = Field(
         "", description="ClassAd expression that selects its machines in the pool."
@@ -546,7 +547,8 @@ class Site(StrictModel):
         "and HTCondor set, credentials, and those that change the measured software, such as LD_PRELOAD.",
     )
     submit: dict[str, _SubmitValue] = Field(
-        default_factory=dict, description="Additional submit commands, e.g. accounting_group."
+        default_factory=dict,
+        description="Additional submit commands, e.g. accounting_group; with Slurm, options of sbatch: account, partition, qos.",
     )
     templates: _HomePath | None = Field(
         None, description="Folder with templates that replace the shipped ones."

@@ -108,7 +108,7 @@ def test_unknown_site_error_mentions_missing_sites_file(tmp_path: Path) -> None:
     [
         ("htcondor@grit", ("unknown pool 'grit'", "Did you mean 'grid'?", "left unchanged")),
         ("htcondor@grid", ("pools.grid.config", "condor_config")),
-        ("slurm", ("unknown batch system 'slurm'",)),
+        ("pbs", ("unknown batch system 'pbs'",)),
     ],
 )
 def test_unknown_batch_system_is_refused(

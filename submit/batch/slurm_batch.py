@@ -1,0 +1,667 @@
+"""Slurm batch system: jobs are tasks of arrays, in a folder that nodes and this machine share.
+
+::
+
+    DATA_DIR/slurm/
+      CAMPAIGN/
+        TAG/                      one array: jobs of a campaign with one description
+          slurm.sbatch            the script, rendered from ``slurm.sbatch.j2``
+          submission.json         job ids in order: number N of the list is task N
+          array.json              number of the array; absent: it may or may not be queued
+          previous_attempts       number of the last attempt before the jobs were requeued
+          shared/                 inputs that all jobs share
+          jobs/N/inputs/          inputs of task N
+          jobs/N/output/attempt-K/  output of its start K, with ``node`` and ``exit_code``
+          jobs/N/cancelled        exists once Treehammer cancelled it
+
+States come from ``squeue``, which knows ended jobs for some minutes (``MinJobAge``), then from ``sacct``
+where Slurm has an accounting database, and without one from the files of the job.  These tell its end
+and exit code, but not why Slurm ended it.
+
+``TAG`` is computed from campaign, description and job ids, and part of the array's name: a repeated
+submission, after any failure, first looks for that name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.shared_files import hold_lock, write_atomically
+from treehammer.config import Settings
+from treehammer.errors import BatchError, ConfigError
+from treehammer.submit.batch.interface import (
+    PROBE_FAILED,
+    PROBE_OK,
+    AttemptStatus,
+    BatchDeclaration,
+    BatchEvent,
+    BatchSite,
+    BatchSystem,
+    Hold,
+    InputReplacement,
+    JobDescription,
+    JobStatus,
+    LoadPools,
+    ProbeResult,
+)
+from treehammer.submit.batch.job_folders import (
+    copy_input,
+    create_folder_atomically,
+    link_input,
+    remove_folder_atomically,
+    require_folder_name,
+)
+from treehammer.text_formatting import pluralize
+
+#: Largest number of tasks of an array; Slurm's default of MaxArraySize is 1001.
+MAX_ARRAY_JOBS = 1000
+#: Longest time in seconds that a command of Slurm may take.
+COMMAND_TIMEOUT_S = 60.0
+#: Arguments of a command at most.
+_MAX_ARGUMENTS = 500
+_FIELDS = (
+    "Name:200|,ArrayJobID:40|,ArrayTaskID:40|,State:40|,Reason:200|,exit_code:40|,StartTime:40|,"
+    "EndTime:40|,NodeList:200|,RestartCnt:20|"
+)
+_ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
+_ARRAY_OPTION = re.compile(r"^#SBATCH --array=\S*%(\d+)$", re.MULTILINE)
+_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING")
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "SPECIAL_EXIT")
+_ENDED = ("COMPLETED", "FAILED")
+#: State in which Slurm ended a job -> event and reason.
+_LOSSES: Mapping[str, tuple[BatchEvent, str]] = {
+    "TIMEOUT": (BatchEvent.EVICTED, "over the time limit of the job"),
+    "DEADLINE": (BatchEvent.EVICTED, "over the deadline of the job, a time limit"),
+    "OUT_OF_MEMORY": (BatchEvent.EVICTED, "over the memory limit of the job"),
+    "PREEMPTED": (BatchEvent.EVICTED, "preempted by another job"),
+    "NODE_FAIL": (BatchEvent.LOST, "its node failed"),
+    "CANCELLED": (BatchEvent.LOST, "removed from the queue"),
+}
+#: Reason of an end that only the job's files show.
+_FORGOTTEN = (
+    "it left no exit code, and Slurm no longer knows why it ended (time limit, memory, node)"
+)
+#: Reasons for which jobs wait as planned.
+_PLANNED_REASONS = ("None", "JobArrayTaskLimit", "Dependency")
+#: Options that Treehammer sets.
+_RESERVED_OPTIONS = frozenset(
+    ("array", "chdir", "dependency", "error", "export", "job-name", "output", "requeue")
+)
+_OPTION_NAME = re.compile(r"[a-z][a-z-]+")
+_BATCH_ID = re.compile(r"(\d+)_(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
+
+
+def run_command(*command: str) -> str:
+    """Run a command of Slurm and return its output.
+
+    Raises:
+        BatchError: it is missing, fails, or does not end in time.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise BatchError(
+            f"there is no {command[0]} on this machine",
+            where="slurm",
+            hint="Use a login node of the cluster, or add the folder of Slurm's commands to PATH.",
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BatchError(
+            f"Slurm does not answer ({command[0]}: {error})",
+            where="slurm",
+            hint="Queued jobs continue. Try again later.",
+        ) from error
+    if done.returncode:
+        lines = (line.removeprefix(f"{command[0]}: error: ") for line in done.stderr.splitlines())
+        message = "; ".join(lines) or f"exit code {done.returncode}"
+        raise BatchError(f"{command[0]} fails: {message}", where="slurm")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What Slurm says of one task; times in microseconds since 1970 UTC, 0 if there are none."""
+
+    state: str
+    reason: str
+    exit_code: int | None
+    started_us: int
+    ended_us: int
+    node: str
+    restarts: int = 0
+
+
+def _parse_record(
+    state: str, reason: str, code: str, started: str, ended: str, node: str, restarts: str = ""
+) -> TaskRecord:
+    number, _, signal = code.partition(":")
+    exit_code = -int(signal) if signal.strip("0") else int(number or 0)
+    started_us, ended_us = (
+        int(text) * 1_000_000 if text.isdigit() else 0 for text in (started, ended)
+    )
+    times = (started_us, ended_us)
+    return TaskRecord(state.partition(" ")[0], reason, exit_code, *times, node, int(restarts or 0))
+
+
+@dataclass(frozen=True)
+class ArrayFolder:
+    """Folder of one array."""
+
+    root: Path
+    campaign: str
+    tag: str
+
+    @classmethod
+    def for_jobs(cls, root: Path, campaign: str, text: str, job_ids: Sequence[str]) -> ArrayFolder:
+        """Return the folder of jobs with one description."""
+        require_folder_name(campaign)
+        digest = sha256(json.dumps([campaign, text, *job_ids]).encode()).hexdigest()
+        return cls(root, campaign, digest[:16])
+
+    @property
+    def name(self) -> str:
+        """Name of the array."""
+        return f"{self.campaign}.{self.tag}"
+
+    @property
+    def path(self) -> Path:
+        """Path of the folder."""
+        return self.root / self.campaign / self.tag
+
+    @cached_property
+    def index(self) -> tuple[tuple[str, ...], str]:
+        """Job ids, and the rendered template.
+
+        Raises:
+            BatchError: the folder is damaged.
+        """
+        path = self.path / "submission.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return tuple(document["jobs"]), str(document["text"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BatchError(f"damaged submission ({error})", where=str(path)) from error
+
+    @cached_property
+    def previous_attempts(self) -> int:
+        """Number of the last attempt of its jobs before they were requeued; 0 for new jobs."""
+        with suppress(OSError, ValueError):
+            return int((self.path / "previous_attempts").read_text(encoding="ascii"))
+        return 0
+
+    @property
+    def array(self) -> int | None:
+        """Number of the array; None until it was seen in the queue."""
+        with suppress(OSError, ValueError):
+            return int((self.path / "array.json").read_text(encoding="ascii"))
+        return None
+
+    def batch_ids(self, array: int) -> dict[str, str]:
+        """Return job id -> batch id."""
+        return {job: f"{array}_{task}@{self.name}" for task, job in enumerate(self.index[0])}
+
+    def job_folder(self, task: int) -> Path:
+        """Return the folder of a job."""
+        return self.path / "jobs" / str(task)
+
+    def sandboxes(self, task: int) -> dict[int, Path]:
+        """Return attempt -> output folder."""
+        folders = self.job_folder(task).glob("output/attempt-*")
+        return dict(sorted((int(folder.name.rpartition("-")[2]), folder) for folder in folders))
+
+    def render_script(self, text: str, count: int) -> str:
+        """Complete a rendered template by the options that Treehammer sets."""
+        throttle = _ARRAY_OPTION.search(text)
+        options = {
+            "job-name": self.name,
+            "array": f"0-{count - 1}{f'%{throttle[1]}' if throttle else ''}",
+            "chdir": _quote_option(self.path),
+            "output": "jobs/%a/slurm.out",
+        }
+        first, _, rest = _ARRAY_OPTION.sub("", text).partition("\n")
+        lines = (f"#SBATCH --{name}={value}" for name, value in options.items())
+        return "\n".join([first, *lines, rest])
+
+    def stage(self, text: str, jobs: Sequence[JobDescription], previous_attempts: int) -> None:
+        """Write all files of the jobs.
+
+        Raises:
+            BatchError: the folder cannot be written; none of it exists then.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        incoming = self.path.with_name(f".{self.tag}.incoming")
+        with create_folder_atomically(self.path, incoming, "Free disk space.") as folder:
+            shared = {
+                name: source
+                for name, source in jobs[0].inputs.items()
+                if all(job.inputs.get(name) == source for job in jobs)
+            }
+            (folder / "shared").mkdir(parents=True)
+            for name, source in shared.items():
+                copy_input(source, folder / "shared" / name)
+            for task, job in enumerate(jobs):
+                inputs = folder / "jobs" / str(task) / "inputs"
+                inputs.mkdir(parents=True)
+                for name in job.inputs.keys() - shared.keys():
+                    link_input(job.inputs[name], inputs / name)
+            index = {"jobs": [job.job_id for job in jobs], "text": text}
+            (folder / "submission.json").write_text(json.dumps(index), encoding="utf-8")
+            (folder / "previous_attempts").write_text(f"{previous_attempts}\n", encoding="ascii")
+            script = self.render_script(text, len(jobs))
+            (folder / "slurm.sbatch").write_text(script, encoding="utf-8")
+
+    def remove(self) -> int:
+        """Remove the folder and return its bytes.
+
+        Raises:
+            BatchError: it cannot be removed.
+        """
+        size = remove_folder_atomically(self.path, self.root / ".removed" / self.tag)
+        with suppress(OSError):  # the campaign has other arrays
+            self.path.parent.rmdir()
+        return size
+
+
+class SlurmBatch(BatchSystem):
+    """Jobs of this user in the Slurm cluster of this machine.
+
+    Args:
+        root: folder of submissions, which nodes see under the same path.
+    """
+
+    name = "slurm"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    # -- submission
+
+    def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
+        """Queue the jobs in this order; jobs already queued keep their batch id."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with hold_lock(self.root / f".{campaign_id}.lock"):
+            batch_ids = {**self.find(job.job_id for job in jobs)}
+            groups: dict[str, list[JobDescription]] = defaultdict(list)
+            for job in jobs:
+                if job.job_id not in batch_ids:
+                    groups[job.text].append(job)
+            for group in groups.values():
+                before = ""
+                for first in range(0, len(group), MAX_ARRAY_JOBS):
+                    ids = self._add_array(
+                        campaign_id, group[first : first + MAX_ARRAY_JOBS], before
+                    )
+                    batch_ids |= ids
+                    # The limit of concurrent jobs holds for each array.
+                    before = f"afterany:{next(iter(ids.values())).partition('_')[0]}"
+        return batch_ids
+
+    def _add_array(
+        self,
+        campaign: str,
+        jobs: Sequence[JobDescription],
+        dependency: str = "",
+        previous_attempts: int = 0,
+    ) -> dict[str, str]:
+        ids, text = [job.job_id for job in jobs], jobs[0].text
+        key = f"{text}\n{previous_attempts}" if previous_attempts else text
+        folder = ArrayFolder.for_jobs(self.root, campaign, key, ids)
+        array = folder.array or (folder.path.exists() and self._find_array(folder)) or 0
+        if not array:
+            if not folder.path.exists():
+                folder.stage(text, jobs, previous_attempts)
+            options = ["--parsable", *([f"--dependency={dependency}"] if dependency else [])]
+            try:
+                answer = run_command("sbatch", *options, str(folder.path / "slurm.sbatch"))
+                array = int(answer.partition(";")[0])
+            except BatchError as error:
+                # It may be queued all the same; if Slurm does not answer, a later call resolves it.
+                array = self._find_array(folder) or 0
+                if not array:
+                    folder.remove()
+                    hint = "Nothing of this array was submitted. Correct the site's submit."
+                    raise BatchError(
+                        error.message, where=f"campaign {campaign}", hint=error.hint or hint
+                    ) from error
+        write_atomically(folder.path / "array.json", str(array))
+        return folder.batch_ids(array)
+
+    def _find_array(self, folder: ArrayFolder) -> int | None:
+        """Find the number of an array by its name, or by what its jobs left."""
+        arrays = [array for name, array, *_ in _load_queue() if name == folder.name]
+        nodes = folder.path.glob("jobs/*/output/attempt-*/node")
+        return next(iter([*arrays, *(int(path.read_text().split()[1]) for path in nodes)]), None)
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Return job id -> batch id of jobs that are or were in the queue."""
+        requested, batch_ids = set(job_ids), dict[str, str]()
+        for folder in self._list_folders():
+            contained = requested.intersection(folder.index[0]) - batch_ids.keys()
+            array = (folder.array or self._find_array(folder)) if contained else None
+            if array:
+                ids = folder.batch_ids(array)
+                batch_ids |= {job_id: ids[job_id] for job_id in contained}
+        return batch_ids
+
+    def _list_folders(self, campaign: str = "*") -> list[ArrayFolder]:
+        """List the folders of arrays, newest first."""
+        files = sorted(
+            self.root.glob(f"{campaign}/*/submission.json"),
+            key=lambda path: path.stat().st_mtime_ns,
+            reverse=True,
+        )
+        return [ArrayFolder(self.root, path.parts[-3], path.parts[-2]) for path in files]
+
+    def _locate(self, batch_ids: Iterable[str]) -> Iterator[tuple[str, ArrayFolder, int, int]]:
+        """Yield each id of this batch system with its folder, array and task."""
+        folders: dict[tuple[str, str], ArrayFolder] = {}
+        for batch_id in batch_ids:
+            if match := _BATCH_ID.fullmatch(batch_id):
+                array, task, *key = match.groups()
+                folder = folders.setdefault((key[0], key[1]), ArrayFolder(self.root, *key))
+                yield batch_id, folder, int(array), int(task)
+
+    def list_campaigns(self) -> frozenset[str]:
+        """List the campaigns with folders of arrays."""
+        return frozenset(folder.campaign for folder in self._list_folders())
+
+    def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
+        """Queue final jobs again; a second call queues nothing."""
+        groups: dict[ArrayFolder, list[tuple[str, int]]] = defaultdict(list)
+        for batch_id, folder, _, task in self._locate(earlier):
+            groups[folder].append((batch_id, task))
+        requeued: dict[str, str] = {}
+        for folder, tasks in groups.items():
+            job_ids, text = folder.index
+            jobs = []
+            for _, task in tasks:
+                folders = (folder.path / "shared", folder.job_folder(task) / "inputs")
+                sent = {item.name: item for path in folders for item in path.iterdir()}
+                jobs.append(JobDescription(job_ids[task], text, inputs(job_ids[task], sent)))
+            last = max(earlier[batch_id] for batch_id, _ in tasks)
+            new_ids = self._add_array(folder.campaign, jobs, previous_attempts=last)
+            requeued |= {batch_id: new_ids[job_ids[task]] for batch_id, task in tasks}
+        return requeued
+
+    def describe(self, campaign_id: str, jobs: Sequence[JobDescription]) -> str:
+        """Return the script of an array."""
+        folder = self._name_folder(self.root, campaign_id, jobs)
+        return folder.render_script(jobs[0].text, len(jobs))
+
+    def stage(self, campaign_id: str, jobs: Sequence[JobDescription], folder: Path) -> None:
+        """Write an array below a folder, with a ``slurm.sbatch`` for sbatch."""
+        array = self._name_folder(folder.resolve() / self.name, campaign_id, jobs)
+        array.stage(jobs[0].text, jobs, 0)
+
+    @staticmethod
+    def _name_folder(root: Path, campaign: str, jobs: Sequence[JobDescription]) -> ArrayFolder:
+        return ArrayFolder.for_jobs(root, campaign, jobs[0].text, [job.job_id for job in jobs])
+
+    # -- state
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """Return the status of each known job."""
+        jobs = [*self._locate(batch_ids)]
+        if not jobs:
+            return {}
+        records = {(array, task): record for _, array, task, record in _load_queue()}
+        if missing := {array for _, _, array, task in jobs if (array, task) not in records}:
+            records = _load_accounting(missing) | records
+        statuses = {}
+        for batch_id, folder, array, task in jobs:
+            record = records.get((array, task)) or _read_end(folder, task)
+            if record is not None:
+                statuses[batch_id] = _make_status(batch_id, folder, task, record)
+        return statuses
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        """Return attempt -> output folder."""
+        sandboxes = (folder.sandboxes(task) for _, folder, _, task in self._locate([batch_id]))
+        return next(sandboxes, {})
+
+    def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
+        """State Slurm's reasons for waiting jobs, a line each."""
+        jobs = {(array, task) for _, _, array, task in self._locate(batch_ids)}
+        reasons = Counter(
+            record.reason
+            for _, array, task, record in _load_queue()
+            if (array, task) in jobs and record.state == "PENDING" and not _is_held(record)
+        )
+        return [
+            f"{pluralize(count, 'job')} pending in Slurm: {reason}"
+            for reason, count in reasons.most_common()
+            if reason not in _PLANNED_REASONS
+        ]
+
+    # -- ends
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        """Cancel jobs that are not final and return their number."""
+        open_ids = self._select(batch_ids, lambda status: not status.state.is_final)
+        for _, folder, _, task in self._locate(open_ids):
+            (folder.job_folder(task) / "cancelled").touch()
+        self._act(["scancel"], open_ids)
+        return len(open_ids)
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        """Release held jobs and return their number."""
+        held = self._select(batch_ids, lambda status: status.state is JobState.HELD)
+        self._act(["scontrol", "release"], held)
+        return len(held)
+
+    def _select(self, batch_ids: Iterable[str], matches: Callable[[JobStatus], bool]) -> list[str]:
+        statuses = self.query(batch_ids)
+        return [batch_id for batch_id, status in statuses.items() if matches(status)]
+
+    def _act(self, command: Sequence[str], batch_ids: Sequence[str]) -> None:
+        jobs = [batch_id.partition("@")[0] for batch_id in batch_ids]
+        for first in range(0, len(jobs), _MAX_ARGUMENTS):
+            run_command(*command, *jobs[first : first + _MAX_ARGUMENTS])
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Remove arrays whose jobs are all listed and final; return the freed bytes."""
+        ids = set(batch_ids)
+        open_ids = set(self._select(ids, lambda status: not status.state.is_final))
+        jobs = [(folder, task) for _, folder, _, task in self._locate(ids - open_ids)]
+        counts, ended = Counter(folder for folder, _ in jobs), set[str]()
+        for folder, task in jobs:
+            if folder.path.is_dir():
+                ended.add(folder.index[0][task])
+        return sum(
+            folder.remove()
+            for campaign in {folder.campaign for folder in counts}
+            for folder in self._list_folders(campaign)
+            if ended.issuperset(folder.index[0])
+        )
+
+    def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
+        """Probe Slurm's controller, and whether the partition of each site has nodes."""
+        yield _run_probe(self.name, "controller", "scontrol", "ping")
+        for site in sites:
+            partition = site.submit.get("partition", "")
+            options = ["--partition", partition] if partition else []
+            nodes = ("sinfo", "--noheader", "--format", "%R: %D nodes %t", *options)
+            result = _run_probe(site.name, "nodes", *nodes)
+            if not result.finding:
+                finding, remedy = f"no nodes in partition {partition}", "Correct submit.partition."
+                result = replace(result, result=PROBE_FAILED, finding=finding, remedy=remedy)
+            yield result
+
+
+def _run_probe(subject: str, check: str, *command: str) -> ProbeResult:
+    try:
+        answer = ", ".join(run_command(*command).split("\n")).strip(", ")
+        return ProbeResult(subject, check, PROBE_OK, answer)
+    except BatchError as error:
+        return ProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
+
+
+def _load_queue() -> Iterator[tuple[str, int, int, TaskRecord]]:
+    """Load name, array, task and record of this user's jobs, also of those that ended lately.
+
+    Raises:
+        BatchError: Slurm does not answer.
+    """
+    text = run_command("squeue", "--me", "-r", "--noheader", "--states=all", "-O", _FIELDS)
+    for line in text.splitlines():
+        name, array, task, *fields = (field.strip() for field in line.split("|")[:10])
+        if task.isdigit():
+            yield name, int(array), int(task), _parse_record(*fields)
+
+
+def _load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:
+    """Load the records of tasks from Slurm's accounting; empty if there is none."""
+    jobs = ",".join(map(str, sorted(arrays)))
+    command = ("sacct", "-n", "-P", "-X", "--array", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
+    try:
+        text = run_command(*command)
+    except BatchError:
+        return {}
+    records = {}
+    for line in text.splitlines():
+        job, state, *fields = line.split("|")
+        array, _, task = job.partition("_")
+        if task.isdigit():
+            records[int(array), int(task)] = _parse_record(state, "", *fields)
+    return records
+
+
+def _read_end(folder: ArrayFolder, task: int) -> TaskRecord | None:
+    """Read the end of a job that Slurm no longer knows from its files; None without any."""
+    sandboxes = folder.sandboxes(task)
+    if not sandboxes:
+        is_cancelled = (folder.job_folder(task) / "cancelled").exists()
+        return TaskRecord("CANCELLED", "", None, 0, 0, "") if is_cancelled else None
+    number, sandbox = max(sandboxes.items())
+    node, code = sandbox / "node", sandbox / "exit_code"
+    with suppress(OSError, ValueError):
+        started_us = node.stat().st_mtime_ns // 1000
+        host, restarts = node.read_text().split()[0], number - 1 - folder.previous_attempts
+        if not code.exists():
+            return TaskRecord("NODE_FAIL", _FORGOTTEN, None, started_us, 0, host, restarts)
+        ended_us = code.stat().st_mtime_ns // 1000
+        exit_code = int(code.read_text())
+        return TaskRecord("COMPLETED", "", exit_code, started_us, ended_us, host, restarts)
+    return None
+
+
+def _is_held(record: TaskRecord) -> bool:
+    return record.state == "REQUEUE_HOLD" or "held" in record.reason.lower()
+
+
+def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskRecord) -> JobStatus:
+    """Derive the status of a job from its record."""
+    first = folder.previous_attempts + 1
+    restarted = tuple(
+        AttemptStatus(n, JobState.LOST, 0, 0, None, "Slurm started it again", BatchEvent.LOST)
+        for n in range(first, first + record.restarts)
+    )
+    number, host = first + record.restarts, record.node
+    current = AttemptStatus(
+        number,
+        JobState.RUNNING,
+        record.started_us,
+        record.ended_us,
+        record.exit_code,
+        "",
+        host=host,
+    )
+    if record.state in _RUNNING:
+        running = replace(current, ended_us=0, exit_code=None)
+        return JobStatus(batch_id, JobState.RUNNING, (*restarted, running))
+    if record.state == "FAILED" and not record.node:
+        reason = f"Slurm did not start it ({record.reason})"
+        return JobStatus(batch_id, JobState.LOST, restarted, BatchEvent.SUBMISSION, reason)
+    if record.state in _ENDED:
+        done = replace(current, state=JobState.DONE)
+        return JobStatus(batch_id, JobState.DONE, (*restarted, done))
+    if record.state == "CANCELLED" and (folder.job_folder(task) / "cancelled").exists():
+        state, event, reason = JobState.CANCELLED, None, "cancelled"
+    elif record.state in _LOSSES:
+        state, (event, reason) = JobState.LOST, _LOSSES[record.state]
+        reason = record.reason if record.reason == _FORGOTTEN else f"{reason} ({record.state})"
+    elif _is_held(record):
+        hold = Hold(record.reason)
+        return JobStatus(batch_id, JobState.HELD, restarted, BatchEvent.HELD, hold=hold)
+    elif record.state in _WAITING:
+        return JobStatus(batch_id, JobState.QUEUED, restarted)
+    else:
+        state, event, reason = JobState.LOST, BatchEvent.LOST, f"ended by Slurm ({record.state})"
+    if not folder.sandboxes(task) and not record.node:
+        return JobStatus(batch_id, state, restarted, event, reason)
+    end = replace(current, state=state, exit_code=None, reason=reason, event=event)
+    return JobStatus(batch_id, state, (*restarted, end), event, reason)
+
+
+def _quote_option(value: object) -> str:
+    """Quote the value of an option of sbatch in a script.
+
+    Raises:
+        ValueError: it has a line break, a quotation mark or a backslash, which Slurm may misread.
+    """
+    text = str(value)
+    if re.search(r"[\n\r\"'\\]", text):
+        raise ValueError(f"{text!r} cannot be the value of an option of sbatch")
+    return f'"{text}"' if re.search(r"[\s#]", text) else text
+
+
+def _refuse_delay(delay: str) -> str:
+    """Refuse a spread or ramp of job starts, which arrays do not have.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if delay != "0":
+        raise ValueError("Slurm starts the jobs of an array without delays; limit --in-flight")
+    return ""
+
+
+def _check_option(name: str, value: str, _names: Iterable[str]) -> None:
+    """Check an option of sbatch that a site adds.
+
+    Raises:
+        ConfigError: Treehammer sets it, or it cannot be written into a script.
+    """
+    if name in _RESERVED_OPTIONS or not _OPTION_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is set by Treehammer or is no option of sbatch",
+            hint="Write long options without dashes, such as account, partition and qos.",
+        )
+    try:
+        _quote_option(value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> SlurmBatch:
+    if argument:
+        raise ConfigError(f"slurm@{argument}: Slurm has no argument", hint='Write batch = "slurm".')
+    return SlurmBatch(settings.data_dir / "slurm")
+
+
+BATCH = BatchDeclaration(
+    _open_slurm,
+    Path(__file__).with_name("slurm.sbatch.j2"),
+    {"option": _quote_option, "word": shlex.quote, "refuse_delay": _refuse_delay},
+    is_per_cluster=True,
+    check_command=_check_option,
+)

@@ -1,0 +1,233 @@
+"""Jobs in Slurm, by the answers of its commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from plan_factory import SHELL_TEST, make_grid_plan
+
+from treehammer.config import load_settings
+from treehammer.errors import BatchError, ConfigError, SitesError
+from treehammer.submit.batch import slurm_batch
+from treehammer.submit.batch.interface import JobDescription, JobStatus
+from treehammer.submit.batch.slurm_batch import SlurmBatch
+from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
+from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
+from treehammer.submit.sites.sites_file import read_sites_file
+
+_SITES = """
+[sites.HPC]
+batch = "slurm"
+submit = {options}
+[[sites.HPC.doors]]
+name = "root"
+protocol = "root"
+prefix = "root://hpc.example//store"
+"""
+
+
+class SlurmAnswers:
+    """A Slurm whose commands answer with texts; one that is None is refused."""
+
+    def __init__(self, root: Path) -> None:
+        self.batch = SlurmBatch(root)
+        self.texts: dict[str, str | None] = {"squeue": "", "sacct": None, "sbatch": "7\n"}
+        self.commands: list[tuple[str, ...]] = []
+
+    def run(self, *command: str) -> str:
+        self.commands.append(command)
+        text = self.texts.get(command[0], "")
+        if text is None:
+            raise BatchError(f"{command[0]} fails: no answer", where="slurm")
+        return text
+
+    def submit(self, count: int = 1, text: str = "#!/bin/sh\n#SBATCH --array=0-9%2\n") -> list[str]:
+        names = [f"job{number}" for number in range(count)]
+        file = self.batch.root / "job.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}")
+        jobs = [JobDescription(name, text, {"job.json": file}) for name in names]
+        return [*self.batch.submit("c", jobs).values()]
+
+    def set_queue(self, *rows: str) -> None:
+        """Set what squeue says: task, state, reason, exit code, start, end, node, restarts."""
+        self.texts["squeue"] = "".join(f"other|7|{row}|\n" for row in rows)
+
+    def find_status(self, batch_id: str) -> JobStatus | None:
+        return self.batch.query([batch_id]).get(batch_id)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
+    answers = SlurmAnswers(tmp_path / "slurm")
+    monkeypatch.setattr(slurm_batch, "run_command", answers.run)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "failure", "attempts"),
+    [
+        ("0|PENDING|Priority|0:0|N/A|N/A||0", "queued", "", 0),
+        ("0|PENDING|JobHeldAdmin|0:0|N/A|N/A||0", "held", "held", 0),
+        ("0|RUNNING|None|0:0|100|160|n1|0", "running", "", 1),
+        ("0|COMPLETING|None|0:0|100|160|n1|1", "running", "", 2),
+        ("0|COMPLETED|None|0:0|100|160|n1|0", "done", "", 1),
+        ("0|FAILED|NonZeroExitCode|3:0|100|160|n1|0", "done", "", 1),
+        ("0|FAILED|BadConstraints|0:1|100|100||0", "lost", "submission", 0),
+        ("0|TIMEOUT|TimeLimit|0:0|100|160|n1|0", "lost", "evicted", 1),
+        ("0|OUT_OF_MEMORY|OutOfMemory|0:125|100|160|n1|0", "lost", "evicted", 1),
+        ("0|NODE_FAIL|None|0:0|100|160|n1|0", "lost", "lost", 1),
+        ("0|CANCELLED|None|0:0|100|160||0", "lost", "lost", 0),
+        ("0|SOMETHING|None|0:0|100|160|n1|0", "lost", "lost", 1),
+    ],
+)
+def test_state_of_job_follows_queue(
+    slurm: SlurmAnswers, row: str, state: str, failure: str, attempts: int
+) -> None:
+    (batch_id,) = slurm.submit()
+    slurm.set_queue(row)
+    status = slurm.find_status(batch_id)
+    assert status
+    assert (status.state.value, explain_end(status)[0]) == (state, failure)
+    assert [attempt.number for attempt in status.attempts] == [*range(1, attempts + 1)]
+    if attempts:
+        assert (status.attempts[-1].started_us, status.attempts[-1].host) == (100_000_000, "n1")
+    if state == "lost":
+        assert row.split("|")[1] in status.reason or "BadConstraints" in status.reason
+
+
+def test_waiting_and_held_jobs_are_explained(slurm: SlurmAnswers) -> None:
+    ids = slurm.submit(3)
+    slurm.set_queue(
+        "0|PENDING|JobArrayTaskLimit|0:0|N/A|N/A||0",
+        "1|PENDING|PartitionTimeLimit|0:0|N/A|N/A||0",
+        "2|PENDING|JobHeldUser|0:0|N/A|N/A||0",
+    )
+    assert slurm.batch.explain_waiting(ids) == ["1 job pending in Slurm: PartitionTimeLimit"]
+    (line,) = describe_holds(slurm.batch.query(ids).values())
+    assert line.startswith("1 job is held, e.g.: JobHeldUser. ")
+    assert slurm.batch.release(ids) == 1
+    assert slurm.commands[-1] == ("scontrol", "release", "7_2")
+
+
+def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmAnswers) -> None:
+    (batch_id,) = slurm.submit()
+    assert slurm.find_status(batch_id) is None
+    (folder,) = slurm.batch.root.glob("c/*/jobs/0")
+    sandbox = folder / "output/attempt-1"
+    sandbox.mkdir(parents=True)
+    (sandbox / "node").write_text("n1 7\n")
+    os.utime(sandbox / "node", (100, 100))
+    status = slurm.find_status(batch_id)
+    assert status
+    assert (status.state.value, status.attempts[0].host) == ("lost", "n1")
+    assert "no longer knows why" in status.reason
+    (sandbox / "exit_code").write_text("3\n")
+    status = slurm.find_status(batch_id)
+    assert status
+    attempt = status.attempts[0]
+    assert (status.state.value, attempt.exit_code, attempt.started_us) == ("done", 3, 100_000_000)
+    slurm.texts["sacct"] = "7_0|CANCELLED by 0|0:15|100|160|n2\n"
+    status = slurm.find_status(batch_id)
+    assert status
+    assert (status.state.value, status.attempts[0].host) == ("lost", "n2")
+
+
+def test_submission_without_answer_is_found_or_undone(slurm: SlurmAnswers) -> None:
+    slurm.texts |= {"sbatch": None, "squeue": None}
+    with pytest.raises(BatchError):
+        slurm.submit()
+    (folder,) = slurm.batch.root.glob("c/*")
+    slurm.texts["squeue"] = f"c.{folder.name}|9|0|PENDING|None|0:0|N/A|N/A||0|\n"
+    assert slurm.submit() == [f"9_0@c.{folder.name}"]
+    assert [command[0] for command in slurm.commands if command[0] == "sbatch"] == ["sbatch"]
+    slurm.texts["squeue"] = ""
+    with pytest.raises(BatchError, match="no answer"):
+        slurm.submit(2)
+    assert [*slurm.batch.root.glob("c/*")] == [folder], "nothing of the second is left"
+
+
+def test_large_arrays_follow_each_other(
+    slurm: SlurmAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_batch, "MAX_ARRAY_JOBS", 2)
+    assert len({*slurm.submit(3)}) == 3
+    options = [command[2:-1] for command in slurm.commands if command[0] == "sbatch"]
+    assert options == [(), ("--dependency=afterany:7",)]
+    scripts = slurm.batch.root.glob("c/*/slurm.sbatch")
+    ranges = [line for path in scripts for line in path.read_text().split() if "--array" in line]
+    assert sorted(ranges) == ["--array=0-0%2", "--array=0-1%2"]
+
+
+def read_site(folder: Path, options: str) -> Path:
+    file = folder / "sites.toml"
+    file.write_text(_SITES.format(options=options))
+    return file
+
+
+def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
+    file = read_site(tmp_path, '{account = "physics", partition = "long", comment = "a b"}')
+    site = read_sites_file(file).sites["HPC"]
+    plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site)
+    (tmp_path / "out").mkdir()
+    jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
+    assert len({job.text for job in jobs}) == 1
+    settings = load_settings({}, environ={}, folder=tmp_path)
+    write_preview(plan, jobs, settings, tmp_path / "jobs")
+    (script,) = (tmp_path / "jobs").glob("slurm/*/*/slurm.sbatch")
+    lines = script.read_text().splitlines()
+    assert {
+        "#SBATCH --account=physics",
+        "#SBATCH --partition=long",
+        '#SBATCH --comment="a b"',
+        f"#SBATCH --chdir={script.parent}",
+    } <= {*lines}
+    assert not any("--array=" in line for line in lines[5:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ('{array = "0-3"}', "'array' is set by Treehammer"),
+        ('{"--account" = "x"}', "is no option of sbatch"),
+        ('{account = "a\\"b"}', "cannot be the value of an option"),
+    ],
+)
+def test_invalid_option_of_site_is_refused(tmp_path: Path, options: str, message: str) -> None:
+    with pytest.raises(SitesError) as caught:
+        read_sites_file(read_site(tmp_path, options))
+    assert message in str(caught.value)
+
+
+def test_delayed_starts_are_refused(tmp_path: Path) -> None:
+    site = read_sites_file(read_site(tmp_path, "{}")).sites["HPC"]
+    options = SubmissionOptions(pace=Pace(spread_s=60))
+    plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site, options=options)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="without delays"):
+        list(render_jobs(plan, tmp_path / "out", environ={}))
+
+
+def test_commands_that_are_missing_silent_or_fail_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts: Mapping[str, str] = {
+        "sinfo": "sleep 5",
+        "scontrol": "echo 'scontrol: error: not today' >&2; exit 1",
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(slurm_batch, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for command, message in (
+        ("sbatch", "there is no sbatch on this machine"),
+        ("sinfo", "timed out"),
+        ("scontrol", "scontrol fails: not today"),
+    ):
+        with pytest.raises(BatchError, match=message):
+            slurm_batch.run_command(command)
