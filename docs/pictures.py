@@ -175,7 +175,7 @@ def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
     site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
     of_job = Selection.parse((), [f"job_id={job.job.id}"])
     row = next(iter(store.measurements(of_job, ("measurement_id", "day"))))
-    changes = [change.id for change in alarms.fetch_change_points(store)]
+    changes = [change.id for change in alarms.load_change_points(store)]
     warnings = [
         change.id
         for change in state_history.list_state_changes(store)

@@ -35,8 +35,8 @@ from treehammer.sql.watch.alarms import (
     AlarmOutbox,
     ReleaseCheckTable,
     cut_text,
-    fetch_change_points,
     hash_identity,
+    load_change_points,
 )
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
@@ -69,7 +69,7 @@ def record_events(
     events = [
         *find_state_changes(assess_all(store, now_us), recorded, now_us),
         *find_regressions(confirmed, now_us),
-        *find_change_points(fetch_change_points(store), now_us),
+        *find_change_points(load_change_points(store), now_us),
     ]
     return outbox.record_events(events, channels.list_recipients)
 

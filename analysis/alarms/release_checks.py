@@ -51,7 +51,7 @@ from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
-from treehammer.sql.read.campaign_queries import fetch_campaign
+from treehammer.sql.read.campaign_queries import load_campaign
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.alarms import (
     ReleaseCheckTable,
@@ -158,7 +158,7 @@ def _check_campaign(
     store: Store, table: ReleaseCheckTable, campaign_id: str, now_us: int
 ) -> list[ReleaseCheck]:
     """Compare each release of a campaign with its oldest one."""
-    test_name = fetch_campaign(store, campaign_id).test_name
+    test_name = load_campaign(store, campaign_id).test_name
     releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
     comparisons = _compare_values(store, Selection((campaign_id,)), "root", releases, now_us)
     if not comparisons:

@@ -80,10 +80,10 @@ def update_changes(
     _average_days(store, read_from, today, control, keep_controls=not rebuild)
     window = day_to_number(first_day), day_to_number(today)
     families = build_families(
-        alarms.fetch_watched_series(store),
-        alarms.fetch_watched_days(store, *window),
+        alarms.load_watched_series(store),
+        alarms.load_watched_days(store, *window),
     )
-    earlier = alarms.fetch_change_points(store, window[0])
+    earlier = alarms.load_change_points(store, window[0])
     rows = list(_find_rows(families, earlier, int(now.timestamp() * 1e6)))
     alarms.replace_change_points(store, rows, window[0])
     new = {row.id for row in rows} - {row.id for row in earlier}
@@ -121,7 +121,7 @@ def _average_days(
             Condition("kind", "=", TIMED),
         )
     )
-    rows = alarms.fetch_watched_series(store) if keep_controls else []
+    rows = alarms.load_watched_series(store) if keep_controls else []
     controls = {row.test_name: row.control for row in rows}
     points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
     alarms.replace_watched_days(store, *average_points(points), *days)
@@ -351,12 +351,12 @@ def average_steps(
     places = {_locate(series, series.variant) for series in change.evidence.series}
     changed_ids = {
         series.id
-        for series in alarms.fetch_watched_series(store, **selection)
+        for series in alarms.load_watched_series(store, **selection)
         # Levels of nodes have no variant.
         if {_locate(series, series.variant_label), _locate(series, "")} & places
     }
     values: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in alarms.fetch_watched_days(store, first, last, **selection):
+    for row in alarms.load_watched_days(store, first, last, **selection):
         if row.series_id in changed_ids:
             values[row.series_id][row.day] = row.value
     steps: dict[int, list[float]] = defaultdict(list)

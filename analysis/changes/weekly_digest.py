@@ -30,13 +30,13 @@ from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.outcome import Outcome, describe_outcomes, is_failure
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
-from treehammer.sql.read.campaign_queries import fetch_distinct_names
-from treehammer.sql.read.cost_queries import UsedCost, fetch_site_costs
+from treehammer.sql.read.campaign_queries import load_distinct_names
+from treehammer.sql.read.cost_queries import UsedCost, load_site_costs
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import (
     CampaignState,
-    fetch_campaign_states,
     list_campaigns_since,
+    load_campaign_states,
 )
 from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.read.reader import ResultsReader
@@ -183,7 +183,7 @@ def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
         _index_states(list_current_states(store)),
     )
     failures = _build_failure_section(store, first_day)
-    changes = _build_change_sections(alarms.fetch_change_points(store), period)
+    changes = _build_change_sections(alarms.load_change_points(store), period)
     comparisons = _build_comparison_section(store, period)
     campaigns = _build_campaign_section(store, period)
     total, costs = _build_cost_section(store, period)
@@ -279,7 +279,7 @@ def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSecti
             kind=None,
         )  # fmt: skip
         counts: dict[tuple[str, str], Counter[str]] = {}
-        for group in store.fetch_figure(query).groups:
+        for group in store.load_figure(query).groups:
             failures = (name for name in group.outcomes if is_failure(name))
             for name in failures:
                 of_failure = counts.setdefault((str(group.by["test_name"] or ""), name), Counter())
@@ -315,7 +315,7 @@ def _build_comparison_section(store: ResultsReader, period: Period) -> DigestSec
         if period.covers(summary.first_verdict.created_us)
     ]
     ids = {id_ for summary in summaries for id_ in summary.first_verdict.evidence.campaigns or ()}
-    names = fetch_distinct_names(store, ids)
+    names = load_distinct_names(store, ids)
     summaries.sort(key=lambda summary: -count_slower(summary.counts)[0])
     lines = [
         DigestLine(
@@ -335,7 +335,7 @@ def _build_campaign_section(store: ResultsReader, period: Period) -> DigestSecti
         for row in list_campaigns_since(store, period.from_us)
         if period.covers(row.created_us)
     ]
-    states = fetch_campaign_states(store, ids)
+    states = load_campaign_states(store, ids)
     states.sort(key=lambda state: -state.outcomes.get(Outcome.FAILED, 0))
     lines = [
         DigestLine(_describe_campaign(state), f"/campaigns/{quote(state.campaign.id, safe='')}")
@@ -357,7 +357,7 @@ def _describe_campaign(state: CampaignState) -> str:
 
 def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost, DigestSection]:
     """Add up what ended in the week, and list it by site, the dearest first."""
-    costs = fetch_site_costs(store, period)
+    costs = load_site_costs(store, period)
     dearest = sorted(costs.items(), key=lambda item: -item[1].cpu_s)
     first_day, last_day = (format_time(time_us)[:10] for time_us in (period.from_us, period.to_us))
     lines = [

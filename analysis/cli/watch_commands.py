@@ -120,7 +120,7 @@ def changes_command(
     """
     from treehammer.analysis.changes import change_points
     from treehammer.collectors.record.day_numbers import day_to_number
-    from treehammer.sql.watch.alarms import fetch_change_points
+    from treehammer.sql.watch.alarms import load_change_points
 
     now = datetime.now(UTC)
     first_day = since.date() if since else now.date() - timedelta(days=WINDOW_DAYS - 1)
@@ -135,7 +135,7 @@ def changes_command(
         for identity, sites in result.nodes_by.items():
             places = ", ".join(sorted(sites))
             click.echo(f"Host names change at {places}: nodes by {identity}.", err=True)
-    changes = fetch_change_points(store, day_to_number(first_day))
+    changes = load_change_points(store, day_to_number(first_day))
     selection = change_points.select_changes(changes, site, release)
     if not selection:
         _require_known(store, site, release)

@@ -45,7 +45,7 @@ from treehammer.hctests.definition.model import (
 )
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_queries import fetch_campaign, fetch_plans
+from treehammer.sql.read.campaign_queries import fetch_plans, load_campaign
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
@@ -246,7 +246,7 @@ def add_changes(comparison: Comparison, samples: Sequence[DetailedSample]) -> Co
 def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:
     queries = [result.comparison.query for result in results]
     compared = {str(value) for query in queries for value in (query.a, query.b)}
-    return campaign_queries.fetch_distinct_names(store, compared)
+    return campaign_queries.load_distinct_names(store, compared)
 
 
 def add_setups(store: ResultsReader, items: Iterable[DetailedSample]) -> list[DetailedSample]:
@@ -415,7 +415,7 @@ def compare_campaign_commits(
         None if there is nothing to compare: no measurements, the same commit, or commits that do
         not differ in this test.
     """
-    commits = [fetch_campaign(store, id_).commit_id for id_ in (earlier_id, later_id)]
+    commits = [load_campaign(store, id_).commit_id for id_ in (earlier_id, later_id)]
     if "" in commits or commits[0] == commits[1]:
         return None
     return compare_commits(store, (earlier_id, later_id), commits, now_us)

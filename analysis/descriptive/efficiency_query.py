@@ -23,7 +23,7 @@ from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.read.site_history import fetch_newest
+from treehammer.sql.read.site_history import load_newest
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 
@@ -37,7 +37,7 @@ def load_explained_rows(
 ) -> list[dict[str, Any]]:
     """Load the newest measurements of a site that say where its time went, at most :data:`MAX_EXPLAINED`."""
     days = day_to_number(first), day_to_number(last)
-    return fetch_newest(store, site, days, MAX_EXPLAINED, _COLUMNS, solo=True)
+    return load_newest(store, site, days, MAX_EXPLAINED, _COLUMNS, solo=True)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from treehammer.collectors.record.operation_steps import (
     QUANTILES,
 )
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn, hidden_columns
@@ -66,7 +66,7 @@ class OperationSummary:
         check_axes(rows, group_columns)
         with store.snapshot() as snapshot:
             columns = ["variant", *(name for name in by if name in METRICS_BY_NAME)]
-            groups = fetch_operations(snapshot, selection, columns=columns, key=_GroupKey(by).find)
+            groups = load_operations(snapshot, selection, columns=columns, key=_GroupKey(by).find)
         return cls(by, sorted(groups, key=_sort_key))
 
     def list_rows(self) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def _describe_limits(groups: Sequence[OperationGroup], by: Sequence[str]) -> lis
 
 def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
     """Describe each load of which only lower bounds are known, and files that loads left unread."""
-    groups = fetch_operations(
+    groups = load_operations(
         snapshot,
         selection,
         columns=("site", "variant_label"),

@@ -129,7 +129,7 @@ def compare_all_sites(
         first_day=day_to_number(last - timedelta(days=COMPARED_DAYS - 1)),
         last_day=day_to_number(last),
     )
-    groups = reader.fetch_figure(query).groups
+    groups = reader.load_figure(query).groups
     return {metric: compare_sites(_sum_work(groups, metric)) for metric in metrics}
 
 

@@ -20,7 +20,7 @@ from treehammer.hctests.definition.judged_metrics import (
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
@@ -214,11 +214,11 @@ class _OperationsOfRow:
         return _compute_figure(group, metric.figure) if group else None
 
 
-def _fetch_client_operations(
+def _load_client_operations(
     snapshot: DatabaseSnapshot, selection: Selection
 ) -> Mapping[str, Mapping[str, OperationGroup]]:
     operations: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
-    for group in fetch_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
+    for group in load_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
         if group.side == CLIENT:
             operations[str(group.key)][group.operation] = group
     return operations
@@ -229,9 +229,7 @@ def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Seque
     if not owners:
         return
     campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))
-    operations_by_id = _fetch_client_operations(
-        snapshot, Selection(campaigns, selection.conditions)
-    )
+    operations_by_id = _load_client_operations(snapshot, Selection(campaigns, selection.conditions))
     for row in owners:
         operations = _OperationsOfRow(operations_by_id.get(row["measurement_id"], {}))
         for metric in row["headline"]:

@@ -39,9 +39,9 @@ from treehammer.sql.read.failure_counts import (
     Period,
     PeriodCounts,
     Tally,
-    fetch_bad_days,
-    fetch_commit_counts,
-    fetch_host_counts,
+    load_bad_days,
+    load_commit_counts,
+    load_host_counts,
 )
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
@@ -188,10 +188,10 @@ def _explain_failures(
     runs = [run for run in runs if run.test in attribution.tests]
     if len(attribution.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
-        commits = fetch_commit_counts(store, attribution.tests[0], campaigns, period)
+        commits = load_commit_counts(store, attribution.tests[0], campaigns, period)
         attribution = blame_commit(attribution, commits, question)
     since = "" if attribution.commit else _find_begin(store, site, by, period, attribution, runs)
-    hosts = fetch_host_counts(store, by, site, period, attribution.tests)
+    hosts = load_host_counts(store, by, site, period, attribution.tests)
     host = blame_host(attribution, hosts, question)
     sentence = _describe_attribution(attribution, question, since, jobs)
     sentence += f"; {host}" if host else ""
@@ -348,7 +348,7 @@ def _find_begin(
     runs: Sequence[FailedRun],
 ) -> str:
     """Find the first of the days with failures in a row, with the time if it is in the period."""
-    days = fetch_bad_days(store, by, site, period.extend(SEARCHED_DAYS), attribution.tests)
+    days = load_bad_days(store, by, site, period.extend(SEARCHED_DAYS), attribution.tests)
     started = min((run.started_us for run in runs), default=period.from_us)
     first_day = Period.of_day(started).days[0]
     threshold = attribution.inside.share / 2
@@ -390,7 +390,7 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     days = period.extend(SEARCHED_DAYS).days
     last_day = days[1]
     # Most sites are not slow, which the last day alone shows.
-    compared = peer_comparison.compare_sites(_fetch_sums(store, site, _WALL, (last_day, last_day)))
+    compared = peer_comparison.compare_sites(_load_sums(store, site, _WALL, (last_day, last_day)))
     differences = {
         name: comparison.difference
         for name, comparison in compared.items()
@@ -398,19 +398,19 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     }
     slow = differences.pop(site, 0.0)
     if len(differences) < MIN_PEERS:
-        return _compare_with_past(_fetch_sums(store, site, _WALL, days), site, last_day)
+        return _compare_with_past(_load_sums(store, site, _WALL, days), site, last_day)
     if (
         site not in compared
         or compared[site].compared_count < MIN_TIMED
         or not _is_slow(slow, list(differences.values()))
     ):
         return None
-    sums = _fetch_sums(store, site, _WALL, days)
+    sums = _load_sums(store, site, _WALL, days)
     daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
     by_day = {row.time: row.difference for row in daily if row.difference is not None}
     since = _find_first_slow_day({**by_day, last_day: slow}, last_day)
     sentence = _describe_slowness(slow, f"at {pluralize(compared[site].peer_count, 'other site')}")
-    cpu = peer_comparison.compare_sites(_fetch_sums(store, site, _CPU, (last_day, last_day)))
+    cpu = peer_comparison.compare_sites(_load_sums(store, site, _CPU, (last_day, last_day)))
     return FailureExplanation(
         Culprit.SITE.value,
         f"{sentence}: {Culprit.SITE}{since}",
@@ -418,12 +418,12 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     )
 
 
-def _fetch_sums(
+def _load_sums(
     store: ResultsReader, site: str, metric: str, days: tuple[int, int]
 ) -> peer_sums.WorkSums:
-    from treehammer.sql.read.peer_sums import fetch_peer_sums
+    from treehammer.sql.read.peer_sums import load_peer_sums
 
-    return fetch_peer_sums(store, site, metric, days, {}).dailies
+    return load_peer_sums(store, site, metric, days, {}).dailies
 
 
 def _describe_slowness(slow: float, reference: str) -> str:

@@ -41,7 +41,7 @@ from treehammer.collectors.record.day_numbers import day_to_number, number_to_da
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch.alarms import fetch_change_points
+from treehammer.sql.watch.alarms import load_change_points
 from treehammer.sql.write.store import Store
 
 #: Recordings of sites; all others have those of ''.
@@ -176,7 +176,7 @@ def _search_every_evening(
             if day < FIRST_SEARCH:
                 continue
             update_changes(store, datetime.combine(_find_date(day), time(23, 59), UTC))
-            for row in fetch_change_points(store):
+            for row in load_change_points(store):
                 if row.state == ChangeState.CONFIRMED:
                     first, _ = announced.get(row.id, (day, row))
                     announced[row.id] = first, row

@@ -14,10 +14,10 @@ from treehammer.analysis.alarms.alarm_overview import CheckState
 from treehammer.analysis.status.site_status import Usability, use_by_state
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
-from treehammer.sql.engine.database_engine import fetch_rows
+from treehammer.sql.engine.database_engine import load_rows
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.alarms import ReleaseCheckTable
-from treehammer.sql.watch.patrol_report import fetch_report
+from treehammer.sql.watch.patrol_report import load_report
 from treehammer.sql.watch.patrol_starts import PROBE, PatrolLease, PatrolStarts
 from treehammer.sql.watch.state_history import SITE, SUBJECT_KINDS, list_state_changes
 from treehammer.sql.write.store import Store
@@ -110,7 +110,7 @@ class StoryExamination:
         wrong: list[str] = []
         sent: Counter[tuple[str, str]] = Counter()
         with self._store.connection() as connection:
-            rows = fetch_rows(connection, PatrolStartRow, sa.select(patrol_start))
+            rows = load_rows(connection, PatrolStartRow, sa.select(patrol_start))
         starts = {row.campaign_id: row for row in rows if row.campaign_id}
         for change, end_us in self._list_restrictions():
             use = use_by_state(change)
@@ -244,7 +244,7 @@ class StoryExamination:
         """Find the time at which the patrol claimed the rerun of a check."""
         reruns = (
             start.claimed_us
-            for start in fetch_report(self._store).starts
+            for start in load_report(self._store).starts
             if start.campaign_id == check.rerun_id and start.occasion.startswith("rerun:")
         )
         return next(reruns, None)

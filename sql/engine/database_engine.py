@@ -276,8 +276,8 @@ def _list_fields(kind: Callable[..., StoredRow]) -> list[tuple[str, bool]]:
     return [(name, hint is str) for name, hint in get_type_hints(kind).items()]
 
 
-def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
-    """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
+def load_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+    """Load the rows of a query as dataclasses; unknown text becomes ''."""
     names = list(query.selected_columns.keys())
     build: Callable[..., Row] = kind
     places = [(names.index(name), is_text) for name, is_text in _list_fields(build)]
@@ -364,7 +364,7 @@ def _write_chunk(
 ) -> None:
     # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
     rows_by_key = _index_rows(table, chunk, last=replace)
-    existing_keys = _fetch_keys(connection, table, rows_by_key)
+    existing_keys = _load_keys(connection, table, rows_by_key)
     if missing := [
         values for identity, values in rows_by_key.items() if identity not in existing_keys
     ]:
@@ -390,10 +390,10 @@ def _index_rows(
     return rows_by_key
 
 
-def _fetch_keys(
+def _load_keys(
     connection: Connection, table: sa.Table, keys: Iterable[tuple[Any, ...]]
 ) -> set[tuple[Any, ...]]:
-    """Fetch the primary keys of stored rows that share the first part of a wanted key."""
+    """Load the primary keys of stored rows that share the first part of a wanted key."""
     key_columns = list(table.primary_key)
     query = sa.select(*key_columns).where(key_columns[0].in_({identity[0] for identity in keys}))
     return {tuple(row) for row in connection.execute(query)}

@@ -160,7 +160,7 @@ def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreErro
 def read_revision(engine: Engine) -> str:
     """Read the revision of a database; '' if it has none."""
     with read_transaction(engine) as connection:
-        return _fetch_revision(connection)
+        return _load_revision(connection)
 
 
 def read_schema_state(engine: Engine) -> SchemaState:
@@ -274,14 +274,14 @@ def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
         ) from error
 
 
-def _fetch_revision(connection: Connection) -> str:
+def _load_revision(connection: Connection) -> str:
     if not sa.inspect(connection).has_table("alembic_version"):
         return ""
     return connection.scalar(sa.select(_VERSION_TABLE.c.version_num)) or ""
 
 
 def _detect_state(connection: Connection) -> SchemaState:
-    revision = _fetch_revision(connection)
+    revision = _load_revision(connection)
     if revision == REVISION:
         return SchemaState.CURRENT
     if not revision:

@@ -156,11 +156,11 @@ class OracleBackend(Backend):
         for table, column in connection.exec_driver_sql(_COLUMNS_QUERY):
             columns.setdefault(table.lower(), set()).add(column.lower())
         indexes: dict[str, set[tuple[str | None, ...]]] = {}
-        for (table, _), names in _fetch_column_groups(connection, _INDEXES_QUERY).items():
+        for (table, _), names in _load_column_groups(connection, _INDEXES_QUERY).items():
             indexes.setdefault(table, set()).add(names)
         keys = {
             table: names
-            for (table, _), names in _fetch_column_groups(connection, _KEYS_QUERY).items()
+            for (table, _), names in _load_column_groups(connection, _KEYS_QUERY).items()
         }
         return TableLayout(columns, keys, indexes)
 
@@ -177,7 +177,7 @@ class OracleBackend(Backend):
                 yield plain.execution_options(**{ACCESS_OPTION: "alter"})
 
 
-def _fetch_column_groups(
+def _load_column_groups(
     connection: Connection, query: str
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """Map table and name of each index or constraint to its columns."""

@@ -214,7 +214,7 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
     if result.is_finished or not result.total.outstanding:
         return result
     with store.connection() as connection:
-        recent = _fetch_recent_span(connection, campaign_id)
+        recent = _load_recent_span(connection, campaign_id)
     remaining_s = _estimate_remaining_s(result.total.outstanding, recent, now_us)
     return replace(result, remaining_s=remaining_s)
 
@@ -293,8 +293,8 @@ def _outcome_query(campaign_id: str) -> sa.Select[Any]:
     return sa.select(*rows.c, sa.func.count()).group_by(*rows.c)
 
 
-def _fetch_recent_span(connection: sa.Connection, campaign_id: str) -> tuple[int, int, int] | None:
-    """Fetch begin, end and number of the last measurements."""
+def _load_recent_span(connection: sa.Connection, campaign_id: str) -> tuple[int, int, int] | None:
+    """Load begin, end and number of the last measurements."""
     recent = (
         sa.select(measurement.c.started_us, measurement.c.ended_us)
         .where(measurement.c.campaign_id == campaign_id, measurement.c.ended_us.is_not(None))

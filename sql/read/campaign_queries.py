@@ -23,9 +23,9 @@ from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.database_engine import Row, fetch_rows, split_ids
+from treehammer.sql.engine.database_engine import Row, load_rows, split_ids
 from treehammer.sql.read.campaign_counts import CampaignCount
-from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
+from treehammer.sql.read.overview_queries import CampaignState, load_campaign_states
 from treehammer.sql.read.reader import ResultsReader
 
 #: Failing measurements of a campaign whose messages are read.
@@ -94,7 +94,7 @@ class JobSummary:
 
 
 def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, CampaignPlan]]:
-    """Fetch identity and plan of campaigns whose tests state headline or exact metrics, newest first."""
+    """Load identity and plan of campaigns whose tests state headline or exact metrics, newest first."""
     query = (
         sa.select(campaign.c.id, campaign.c.plan)
         .where(campaign.c.has_own_metrics == sa.true())
@@ -107,7 +107,7 @@ def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, Campai
 def fetch_plans(
     store: ResultsReader, ids: Collection[str], *conditions: sa.ColumnElement[bool]
 ) -> dict[str, CampaignPlan]:
-    """Fetch the plans of those campaigns that exist and meet conditions, by identity."""
+    """Load the plans of those campaigns that exist and meet conditions, by identity."""
     with store.connection() as connection:
         return {
             id_: plan
@@ -133,7 +133,7 @@ def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[C
         total = connection.scalar(sa.select(sa.func.count()).select_from(campaign)) or 0
         query = sa.select(campaign.c.id).order_by(*order).offset(first).limit(count)
         ids = list(connection.scalars(query))
-    return fetch_campaign_states(store, ids), total
+    return load_campaign_states(store, ids), total
 
 
 def list_campaign_choices(
@@ -165,8 +165,8 @@ def list_newest_campaigns(store: ResultsReader, count: int) -> list[CampaignTitl
         return [CampaignTitle(id_, name or id_, us) for id_, name, us in connection.execute(query)]
 
 
-def fetch_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
-    """Fetch names of campaigns, with a short identity where two are equal."""
+def load_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
+    """Load names of campaigns, with a short identity where two are equal."""
     names = store.campaign_names(ids)
     alike = Counter(names.values())
     short = next(
@@ -199,32 +199,32 @@ def _has_measurements(store: ResultsReader, campaign_id: str) -> bool:
         return connection.scalar(query.limit(1)) is not None
 
 
-def fetch_campaign(store: ResultsReader, id_: str) -> CampaignRow:
-    """Fetch a campaign by its identity.
+def load_campaign(store: ResultsReader, id_: str) -> CampaignRow:
+    """Load a campaign by its identity.
 
     Raises:
         NothingToDoError: there is none.
     """
-    return _fetch_by_id(store, CampaignRow, campaign, id_)
+    return _load_by_id(store, CampaignRow, campaign, id_)
 
 
-def fetch_job(store: ResultsReader, id_: str) -> JobRow:
-    """Fetch a job by its identity.
+def load_job(store: ResultsReader, id_: str) -> JobRow:
+    """Load a job by its identity.
 
     Raises:
         NothingToDoError: there is none.
     """
-    return _fetch_by_id(store, JobRow, job, id_)
+    return _load_by_id(store, JobRow, job, id_)
 
 
 def find_job(store: ResultsReader, id_: str) -> JobRow:
-    """Fetch a job as :func:`fetch_job` does; one without a row from its measurements, without a state.
+    """Load a job as :func:`load_job` does; one without a row from its measurements, without a state.
 
     Raises:
         NothingToDoError: there are neither.
     """
     try:
-        return fetch_job(store, id_)
+        return load_job(store, id_)
     except NothingToDoError:
         if (row := _build_job_row(store, id_)) is None:
             raise
@@ -256,10 +256,10 @@ def name_jobs(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
         }
 
 
-def fetch_measurements(
+def load_measurements(
     store: ResultsReader, ids: Collection[str], columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Fetch columns of some measurements; those that do not exist are left out."""
+    """Load columns of some measurements; those that do not exist are left out."""
     with store.connection() as connection:
         return [
             dict(zip(columns, values, strict=True))
@@ -272,16 +272,16 @@ def fetch_measurements(
         ]
 
 
-def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
+def _load_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
     with store.connection() as connection:
-        rows = fetch_rows(connection, kind, sa.select(table).where(table.c.id == id_))
+        rows = load_rows(connection, kind, sa.select(table).where(table.c.id == id_))
     if not rows:
         raise NothingToDoError(f"there is no {table.name} of this identity")
     return rows[0]
 
 
-def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
-    """Fetch the first start and the last known start or end of its jobs; None before.
+def load_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
+    """Load the first start and the last known start or end of its jobs; None before.
 
     Both are microseconds since 1970 UTC, as last reported by the batch systems.
     """
@@ -430,9 +430,9 @@ def list_job_summaries(
         order = (job.c.site, *_order_labels(connection, conditions, label_key))
         total = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
         query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
-        rows = fetch_rows(connection, JobRow, query)
-        outcomes = _fetch_job_outcomes(connection, campaign_id, [row.id for row in rows])
-        messages = _fetch_messages(connection, outcomes)
+        rows = load_rows(connection, JobRow, query)
+        outcomes = _load_job_outcomes(connection, campaign_id, [row.id for row in rows])
+        messages = _load_messages(connection, outcomes)
     attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
     for attempt_row in store.attempts(row.id for row in rows):
         attempts[attempt_row.job_id].append(attempt_row)
@@ -491,7 +491,7 @@ class _JobOutcome(NamedTuple):
     example: str
 
 
-def _fetch_job_outcomes(
+def _load_job_outcomes(
     connection: sa.Connection, campaign_id: str, jobs: Sequence[str]
 ) -> dict[str, list[_JobOutcome]]:
     """Map each job to the outcomes of its measurements, the most frequent first."""
@@ -510,10 +510,10 @@ def _fetch_job_outcomes(
     return outcomes_by_job
 
 
-def _fetch_messages(
+def _load_messages(
     connection: sa.Connection, outcomes: Mapping[str, Sequence[_JobOutcome]]
 ) -> dict[str, str]:
-    """Fetch an example of each job's most frequent failure: its message or its implausibility."""
+    """Load an example of each job's most frequent failure: its message or its implausibility."""
     bad = (
         (outcome for outcome in of_job if outcome.outcome != Outcome.GOOD)
         for of_job in outcomes.values()
@@ -538,10 +538,10 @@ def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]
     )
 
 
-def fetch_job_measurements(
+def load_job_measurements(
     store: ResultsReader, row: JobRow, columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Fetch the measurements of a job by attempt, round and position, :data:`MAX_JOB_MEASUREMENTS` at most."""
+    """Load the measurements of a job by attempt, round and position, :data:`MAX_JOB_MEASUREMENTS` at most."""
     order = (measurement.c.attempt, measurement.c.round, measurement.c.position)
     query = measurement_sql.select_columns(columns).where(
         measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id
@@ -569,7 +569,7 @@ def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -
             ids.update(connection.scalars(query))
         rows: list[CampaignRow] = []
         for part in split_ids(sorted(ids)):
-            rows += fetch_rows(
+            rows += load_rows(
                 connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(part))
             )
     return sorted(rows, key=lambda row: (-row.created_us, row.id))

@@ -79,8 +79,8 @@ class UsedCost:
         )
 
 
-def fetch_site_costs(reader: ResultsReader, period: Period) -> dict[str, UsedCost]:
-    """Fetch what ended in a period cost each site that ran it."""
+def load_site_costs(reader: ResultsReader, period: Period) -> dict[str, UsedCost]:
+    """Load what ended in a period cost each site that ran it."""
     with reader.connection() as connection:
         attempts = _sum_attempts(
             connection, job.c.site, attempt.c.ended_us.between(period.from_us, period.to_us)
@@ -89,8 +89,8 @@ def fetch_site_costs(reader: ResultsReader, period: Period) -> dict[str, UsedCos
     return _join(attempts, executions)
 
 
-def fetch_campaign_cost(reader: ResultsReader, campaign_id: str) -> UsedCost:
-    """Fetch what a campaign has cost so far."""
+def load_campaign_cost(reader: ResultsReader, campaign_id: str) -> UsedCost:
+    """Load what a campaign has cost so far."""
     with reader.connection() as connection:
         attempts = _sum_attempts(connection, job.c.campaign_id, job.c.campaign_id == campaign_id)
         executions = _sum_executions(

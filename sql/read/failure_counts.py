@@ -267,7 +267,7 @@ class PeriodCounts:
         return self._lost[period.days]
 
 
-def fetch_bad_days(
+def load_bad_days(
     store: ResultsReader, by: str, site: str, period: Period, tests: Collection[str]
 ) -> dict[int, Tally]:
     """Count the measurements of some tests at a site or storage by day (YYYYMMDD)."""
@@ -277,7 +277,7 @@ def fetch_bad_days(
         return _tally_tests(connection, table.day, tests, *conditions)
 
 
-def fetch_host_counts(
+def load_host_counts(
     store: ResultsReader, by: str, site: str, period: Period, tests: Collection[str]
 ) -> dict[str, Tally]:
     """Count the measurements of some tests at a site or storage by host."""
@@ -310,7 +310,7 @@ def _tally_tests(
     return tallies
 
 
-def fetch_commit_counts(
+def load_commit_counts(
     store: ResultsReader, test: str, campaign_ids: Iterable[str], period: Period
 ) -> list[CommitCounts]:
     """Count a test's measurements at the commits of some campaigns, and at the last ones before.

@@ -72,10 +72,10 @@ class _GroupSums:
         self.reads = [0] * LATENCY_BINS if figure.latencies else []
 
 
-def fetch_figure(
+def load_figure(
     connection: Connection, figure: FigureQuery, most: int | None = None
 ) -> FigureResult:
-    """Fetch the groups of a figure, from the roll-ups if they suffice.
+    """Load the groups of a figure, from the roll-ups if they suffice.
 
     Raises:
         ConfigError: there are more than ``most``.
@@ -84,7 +84,7 @@ def fetch_figure(
     select_sums = _select_rollups if figure.source == "roll-ups" else _select_measurements
     inner = select_sums(figure, grouping.keys, connection.dialect.name)
     groups: dict[GroupKey, _GroupSums] = {}
-    for key, (outcome, *numbers) in grouping.fetch_groups(connection, inner):
+    for key, (outcome, *numbers) in grouping.load_groups(connection, inner):
         _add_sums(groups.setdefault(key, _GroupSums(figure)), figure, outcome, numbers)
         if most is not None:
             require_max_groups(len(groups), most)
@@ -184,10 +184,10 @@ class _Grouping:
         row = dict(zip(self.fetched, values, strict=True))
         return tuple(_derive_value(name, row) for name in self.by)
 
-    def fetch_groups(
+    def load_groups(
         self, connection: Connection, inner: _InnerQuery
     ) -> Iterator[tuple[GroupKey, Sequence[Any]]]:
-        """Fetch the groups: key of each row, the further columns and sums."""
+        """Load the groups: key of each row, the further columns and sums."""
         inner_groups = inner.query.subquery("inner_groups")
         joined: sa.FromClause = inner_groups
         for dimension in DIMENSIONS:
@@ -256,10 +256,10 @@ def _select_rollups(figure: FigureQuery, keys: Sequence[str], dialect: str) -> _
     return _InnerQuery(query, dict.fromkeys(columns, sa.func.sum))
 
 
-def fetch_work(
+def load_work(
     connection: Connection, figure: FigureQuery, columns: Sequence[str]
 ) -> Sequence[GroupKey]:
-    """Fetch the distinct work in a figure that roll-ups answer.
+    """Load the distinct work in a figure that roll-ups answer.
 
     Args:
         connection: of a reader.
@@ -278,7 +278,7 @@ def fetch_work(
         )
         .distinct()
     )
-    groups = grouping.fetch_groups(connection, _InnerQuery(query, {}, ()))
+    groups = grouping.load_groups(connection, _InnerQuery(query, {}, ()))
     return [*dict.fromkeys(key for key, _ in groups)]
 
 
@@ -393,7 +393,7 @@ def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> in
     rolled = replace(
         figure, metrics=(), by=(), selection=selection, latencies=False, from_measurements=False
     )
-    total = sum(group.measurements for group in fetch_figure(connection, rolled).groups)
+    total = sum(group.measurements for group in load_figure(connection, rolled).groups)
     if not figure.selection.campaigns:
         return total
     of_campaigns = measurement.c.campaign_id.in_(figure.selection.campaigns)
@@ -401,7 +401,7 @@ def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> in
     return min(total, connection.scalar(count) or 0)
 
 
-def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:
+def load_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:
     """Yield the values of the figure's first metric with their groups, of good measurements only.
 
     The order is arbitrary. Values too large to be true are left out, as in all figures.

@@ -25,7 +25,7 @@ from treehammer.sql.core.measurement_columns import (
 )
 from treehammer.sql.core.rows import CountRow, ExtraRow
 from treehammer.sql.core.schema import extra, measurement, operation
-from treehammer.sql.read.figure_sql import fetch_figure
+from treehammer.sql.read.figure_sql import load_figure
 from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection, compile_selection
 
 #: Row of the table of operations: values by name; empty text is None.
@@ -44,10 +44,10 @@ MEASUREMENT_ORDER = (
 )
 
 
-def fetch_operations_of(
+def load_operations_of(
     connection: Connection, ids: Sequence[str]
 ) -> defaultdict[str, list[OperationRow]]:
-    """Fetch the operations of measurements, in order; at most 1000 identities."""
+    """Load the operations of measurements, in order; at most 1000 identities."""
     query = (
         sa.select(operation.c.measurement_id, *(operation.c[name] for name in OPERATION_COLUMNS))
         .where(operation.c.measurement_id.in_(ids))
@@ -124,7 +124,7 @@ class DatabaseSnapshot:
         return int(self._connection.scalar(self._apply_selection(query, selection)) or 0)
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
-        """Fetch metrics that tests define for the selected measurements."""
+        """Load metrics that tests define for the selected measurements."""
         columns = (extra.c.measurement_id, extra.c.name, extra.c.value)
         query: sa.Select[Any] = sa.select(*columns).join(measurement)
         query = self._apply_selection(query, selection)
@@ -162,8 +162,8 @@ class DatabaseSnapshot:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def operations_of(self, ids: Sequence[str]) -> Mapping[str, list[OperationRow]]:
-        """Fetch the operations of at most 1000 measurements by identity, in order."""
-        return fetch_operations_of(self._connection, ids)
+        """Load the operations of at most 1000 measurements by identity, in order."""
+        return load_operations_of(self._connection, ids)
 
     def has_operations(self, selection: Selection) -> bool:
         """Check whether any selected measurement has operations."""
@@ -198,9 +198,9 @@ class DatabaseSnapshot:
             for site, kind, failure, plausible, count in self._connection.execute(query)
         ]
 
-    def fetch_figure(self, figure: FigureQuery, most: int | None = None) -> FigureResult:
+    def load_figure(self, figure: FigureQuery, most: int | None = None) -> FigureResult:
         """Compute counts, means and spreads of metrics in groups, of which ``most`` are allowed."""
-        return fetch_figure(self._connection, figure, most)
+        return load_figure(self._connection, figure, most)
 
     def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
         """Count the measurements that each attempt of a job completed, well or not.

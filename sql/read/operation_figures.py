@@ -175,7 +175,7 @@ class OperationGroup:
         } | self.latency.list_quantiles()
 
 
-def fetch_operations(
+def load_operations(
     snapshot: DatabaseSnapshot,
     selection: Selection,
     *,
@@ -193,18 +193,18 @@ def fetch_operations(
     Returns:
         groups in the order of their first rows.
     """
-    [groups] = fetch_groupings(snapshot, selection, [key], columns=columns)
+    [groups] = load_groupings(snapshot, selection, [key], columns=columns)
     return groups
 
 
-def fetch_groupings(
+def load_groupings(
     snapshot: DatabaseSnapshot,
     selection: Selection,
     keys: Sequence[FindKey],
     *,
     columns: Sequence[str] = (),
 ) -> list[list[OperationGroup]]:
-    """Merge operations by each of several keys; see :func:`fetch_operations`."""
+    """Merge operations by each of several keys; see :func:`load_operations`."""
     needed = dict.fromkeys(("kind", *OUTCOME_COLUMNS, *columns))
     groupings = [_OperationGrouping(find_key) for find_key in keys]
     for row in snapshot.operations(selection, tuple(needed)):

@@ -31,7 +31,7 @@ from treehammer.sql.core.schema import (
     measurement,
     rollup_day,
 )
-from treehammer.sql.engine.database_engine import fetch_rows, split_ids
+from treehammer.sql.engine.database_engine import load_rows, split_ids
 from treehammer.sql.read.campaign_counts import count_left_out, is_over
 from treehammer.sql.read.reader import ResultsReader
 
@@ -185,8 +185,8 @@ def list_dimension_values(store: ResultsReader, dimension: str, name: str) -> li
         return [str(value) for value in connection.scalars(query)]
 
 
-def fetch_cpu_models(store: ResultsReader, hosts: Collection[str]) -> dict[str, str]:
-    """Fetch the CPU model of hosts; unknown ones are left out."""
+def load_cpu_models(store: ResultsReader, hosts: Collection[str]) -> dict[str, str]:
+    """Load the CPU model of hosts; unknown ones are left out."""
     node = dimension_tables["node"].c
     models: dict[str, str] = {}
     with store.connection() as connection:
@@ -203,20 +203,20 @@ def list_active_campaigns(
     query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
     with store.connection() as connection:
         ids = list(connection.scalars(query))
-    return [state for state in fetch_campaign_states(store, ids) if not state.is_over]
+    return [state for state in load_campaign_states(store, ids) if not state.is_over]
 
 
 def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:
     """List the campaigns submitted since a time, newest first."""
     query = sa.select(campaign).where(campaign.c.created_us >= us)
     with store.connection() as connection:
-        return fetch_rows(
+        return load_rows(
             connection, CampaignRow, query.order_by(campaign.c.created_us.desc(), campaign.c.id)
         )
 
 
-def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[CampaignState]:
-    """Fetch the states of these campaigns, newest first."""
+def load_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[CampaignState]:
+    """Load the states of these campaigns, newest first."""
     rows: list[CampaignRow] = []
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
@@ -225,7 +225,7 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
     count = sa.func.count()
     with store.connection() as connection:
         for chunk in split_ids(ids):
-            rows += fetch_rows(
+            rows += load_rows(
                 connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(chunk))
             )
             columns = campaign_owner.c.campaign_id, campaign_owner.c.owner

@@ -111,10 +111,10 @@ class PeerSums:
     dailies: WorkSums
 
 
-def fetch_peer_sums(
+def load_peer_sums(
     store: ResultsReader, site: str, metric: str, days: tuple[int, int], only: Mapping[str, str]
 ) -> PeerSums:
-    """Fetch the sums of timed measurements of a site's work, of every site that did it.
+    """Load the sums of timed measurements of a site's work, of every site that did it.
 
     Args:
         store: the database.
@@ -127,13 +127,13 @@ def fetch_peer_sums(
     with store.connection() as connection:
         subjects = _SharedWork.select(load_subjects(connection), site, only)
         if subjects.count_sites() <= MAX_DAILY_PEERS:
-            every = _fetch_dailies(connection, metric, days, subjects, None)
+            every = _load_dailies(connection, metric, days, subjects, None)
             return PeerSums(every, every)
-        totals = _fetch_totals(connection, metric, days, subjects)
+        totals = _load_totals(connection, metric, days, subjects)
         measured = np.unique(totals.site[totals.count > 0])
         peers = sorted({totals.sites[place] for place in measured} - {site})
         sites = [site, *_space_evenly(peers)] if len(peers) > MAX_DAILY_PEERS else None
-        dailies = _fetch_dailies(connection, metric, days, subjects, sites)
+        dailies = _load_dailies(connection, metric, days, subjects, sites)
     return PeerSums(totals, dailies)
 
 
@@ -141,10 +141,8 @@ def fetch_peer_sums(
 PartSums = list[tuple[str, WorkKey, Moments]]
 
 
-def fetch_door_sums(
-    store: ResultsReader, site: str, metric: str, days: tuple[int, int]
-) -> PartSums:
-    """Fetch the sums of a site's good timed measurements by door and work."""
+def load_door_sums(store: ResultsReader, site: str, metric: str, days: tuple[int, int]) -> PartSums:
+    """Load the sums of a site's good timed measurements by door and work."""
     selection, sums = _select_sums(metric, days)
     subject = rollup_day.c.subject_id
     query = selection.add_columns(subject, *map(sa.func.sum, sums)).group_by(subject)
@@ -155,10 +153,10 @@ def fetch_door_sums(
     return [(doors[id_] or "unknown", works.find_work(id_), _moments(*row)) for id_, *row in rows]
 
 
-def fetch_node_sums(
+def load_node_sums(
     store: ResultsReader, site: str, metric: str, days: tuple[int, int]
 ) -> dict[str, PartSums]:
-    """Fetch the same by ``host`` and by ``cpu_model``, from the measurements."""
+    """Load the same by ``host`` and by ``cpu_model``, from the measurements."""
     table, node = measurement.c, dimension_tables["node"].c
     query = (
         sa.select(table.subject_id, table.node_id, *moment_sums(credible_value(table[metric])))
@@ -277,7 +275,7 @@ def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], li
     return query, [table[name] for name in rollup_column_names(metric)]
 
 
-def _fetch_totals(
+def _load_totals(
     connection: Connection, metric: str, days: tuple[int, int], subjects: _SharedWork
 ) -> WorkSums:
     selection, sums = _select_sums(metric, days)
@@ -287,14 +285,14 @@ def _fetch_totals(
     return subjects.collect(connection.execute(query).all())
 
 
-def _fetch_dailies(
+def _load_dailies(
     connection: Connection,
     metric: str,
     days: tuple[int, int],
     subjects: _SharedWork,
     sites: Sequence[str] | None,
 ) -> WorkSums:
-    """Fetch the sums by day, of some sites or of all."""
+    """Load the sums by day, of some sites or of all."""
     selection, sums = _select_sums(metric, days)
     query = selection.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
     if sites is not None:

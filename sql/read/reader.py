@@ -34,7 +34,7 @@ from treehammer.sql.core.schema import campaign, dimension_tables, job
 from treehammer.sql.engine.backend import display_url, translate_errors
 from treehammer.sql.engine.database_engine import (
     Row,
-    fetch_rows,
+    load_rows,
     read_transaction,
     select_comparison_rows,
     split_ids,
@@ -146,10 +146,10 @@ class ResultsReader:
         with self.snapshot() as snapshot:
             return snapshot.count_measurements(campaign_id)
 
-    def fetch_figure(self, figure: FigureQuery) -> FigureResult:
-        """Fetch counts, means and spreads of metrics, in groups."""
+    def load_figure(self, figure: FigureQuery) -> FigureResult:
+        """Load counts, means and spreads of metrics, in groups."""
         with self.snapshot() as snapshot:
-            return snapshot.fetch_figure(figure)
+            return snapshot.load_figure(figure)
 
     def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
         """Count completed measurements; see :meth:`.DatabaseSnapshot.count_by_attempt`."""
@@ -162,7 +162,7 @@ class ResultsReader:
         """List all campaigns, newest first."""
         table = schema.campaign
         query = sa.select(table).order_by(table.c.created_us.desc(), table.c.id)
-        return self.fetch_rows(CampaignRow, query)
+        return self.load_rows(CampaignRow, query)
 
     def campaign(self, reference: str) -> CampaignRow:
         """Find the campaign with this identity or name, a prefix of either, or ``last``.
@@ -175,7 +175,7 @@ class ResultsReader:
         by_id = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
         with self.connection() as connection:
             if is_storable(reference) and (
-                exact := fetch_rows(connection, CampaignRow, by_id.params(wanted=reference))
+                exact := load_rows(connection, CampaignRow, by_id.params(wanted=reference))
             ):
                 return exact[0]
             # Plans are long, so only names are fetched.
@@ -185,7 +185,7 @@ class ResultsReader:
                 (id_, name or "") for id_, name in connection.execute(names.order_by(*order))
             ]
             id_ = _resolve_reference(reference, campaigns, display_url(self._engine.url))
-            return fetch_rows(connection, CampaignRow, by_id.params(wanted=id_))[0]
+            return load_rows(connection, CampaignRow, by_id.params(wanted=id_))[0]
 
     def campaign_names(self, ids: Iterable[str]) -> dict[str, str]:
         """Map campaigns to their names; those without a name are left out."""
@@ -205,7 +205,7 @@ class ResultsReader:
             .where(table.c.campaign_id == campaign_id)
             .order_by(table.c.site, table.c.label, table.c.repeat, table.c.id)
         )
-        return self.fetch_rows(JobRow, query)
+        return self.load_rows(JobRow, query)
 
     def attempts(self, job_ids: Iterable[str]) -> list[AttemptRow]:
         """List the attempts of jobs, by job and number."""
@@ -213,7 +213,7 @@ class ResultsReader:
         rows: list[AttemptRow] = []
         for chunk in split_ids(sorted(job_ids)):
             query = sa.select(table).where(table.c.job_id.in_(chunk))
-            rows += self.fetch_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
+            rows += self.load_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
         return rows
 
     # Replicas and comparisons
@@ -221,15 +221,15 @@ class ResultsReader:
     def replicas(self) -> list[ReplicaRow]:
         """List all replica checks, by time."""
         table = schema.replica
-        return self.fetch_rows(ReplicaRow, sa.select(table).order_by(table.c.found_us, table.c.id))
+        return self.load_rows(ReplicaRow, sa.select(table).order_by(table.c.found_us, table.c.id))
 
     def pairs(self, comparison_id: str) -> list[PairRow]:
         """List the pairs of a comparison, in recorded order."""
-        return self.fetch_rows(PairRow, select_comparison_rows(schema.pair, comparison_id))
+        return self.load_rows(PairRow, select_comparison_rows(schema.pair, comparison_id))
 
     def verdicts(self, comparison_id: str) -> list[VerdictRow]:
         """List the verdicts of a comparison, in recorded order."""
-        return self.fetch_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
+        return self.load_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
 
     # Counts of instructions
 
@@ -238,17 +238,17 @@ class ResultsReader:
         table = schema.instruction_count
         query = sa.select(table).order_by(table.c.count_id, table.c.line)
         if test_hashes is None:
-            return self.fetch_rows(InstructionRow, query)
+            return self.load_rows(InstructionRow, query)
         return [
             row
             for chunk in split_ids(sorted(test_hashes))
-            for row in self.fetch_rows(InstructionRow, query.where(table.c.test_hash.in_(chunk)))
+            for row in self.load_rows(InstructionRow, query.where(table.c.test_hash.in_(chunk)))
         ]
 
-    def fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
-        """Fetch the rows of a query as dataclasses."""
+    def load_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+        """Load the rows of a query as dataclasses."""
         with self.connection() as connection:
-            return fetch_rows(connection, kind, query)
+            return load_rows(connection, kind, query)
 
 
 def _resolve_reference(reference: str, campaigns: Sequence[tuple[str, str]], where: str) -> str:

@@ -146,7 +146,7 @@ def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
         return connection.scalar(query) is not None
 
 
-def fetch_newest(
+def load_newest(
     store: ResultsReader,
     site: str,
     days: tuple[int, int],
@@ -155,7 +155,7 @@ def fetch_newest(
     *,
     solo: bool = False,
 ) -> list[dict[str, Value]]:
-    """Fetch the newest good timed measurements of a site.
+    """Load the newest good timed measurements of a site.
 
     Args:
         store: the database.
@@ -190,8 +190,8 @@ def _select_site(site: str) -> sa.Select[Any]:
     return sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
 
 
-def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
-    """Fetch versions of doors, releases and nodes from day ``first`` to ``last`` (YYYYMMDD).
+def load_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
+    """Load versions of doors, releases and nodes from day ``first`` to ``last`` (YYYYMMDD).
 
     The last good timed measurement of each variant and day (UTC) is used.
     """
@@ -247,10 +247,10 @@ CONDITIONS: Mapping[str, Any] = {
 }
 
 
-def fetch_conditions(
+def load_conditions(
     store: ResultsReader, sites: Collection[str], first: int, last: int
 ) -> dict[str, dict[str, frozenset[str]]]:
-    """Fetch the conditions under which sites worked last: site -> title -> values.
+    """Load the conditions under which sites worked last: site -> title -> values.
 
     The last good timed measurement is used, of each series on its last day from ``first`` to
     ``last`` (YYYYMMDD). Conditions without a report are left out.

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.schema import verdict
-from treehammer.sql.engine.database_engine import CHUNK_ROWS, fetch_rows, split_ids
+from treehammer.sql.engine.database_engine import CHUNK_ROWS, load_rows, split_ids
 from treehammer.sql.read.reader import ResultsReader
 
 #: Comparisons that are listed at a time.
@@ -86,7 +86,7 @@ def list_latest_comparisons(
     if axis:
         query = query.where(verdict.c.axis == axis)
     with store.connection() as connection:
-        rows = fetch_rows(
+        rows = load_rows(
             connection, VerdictRow, query.offset(first).limit(min(count, MAX_COMPARISONS))
         )
         return _summarize_rows(connection, rows)
@@ -155,7 +155,7 @@ def find_largest_effects(
     query = sa.select(verdict).where(sa.or_(sa.false(), *lines)).order_by(table.line)
     rows: dict[tuple[str, str], tuple[float, VerdictRow]] = {}
     with store.connection() as connection:
-        for row in fetch_rows(connection, VerdictRow, query):
+        for row in load_rows(connection, VerdictRow, query):
             if row.effect is not None:
                 _keep_largest(rows, (row.comparison_id, row.metric), row.effect, row)
     return {key: row for key, (_, row) in rows.items()}
@@ -251,7 +251,7 @@ def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str,
         rows = [
             row
             for chunk in split_ids(ids)
-            for row in fetch_rows(
+            for row in load_rows(
                 connection,
                 VerdictRow,
                 sa.select(verdict).where(table.line == 0, table.comparison_id.in_(chunk)),
@@ -261,14 +261,14 @@ def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str,
     return {summary.first_verdict.comparison_id: summary for summary in summaries}
 
 
-def fetch_scope_verdicts(
+def load_scope_verdicts(
     store: ResultsReader, comparison_ids: Sequence[str], scope: str
 ) -> list[VerdictRow]:
-    """Fetch the verdicts of one scope, as in :class:`.rows.VerdictRow`, of some comparisons."""
+    """Load the verdicts of one scope, as in :class:`.rows.VerdictRow`, of some comparisons."""
     table = verdict.c
     query = sa.select(verdict).where(table.comparison_id.in_(comparison_ids), table.scope == scope)
     with store.connection() as connection:
-        return fetch_rows(connection, VerdictRow, query.order_by(table.comparison_id, table.line))
+        return load_rows(connection, VerdictRow, query.order_by(table.comparison_id, table.line))
 
 
 def _list_newest(
@@ -287,6 +287,6 @@ def _list_newest(
     if release is not None:
         query = query.where(sa.or_(table.a == release, table.b == release))
     newest: dict[tuple[str, str, str], VerdictRow] = {}
-    for row in filter(counts, fetch_rows(connection, VerdictRow, query)):
+    for row in filter(counts, load_rows(connection, VerdictRow, query)):
         newest.setdefault((str(row.evidence.of_a.get("test_name", "")), row.a, row.b), row)
     return newest

@@ -44,9 +44,9 @@ from treehammer.sql.core.watch_rows import (
     WatchedSeriesRow,
 )
 from treehammer.sql.engine.database_engine import (
-    fetch_rows,
     insert_missing_rows,
     insert_new_rows,
+    load_rows,
     select_latest,
     upsert_rows,
 )
@@ -99,7 +99,7 @@ class AlarmOutbox:
         latest = select_latest(
             alarm_message, by, [_TABLE.recorded_us], _IS_EVENT, _TABLE.kind == STATE
         )
-        rows = self._store.fetch_rows(AlarmMessage, latest)
+        rows = self._store.load_rows(AlarmMessage, latest)
         return {(row.subject_kind, row.subject): row for row in rows}
 
     def record_events(
@@ -131,7 +131,7 @@ class AlarmOutbox:
             .limit(1)
         )
         with self._store.writing_connection() as connection:
-            message = next(iter(fetch_rows(connection, AlarmMessage, query)), None)
+            message = next(iter(load_rows(connection, AlarmMessage, query)), None)
             if message is None:
                 return None
             claimed = replace(message, attempts=message.attempts + 1, due_us=now_us + lease_us)
@@ -181,7 +181,7 @@ class AlarmOutbox:
 
     def _list_newest(self, limit: int, *conditions: sa.ColumnElement[bool]) -> list[AlarmMessage]:
         order = (_TABLE.happened_us.desc(), _TABLE.id)
-        return self._store.fetch_rows(
+        return self._store.load_rows(
             AlarmMessage, sa.select(alarm_message).where(*conditions).order_by(*order).limit(limit)
         )
 
@@ -221,12 +221,12 @@ def _insert_messages(
         connection.execute(sa.insert(alarm_message), [asdict(row) for row in rows])
 
 
-def fetch_change_points(store: ResultsReader, first: int = 0) -> list[ChangePointRow]:
-    """Fetch the changes since a day (YYYYMMDD) with drifts that last into it, newest first."""
+def load_change_points(store: ResultsReader, first: int = 0) -> list[ChangePointRow]:
+    """Load the changes since a day (YYYYMMDD) with drifts that last into it, newest first."""
     table = change_point.c
     query = sa.select(change_point).where(_lasts_until(first))
     order = (table.day.desc(), table.test_name, table.metric, table.id)
-    return store.fetch_rows(ChangePointRow, query.order_by(*order))
+    return store.load_rows(ChangePointRow, query.order_by(*order))
 
 
 def _lasts_until(day: int) -> sa.ColumnElement[bool]:
@@ -237,7 +237,7 @@ def _lasts_until(day: int) -> sa.ColumnElement[bool]:
 def find_change_point(store: ResultsReader, identity: str) -> ChangePointRow | None:
     """Find a change by its identity; None for an unknown one."""
     query = sa.select(change_point).where(change_point.c.id == identity)
-    return next(iter(store.fetch_rows(ChangePointRow, query)), None)
+    return next(iter(store.load_rows(ChangePointRow, query)), None)
 
 
 def replace_change_points(store: Store, rows: Iterable[ChangePointRow], first: int) -> None:
@@ -261,17 +261,17 @@ def replace_watched_days(
         insert_new_rows(connection, watched_day, days)
 
 
-def fetch_watched_series(store: ResultsReader, **values: str) -> list[WatchedSeriesRow]:
-    """Fetch the series with these values of their columns."""
+def load_watched_series(store: ResultsReader, **values: str) -> list[WatchedSeriesRow]:
+    """Load the series with these values of their columns."""
     table = watched_series
     query = sa.select(table).where(*(table.c[name] == value for name, value in values.items()))
-    return store.fetch_rows(WatchedSeriesRow, query.order_by(table.c.id))
+    return store.load_rows(WatchedSeriesRow, query.order_by(table.c.id))
 
 
-def fetch_watched_days(
+def load_watched_days(
     store: ResultsReader, first: int, last: int, /, **values: str
 ) -> list[WatchedDayRow]:
-    """Fetch the days from ``first`` to ``last`` of the series with these values, by series and day."""
+    """Load the days from ``first`` to ``last`` of the series with these values, by series and day."""
     table = watched_day
     query = sa.select(table).where(table.c.day.between(first, last))
     if values:
@@ -279,7 +279,7 @@ def fetch_watched_days(
         query = query.where(
             table.c.series_id.in_(sa.select(watched_series.c.id).where(*conditions))
         )
-    return store.fetch_rows(WatchedDayRow, query.order_by(table.c.series_id, table.c.day))
+    return store.load_rows(WatchedDayRow, query.order_by(table.c.series_id, table.c.day))
 
 
 def find_last_watched_day(store: ResultsReader) -> int | None:
@@ -328,7 +328,7 @@ class ReleaseCheckTable:
             .order_by(campaign.c.created_us.desc(), campaign.c.id)
             .limit(limit)
         )
-        return self._store.fetch_rows(CampaignRow, query)
+        return self._store.load_rows(CampaignRow, query)
 
     def is_finished(self, campaign_id: str) -> bool:
         """Return whether all jobs of a campaign ended; False for one without jobs."""
@@ -386,7 +386,7 @@ class ReleaseCheckTable:
             query = query.where(table.state.in_(sorted(states)))
         if release is not None:
             query = query.where(table.b == release)
-        return self._store.fetch_rows(ReleaseCheck, query)
+        return self._store.load_rows(ReleaseCheck, query)
 
     def add_checks(self, checks: Sequence[ReleaseCheck]) -> None:
         """Add checks; those that another process added are kept."""

@@ -15,7 +15,7 @@ from treehammer.sql.core.watch_rows import (
     PatrolSiteRow,
     PatrolStartRow,
 )
-from treehammer.sql.engine.database_engine import fetch_rows, read_clock, upsert_rows
+from treehammer.sql.engine.database_engine import load_rows, read_clock, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_starts import (
     NOTED,
@@ -24,8 +24,8 @@ from treehammer.sql.watch.patrol_starts import (
     PatrolLease,
     SiteCharge,
     SiteLimits,
-    fetch_lease,
-    fetch_use,
+    load_lease,
+    load_use,
     utc_day,
 )
 from treehammer.sql.write.store import Store
@@ -95,12 +95,12 @@ class PatrolReport:
         return self.lease is not None and self.lease.expires_us > self.now_us
 
 
-def fetch_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolReport:
-    """Fetch the state of the patrols, from one state of the database."""
+def load_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolReport:
+    """Load the state of the patrols, from one state of the database."""
     with reader.connection() as connection:
         now_us = clock(connection)
         order = sa.select(patrol_entry).order_by(patrol_entry.c.line, patrol_entry.c.name)
-        entries = fetch_rows(connection, PatrolEntryRow, order)
+        entries = load_rows(connection, PatrolEntryRow, order)
         starts = (
             sa.select(patrol_start)
             .where(patrol_start.c.state != NOTED)
@@ -111,10 +111,10 @@ def fetch_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolRepo
         )
         return PatrolReport(
             now_us,
-            fetch_lease(connection),
+            load_lease(connection),
             tuple(_report_entry(connection, entry) for entry in entries),
             tuple(_report_sites(connection, utc_day(now_us))),
-            tuple(fetch_rows(connection, PatrolStartRow, starts)),
+            tuple(load_rows(connection, PatrolStartRow, starts)),
         )
 
 
@@ -122,17 +122,17 @@ def _report_entry(connection: Connection, entry: PatrolEntryRow) -> EntryReport:
     table = patrol_start
     entry_starts = sa.select(table).where(table.c.entry == entry.name, table.c.state != NOTED)
     newest = entry_starts.order_by(table.c.claimed_us.desc()).limit(1)
-    last = fetch_rows(connection, PatrolStartRow, newest)
-    ended = fetch_rows(connection, PatrolStartRow, newest.where(table.c.state.not_in(OPEN_STATES)))
+    last = load_rows(connection, PatrolStartRow, newest)
+    ended = load_rows(connection, PatrolStartRow, newest.where(table.c.state.not_in(OPEN_STATES)))
     running = entry_starts.where(table.c.state.in_(OPEN_STATES)).order_by(table.c.claimed_us)
-    ids = tuple(row.campaign_id for row in fetch_rows(connection, PatrolStartRow, running))
+    ids = tuple(row.campaign_id for row in load_rows(connection, PatrolStartRow, running))
     return EntryReport(entry, last[0] if last else None, ids, ended[0] if ended else None)
 
 
 def _report_sites(connection: Connection, day: int) -> Iterable[SiteReport]:
     query = sa.select(patrol_site).order_by(patrol_site.c.site)
-    use = fetch_use(connection, day)
-    for row in fetch_rows(connection, PatrolSiteRow, query):
+    use = load_use(connection, day)
+    for row in load_rows(connection, PatrolSiteRow, query):
         yield SiteReport(row, use.get(row.site, SiteCharge()))
 
 

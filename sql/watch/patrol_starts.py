@@ -32,8 +32,8 @@ from treehammer.sql.core import schema
 from treehammer.sql.core.schema import patrol_lease
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolLeaseRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import (
-    fetch_rows,
     insert_missing_rows,
+    load_rows,
     read_clock,
     split_ids,
     upsert_rows,
@@ -90,7 +90,7 @@ class PatrolLease:
     def acquire(self) -> bool:
         """Acquire or renew the lease; False if another patrol holds it."""
         with self._lock, self._store.writing_connection() as connection:
-            now_us, row = self.clock(connection), fetch_lease(connection)
+            now_us, row = self.clock(connection), load_lease(connection)
             if row and row.holder != self.holder and row.expires_us > now_us:
                 self._epoch = None
                 return False
@@ -106,7 +106,7 @@ class PatrolLease:
     def release(self) -> None:
         """Let the lease expire now, if it is held."""
         with self._lock, self._store.writing_connection() as connection:
-            row = fetch_lease(connection)
+            row = load_lease(connection)
             if row and (row.holder, row.epoch) == (self.holder, self._epoch):
                 expired = sa.update(patrol_lease).values(expires_us=self.clock(connection))
                 connection.execute(expired.where(patrol_lease.c.name == _NAME))
@@ -118,7 +118,7 @@ class PatrolLease:
         Raises:
             LeaseLostError: it does not; the transaction must be rolled back.
         """
-        now_us, row = self.clock(connection), fetch_lease(connection)
+        now_us, row = self.clock(connection), load_lease(connection)
         leads = row is not None and (row.holder, row.epoch) == (self.holder, self._epoch)
         if row is None or not leads or row.expires_us <= now_us:
             raise LeaseLostError(
@@ -129,9 +129,9 @@ class PatrolLease:
         return now_us
 
 
-def fetch_lease(connection: Connection) -> PatrolLeaseRow | None:
-    """Fetch the lease, valid or expired; None if there was never a patrol."""
-    rows = fetch_rows(connection, PatrolLeaseRow, sa.select(patrol_lease))
+def load_lease(connection: Connection) -> PatrolLeaseRow | None:
+    """Load the lease, valid or expired; None if there was never a patrol."""
+    rows = load_rows(connection, PatrolLeaseRow, sa.select(patrol_lease))
     return rows[0] if rows else None
 
 
@@ -156,8 +156,8 @@ def utc_day(now_us: int) -> int:
     return now_us // DAY_US
 
 
-def fetch_use(connection: Connection, day: int) -> dict[str, SiteCharge]:
-    """Fetch the charges of each site on a day."""
+def load_use(connection: Connection, day: int) -> dict[str, SiteCharge]:
+    """Load the charges of each site on a day."""
     table = _charge.c
     cpu_s = sa.func.sum(sa.func.coalesce(table.used_cpu_s, table.reserved_cpu_s))
     size = sa.func.sum(sa.func.coalesce(table.used_bytes, table.reserved_bytes))
@@ -172,7 +172,7 @@ def find_exhausted_sites(
     """Return the sites whose limits the further charges, all of one day, would exceed."""
     if not charges:
         return ()
-    use = fetch_use(connection, charges[0].day)
+    use = load_use(connection, charges[0].day)
     return tuple(
         row.site
         for row in charges
@@ -214,22 +214,22 @@ class PatrolStarts:
         """List the starts whose campaigns are in flight, oldest first."""
         query = sa.select(_start).where(_start.c.state.in_(OPEN_STATES))
         order = (_start.c.claimed_us, _start.c.entry, _start.c.occasion)
-        return self._store.fetch_rows(PatrolStartRow, query.order_by(*order))
+        return self._store.load_rows(PatrolStartRow, query.order_by(*order))
 
     def charges(self, campaign_id: str) -> list[PatrolChargeRow]:
         """List the reserved or used cost of a campaign, by site."""
         query = sa.select(_charge).where(_charge.c.campaign_id == campaign_id)
-        return self._store.fetch_rows(PatrolChargeRow, query.order_by(_charge.c.site))
+        return self._store.load_rows(PatrolChargeRow, query.order_by(_charge.c.site))
 
     def find_start(self, entry: str, occasion: str) -> PatrolStartRow | None:
         """Find the start of an entry on an occasion."""
         with self._store.connection() as connection:
-            return _fetch_start(connection, entry, occasion)
+            return _load_start(connection, entry, occasion)
 
     def find_campaign(self, campaign_id: str) -> PatrolStartRow | None:
         """Find the start of a campaign; None for one that no patrol started."""
         query = sa.select(_start).where(_start.c.campaign_id == campaign_id)
-        return next(iter(self._store.fetch_rows(PatrolStartRow, query)), None)
+        return next(iter(self._store.load_rows(PatrolStartRow, query)), None)
 
     def find_earlier_start(self, start: PatrolStartRow, kind: str) -> PatrolStartRow | None:
         """Find the last finished start of the same entry before another one.
@@ -250,7 +250,7 @@ class PatrolStarts:
             .limit(1)
         )
         with self._store.connection() as connection:
-            return next(iter(fetch_rows(connection, PatrolStartRow, query)), None)
+            return next(iter(load_rows(connection, PatrolStartRow, query)), None)
 
     def find_latest_occasion(self, entry: str, kind: str, *, without: str) -> str:
         """Find the last occasion of a kind that an entry started or noted; '' for none.
@@ -307,7 +307,7 @@ class PatrolStarts:
         """
         with self._store.writing_connection() as connection:
             now_us = self._lease.require(connection)
-            if _fetch_start(connection, start.entry, start.occasion):
+            if _load_start(connection, start.entry, start.occasion):
                 return ClaimResult(None, "this occasion has started already")
             if _count_open(connection, start.entry) >= in_flight:
                 return ClaimResult(None, f"in_flight = {in_flight} reached")
@@ -357,7 +357,7 @@ class PatrolStarts:
         """
         with self._store.writing_connection() as connection:
             self._lease.require(connection)
-            now = _fetch_start(connection, start.entry, start.occasion)
+            now = _load_start(connection, start.entry, start.occasion)
             if now is None or now.state != CLAIMED:
                 return None
             claim = replace(now, epoch=self._lease.epoch, holder=self._lease.holder)
@@ -372,7 +372,7 @@ class PatrolStarts:
         """
 
         def permit(connection: Connection) -> None:
-            now = _fetch_start(connection, start.entry, start.occasion)
+            now = _load_start(connection, start.entry, start.occasion)
             is_held = now is not None and (now.holder, now.epoch) == (start.holder, start.epoch)
             if now is None or not is_held or now.state not in (CLAIMED, STORED):
                 raise LeaseLostError(
@@ -389,7 +389,7 @@ class PatrolStarts:
     def mark_submitted(self, start: PatrolStartRow, message: str = "") -> None:
         """Record that the batch systems have the jobs of a stored campaign."""
         with self._store.writing_connection() as connection:
-            now = _fetch_start(connection, start.entry, start.occasion)
+            now = _load_start(connection, start.entry, start.occasion)
             if now is not None and now.state == STORED:
                 text = message or now.message
                 upsert_rows(connection, _start, [replace(now, state=SUBMITTED, message=text)])
@@ -415,7 +415,7 @@ class PatrolStarts:
         """
         with self._store.writing_connection() as connection:
             now_us = self._lease.clock(connection)
-            now = _fetch_start(connection, start.entry, start.occasion)
+            now = _load_start(connection, start.entry, start.occasion)
             if now is None or now.state not in OPEN_STATES:
                 return False
             ended = replace(now, state=state, finished_us=now_us, message=message or now.message)
@@ -423,16 +423,16 @@ class PatrolStarts:
             query = sa.select(_charge).where(_charge.c.campaign_id == start.campaign_id)
             charges = [
                 replace(row, used_cpu_s=cost.cpu_s, used_bytes=cost.bytes)
-                for row in fetch_rows(connection, PatrolChargeRow, query)
+                for row in load_rows(connection, PatrolChargeRow, query)
                 for cost in (used.get(row.site, SiteCharge()),)
             ]
             upsert_rows(connection, _charge, charges)
             return True
 
 
-def _fetch_start(connection: Connection, entry: str, occasion: str) -> PatrolStartRow | None:
+def _load_start(connection: Connection, entry: str, occasion: str) -> PatrolStartRow | None:
     query = sa.select(_start).where(_start.c.entry == entry, _start.c.occasion == occasion)
-    rows: Sequence[PatrolStartRow] = fetch_rows(connection, PatrolStartRow, query)
+    rows: Sequence[PatrolStartRow] = load_rows(connection, PatrolStartRow, query)
     return rows[0] if rows else None
 
 

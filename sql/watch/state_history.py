@@ -32,8 +32,8 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.engine.database_engine import (
-    fetch_rows,
     insert_missing_rows,
+    load_rows,
     select_latest,
     split_ids,
     upsert_rows,
@@ -111,7 +111,7 @@ def list_state_changes(
     if not superseded:
         conditions.append(_TABLE.superseded_us.is_(None))
     query = sa.select(status_change).where(*conditions)
-    return store.fetch_rows(StatusChangeRow, query.order_by(*_ORDER))
+    return store.load_rows(StatusChangeRow, query.order_by(*_ORDER))
 
 
 def _select_changes(
@@ -156,7 +156,7 @@ def list_current_states(
         holds.append(_TABLE.since_us <= at_us)
     by = (_TABLE.subject_kind, _TABLE.site, _TABLE.rule)
     latest = select_latest(status_change, by, _ORDER, *holds)
-    rows = store.fetch_rows(StatusChangeRow, latest)
+    rows = store.load_rows(StatusChangeRow, latest)
     return sorted(rows, key=lambda row: (row.subject_kind, row.site, row.rule))
 
 
@@ -174,14 +174,14 @@ def list_standing_states(
 def find_change(store: ResultsReader, change_id: str) -> StatusChangeRow | None:
     """Find a change by its identity."""
     query = sa.select(status_change).where(_TABLE.id == change_id)
-    return next(iter(store.fetch_rows(StatusChangeRow, query)), None)
+    return next(iter(store.load_rows(StatusChangeRow, query)), None)
 
 
 def find_latest_rule_set(store: ResultsReader) -> RuleSetRow | None:
     """Find the rule set of the latest evaluation."""
     table = status_rule_set.c
     query = sa.select(status_rule_set).order_by(table.evaluated_us.desc(), table.version).limit(1)
-    return next(iter(store.fetch_rows(RuleSetRow, query)), None)
+    return next(iter(store.load_rows(RuleSetRow, query)), None)
 
 
 def record_evaluation(
@@ -287,7 +287,7 @@ def list_downtimes(store: ResultsReader, *, ends_after_us: int = 0) -> list[Down
     query = sa.select(site_downtime).where(
         table.ends_us > ends_after_us, table.withdrawn_us.is_(None)
     )
-    return store.fetch_rows(DowntimeRow, query.order_by(table.starts_us, table.id))
+    return store.load_rows(DowntimeRow, query.order_by(table.starts_us, table.id))
 
 
 def list_outages(store: ResultsReader, ends_after_us: int) -> list[DowntimeRow]:
@@ -303,7 +303,7 @@ def replace_downtimes(
     table = site_downtime
     stored_query = sa.select(table).where(table.c.source == source)
     with store.writing_connection() as connection:
-        existing = {row.id: row for row in fetch_rows(connection, DowntimeRow, stored_query)}
+        existing = {row.id: row for row in load_rows(connection, DowntimeRow, stored_query)}
         imported = {row.id: row for row in downtimes}
         changed = [
             row
@@ -326,7 +326,7 @@ def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[Over
     table = site_override.c
     end = sa.func.coalesce(table.ended_us, table.until_us)
     query = sa.select(site_override).where(end > ends_after_us)
-    return store.fetch_rows(OverrideRow, query.order_by(table.made_us, table.id))
+    return store.load_rows(OverrideRow, query.order_by(table.made_us, table.id))
 
 
 def add_override(store: Store, override: OverrideRow) -> OverrideRow:
@@ -402,7 +402,7 @@ def list_run_outcomes(
     with store.connection() as connection:
         runs = list(_list_measured_runs(connection, period))
         if with_times:
-            times = _fetch_event_times(connection, period)
+            times = _load_event_times(connection, period)
             runs = [
                 replace(run, event_s=times.get((run.job_id, run.attempt, run.test), {}))
                 for run in runs
@@ -499,10 +499,10 @@ def _split_by_door(run: RunOutcome, groups: Iterable[_Group]) -> dict[str, RunOu
     return {label: _add_groups(run, parts) for label, parts in by_door.items()}
 
 
-def _fetch_event_times(
+def _load_event_times(
     connection: Connection, period: Period
 ) -> dict[tuple[str, int, str], dict[str, float]]:
-    """Fetch the mean wall time per event of good measurements, by run and series."""
+    """Load the mean wall time per event of good measurements, by run and series."""
     table = measurement.c
     key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.series)
     query = (

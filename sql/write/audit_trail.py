@@ -33,9 +33,9 @@ from treehammer.sql.core.schema import (
     receipt,
 )
 from treehammer.sql.engine.database_engine import (
-    fetch_rows,
     insert_missing_rows,
     insert_new_rows,
+    load_rows,
     read_transaction,
     split_ids,
     write_transaction,
@@ -151,7 +151,7 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
             key or token was revoked since the request.
     """
     deliveries = list(deliveries)
-    existing = _fetch_stored(connection, deliveries)
+    existing = _load_stored(connection, deliveries)
     _require_unrevoked(deliveries, existing.revoked)
     _require_own_campaigns(deliveries, existing.owners)
     _require_own_jobs(deliveries, existing.campaigns)
@@ -192,7 +192,7 @@ def assign_campaign(connection: Connection, campaign_id: str, key_id: str, group
     return make_local_sender(owner)
 
 
-def fetch_owner(connection: Connection, campaign_id: str) -> str | None:
+def load_owner(connection: Connection, campaign_id: str) -> str | None:
     """Return the group that a campaign belongs to; None if nothing of it was sent."""
     column = campaign_owner.c
     return connection.scalar(sa.select(column.owner).where(column.campaign_id == campaign_id))
@@ -225,7 +225,7 @@ class _StoredDeliveries:
         return (subject, delivery.kind, sender.key_id, sender.address) in self.receipts
 
 
-def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
+def _load_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
     owner, entry, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
     campaigns = {delivery.campaign_id for delivery in deliveries}
     subjects = {subject for delivery in deliveries for subject in delivery.subjects}
@@ -321,7 +321,7 @@ def list_entries(engine: Engine, since_us: int = 0) -> list[AuditRow]:
     query = sa.select(audit_entry).where(audit_entry.c.changed_us >= since_us)
     order = (audit_entry.c.changed_us.desc(), audit_entry.c.id)
     with read_transaction(engine) as connection:
-        return fetch_rows(connection, AuditRow, query.order_by(*order))
+        return load_rows(connection, AuditRow, query.order_by(*order))
 
 
 def local_actor() -> str:

@@ -51,7 +51,7 @@ from treehammer.sql.core.schema import (
     measurement,
     read_session,
 )
-from treehammer.sql.engine.database_engine import fetch_rows, read_transaction, write_transaction
+from treehammer.sql.engine.database_engine import load_rows, read_transaction, write_transaction
 from treehammer.sql.write import audit_trail
 from treehammer.text_formatting import format_time
 
@@ -133,13 +133,13 @@ class Keyring:
         """List all keys ever made, oldest first."""
         query = sa.select(access_key).order_by(access_key.c.created_us, access_key.c.key_id)
         with read_transaction(self._engine) as connection:
-            return fetch_rows(connection, AccessKeyRow, query)
+            return load_rows(connection, AccessKeyRow, query)
 
     def load_access(self) -> AccessList:
         """Load all keys, revocations and sessions from one state of the database."""
         revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
         with read_transaction(self._engine) as connection:
-            rows = fetch_rows(connection, AccessKeyRow, sa.select(access_key))
+            rows = load_rows(connection, AccessKeyRow, sa.select(access_key))
             keys = {row.key_id: row for row in rows}
             columns = access_revocation.c
             for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):

@@ -46,13 +46,13 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.engine.backend import display_url
 from treehammer.sql.engine.database_engine import (
-    fetch_rows,
     insert_values,
+    load_rows,
     require_integrity,
     split_ids,
 )
 from treehammer.sql.engine.database_setup import require_complete_schema
-from treehammer.sql.read.measurement_queries import FETCH_ROWS, OperationRow, fetch_operations_of
+from treehammer.sql.read.measurement_queries import FETCH_ROWS, OperationRow, load_operations_of
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import audit_trail, quality_flags, rollups
 from treehammer.text_formatting import format_time, pluralize
@@ -251,7 +251,7 @@ def _prune_operations(connection: Connection, day: int) -> None:
     for start in range(0, len(ids), _CHUNK):
         chunk = ids[start : start + _CHUNK]
         merged = {
-            id_: merge_steps(rows) for id_, rows in fetch_operations_of(connection, chunk).items()
+            id_: merge_steps(rows) for id_, rows in load_operations_of(connection, chunk).items()
         }
         connection.execute(sa.delete(operation).where(operation.c.measurement_id.in_(chunk)))
         insert_operations(connection, merged)
@@ -423,12 +423,12 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
 def _delete_checks(connection: Connection, scope: ChangeScope) -> int:
     """Delete checks of replicas, and the quality marks that no other check justifies."""
     ids = scope.sent_checks
-    checks = fetch_rows(connection, ReplicaRow, sa.select(replica).where(replica.c.id.in_(ids)))
+    checks = load_rows(connection, ReplicaRow, sa.select(replica).where(replica.c.id.in_(ids)))
     for chunk in split_ids([check.id for check in checks]):
         connection.execute(sa.delete(replica).where(replica.c.id.in_(chunk)))
     marked = sa.or_(*(quality_flags.reads_replica(check) for check in checks), sa.false())
     removed = quality_flags.remove_flags(connection, marked, BAD_REPLICA)
-    replicas = fetch_rows(connection, ReplicaRow, sa.select(replica))
+    replicas = load_rows(connection, ReplicaRow, sa.select(replica))
     return removed - quality_flags.flag_bad_replica_reads(connection, replicas)
 
 

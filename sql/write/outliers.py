@@ -164,7 +164,7 @@ def _is_suspicious(
 
 def _judge_series(connection: Connection, subject_id: int, first_day: int) -> None:
     """Set the flags of one series to what its values say today."""
-    values_by_metric, flagged_ids = _fetch_values(connection, subject_id, first_day)
+    values_by_metric, flagged_ids = _load_values(connection, subject_id, first_day)
     reasons: dict[str, str] = {}
     for metric, values in values_by_metric.items():
         reasons = dict(_find_outliers(metric, values)) | reasons
@@ -181,10 +181,10 @@ def _judge_series(connection: Connection, subject_id: int, first_day: int) -> No
             flag_measurements(connection, selected, OUTLIER, reason, STORE)
 
 
-def _fetch_values(
+def _load_values(
     connection: Connection, subject_id: int, first_day: int
 ) -> tuple[dict[str, list[_Value]], set[str]]:
-    """Fetch the values of a series by metric, and the measurements that are flagged as outliers.
+    """Load the values of a series by metric, and the measurements that are flagged as outliers.
 
     Measurements with other flags have no vote.
     """
@@ -211,7 +211,7 @@ def _fetch_values(
             sa.or_(columns.plausible == sa.true(), sa.and_(has_own_flag, sa.not_(has_other_flag))),
         )
     ).all()
-    senders = _fetch_senders(connection, {row.job_id for row in rows})
+    senders = _load_senders(connection, {row.job_id for row in rows})
     values: dict[str, list[_Value]] = {name: [] for name in OUTLIER_LIMITS}
     for row in rows:
         sender = senders.get(row.job_id, (LOCAL_OWNER, 0))
@@ -221,8 +221,8 @@ def _fetch_values(
     return values, {row.measurement_id for row in rows if not row.plausible}
 
 
-def _fetch_senders(connection: Connection, jobs: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Fetch the key that sent each job's measurements first, and the time of that request."""
+def _load_senders(connection: Connection, jobs: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Load the key that sent each job's measurements first, and the time of that request."""
     columns = receipt.c
     senders: dict[str, tuple[str, int]] = {}
     for chunk in split_ids(jobs):

@@ -40,7 +40,7 @@ from treehammer.sql.core.schema import (
     measurement,
     quality_flag,
 )
-from treehammer.sql.engine.database_engine import fetch_rows, insert_missing_rows, split_ids
+from treehammer.sql.engine.database_engine import insert_missing_rows, load_rows, split_ids
 from treehammer.sql.write import rollups
 from treehammer.sql.write.rollups import Owner
 
@@ -98,14 +98,14 @@ def summarize_flags(flags: Iterable[FlagRow]) -> dict[str, Any]:
     }
 
 
-def fetch_flags(connection: Connection, ids: Iterable[str]) -> dict[str, list[FlagRow]]:
-    """Fetch the flags of measurements by identity, those of their recording first."""
+def load_flags(connection: Connection, ids: Iterable[str]) -> dict[str, list[FlagRow]]:
+    """Load the flags of measurements by identity, those of their recording first."""
     flags: dict[str, list[FlagRow]] = {}
     columns = quality_flag.c
     order = (columns.measurement_id, columns.set_us, columns.kind)
     for chunk in split_ids(ids):
         query = sa.select(quality_flag).where(columns.measurement_id.in_(chunk))
-        for flag in fetch_rows(connection, FlagRow, query.order_by(*order)):
+        for flag in load_rows(connection, FlagRow, query.order_by(*order)):
             flags.setdefault(flag.measurement_id, []).append(flag)
     return flags
 
@@ -118,7 +118,7 @@ def add_flags(connection: Connection, flags: Sequence[FlagRow]) -> None:
 
 def copy_flags(connection: Connection, flags: Mapping[str, Sequence[FlagRow]]) -> None:
     """Add flags of other stores, by identity, to measurements that lack flags of their kinds."""
-    existing = fetch_flags(connection, flags)
+    existing = load_flags(connection, flags)
     missing = [
         flag
         for id_, copied in flags.items()
@@ -175,7 +175,7 @@ def _has_flag(kind: str) -> sa.ColumnElement[bool]:
 
 def _apply_flags(connection: Connection, ids: Collection[str]) -> None:
     """Update the summaries and roll-ups of measurements whose flags have changed."""
-    flags = fetch_flags(connection, ids)
+    flags = load_flags(connection, ids)
     changes = [{"id_": id_} | summarize_flags(flags.get(id_, ())) for id_ in ids]
     owners: set[Owner] = set()
     for chunk in split_ids(ids):

@@ -30,7 +30,7 @@ from treehammer.sql.core.measurement_columns import (
 from treehammer.sql.core.rows import FlagRow
 from treehammer.sql.core.schema import dimension_tables, extra, measurement, quality_flag
 from treehammer.sql.engine.database_engine import insert_missing_rows, insert_values
-from treehammer.sql.read.measurement_queries import OperationRow, fetch_operations_of
+from treehammer.sql.read.measurement_queries import OperationRow, load_operations_of
 from treehammer.sql.write import maintenance, outliers, quality_flags, rollups
 
 #: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
@@ -115,7 +115,7 @@ def _compare_with_stored(
     connection: Connection, batch: Sequence[Measurement]
 ) -> tuple[AddResult, dict[str, _MeasurementContent], dict[str, list[FlagRow]]]:
     """Select the new measurements, and the later flags of known ones that another store set."""
-    existing = _fetch_recorded(connection, [item.id for item in batch])
+    existing = _load_recorded(connection, [item.id for item in batch])
     new: dict[str, _MeasurementContent] = {}
     copied_flags: dict[str, list[FlagRow]] = {}
     duplicate_ids: list[str] = []
@@ -164,7 +164,7 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     return _MeasurementContent(values, extras, operations, flags)
 
 
-def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
+def _load_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
     # Most identities are new: ask the primary key's index first.
     existing_ids = connection.scalars(sa.select(id_).where(id_.in_(list(set(ids))))).all()
@@ -177,8 +177,8 @@ def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Me
         )
     ):
         extras.setdefault(owner, {})[name] = value
-    operations = fetch_operations_of(connection, existing_ids)
-    flags = quality_flags.fetch_flags(connection, existing_ids)
+    operations = load_operations_of(connection, existing_ids)
+    flags = quality_flags.load_flags(connection, existing_ids)
     rows = connection.execute(
         measurement_sql.select_columns(ALL_COLUMNS).where(id_.in_(existing_ids))
     ).mappings()

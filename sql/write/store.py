@@ -32,8 +32,8 @@ from treehammer.sql.core.rows import (
     VerdictRow,
 )
 from treehammer.sql.engine.database_engine import (
-    fetch_rows,
     insert_missing_rows,
+    load_rows,
     read_transaction,
     replace_comparison_rows,
     split_ids,
@@ -50,9 +50,9 @@ from treehammer.sql.write.audit_trail import (
     Delivery,
     Sender,
     assign_campaign,
-    fetch_owner,
     list_deliveries,
     list_job_deliveries,
+    load_owner,
     make_local_sender,
     record_deliveries,
     require_covered,
@@ -147,10 +147,8 @@ def _find_updates(
 ) -> tuple[list[JobRow], list[AttemptRow]]:
     """Select the jobs and attempts to write; ``change_counts`` counts new and changed ones."""
     ids = [job.id for job in upload.jobs]
-    jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
-    existing = _group_attempts(
-        _fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids)
-    )
+    jobs = {row.id: row for row in _load_job_rows(connection, JobRow, schema.job.c.id, ids)}
+    existing = _group_attempts(_load_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
     uploaded = _group_attempts(upload.attempts)
     changed_jobs: list[JobRow] = []
     changed_attempts: list[AttemptRow] = []
@@ -204,14 +202,14 @@ def _classify_change(uploaded: JobRelatedRow, existing: JobRelatedRow | None) ->
     return "known" if uploaded == existing else "changed"
 
 
-def _fetch_job_rows(
+def _load_job_rows(
     connection: Connection, kind: type[JobRelatedRow], of: sa.Column[str], ids: Sequence[str]
 ) -> list[JobRelatedRow]:
-    """Fetch the stored rows of these jobs."""
+    """Load the stored rows of these jobs."""
     rows: list[JobRelatedRow] = []
     for chunk in split_ids(ids):
         query = sa.select(of.table).where(of.in_(chunk))
-        rows += fetch_rows(connection, kind, query)
+        rows += load_rows(connection, kind, query)
     return rows
 
 
@@ -384,7 +382,7 @@ class Store(ResultsReader):
     def find_owner(self, campaign_id: str) -> str | None:
         """Return the group that a campaign belongs to; None if nothing of it was written."""
         with read_transaction(self._engine) as connection:
-            return fetch_owner(connection, campaign_id)
+            return load_owner(connection, campaign_id)
 
     def set_jobs(self, jobs: Iterable[JobRow]) -> None:
         """Insert or replace jobs.

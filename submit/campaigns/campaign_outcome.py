@@ -225,7 +225,7 @@ def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Pa
     if execution is None:
         return None
     try:
-        job = campaign_queries.fetch_job(tracker.store, execution.job_id)
+        job = campaign_queries.load_job(tracker.store, execution.job_id)
         return execution.find_log(tracker.sandboxes(job))
     except (BatchError, ConfigError):  # another installation's job, or a silent batch system
         return None

@@ -323,7 +323,7 @@ def _list_performances(store: Store, _now_us: int) -> Iterator[Sample]:
             yield "site_event_time_ratio", [site], 1 + comparison.difference
     first_day = day_number(today() - timedelta(days=LATENCY_DAYS - 1))
     query = FigureQuery((), ("site",), first_day=first_day, latencies=True)
-    for group in store.fetch_figure(query).groups:
+    for group in store.load_figure(query).groups:
         for share in LATENCY_SHARES:
             seconds = group.latency_quantile_s(share)
             if seconds is not None:
@@ -369,6 +369,6 @@ def _list_regressions(store: Store, now_us: int) -> Iterator[Sample]:
         for metric, effect in effects.items():
             names = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
             yield "regression_ratio", [*names, check.server], math.expm1(effect)
-    for change in list_slowdowns(alarms.fetch_change_points(store), now_us):
+    for change in list_slowdowns(alarms.load_change_points(store), now_us):
         labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
         yield "change_ratio", labels, math.expm1(change.effect)

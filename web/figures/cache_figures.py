@@ -54,7 +54,7 @@ def load_cache_reads(
     selection = Selection(campaigns, (Condition.parse(f"test_name={TEST}"), *conditions))
     first, last = days
     query = FigureQuery(METRICS, COLUMNS, selection, first_day=first, last_day=last)
-    groups = snapshot.fetch_figure(query, MAX_READ).groups
+    groups = snapshot.load_figure(query, MAX_READ).groups
     reads = (
         parse_read(group.by, {name: group.metrics[name].mean for name in METRICS})
         for group in groups

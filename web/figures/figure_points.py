@@ -129,7 +129,7 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
             _require_few_measurements(connection, figure)
         groups, stored_columns, work = _load_groups(connection, query)
         values = (
-            figure_sql.fetch_values(connection, figure) if query.view == View.DISTRIBUTION else ()
+            figure_sql.load_values(connection, figure) if query.view == View.DISTRIBUTION else ()
         )
         points = _build_points(groups, values, query)
     return _collect_points(
@@ -148,12 +148,12 @@ def _load_groups(
     figure, snapshot = query.figure, DatabaseSnapshot(connection)
     if figure.source == "roll-ups" and not _is_interval(query):
         stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
-        groups = snapshot.fetch_figure(figure, MAX_GROUPS).groups
-        return groups, stored_columns, figure_sql.fetch_work(connection, figure, stored_columns)
+        groups = snapshot.load_figure(figure, MAX_GROUPS).groups
+        return groups, stored_columns, figure_sql.load_work(connection, figure, stored_columns)
     # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
     names = (*figure.by, "job_id") if _is_interval(query) else figure.by
     stored_columns = _stored_columns(names)
-    parts = snapshot.fetch_figure(replace(figure, by=stored_columns)).groups
+    parts = snapshot.load_figure(replace(figure, by=stored_columns)).groups
     work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
     return _merge_groups(parts, names), stored_columns, work
 
@@ -192,7 +192,7 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
             if figure.source == "measurements":
                 _require_few_measurements(connection, figure)
         compared, all_sites = [
-            DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups for figure in figures
+            DatabaseSnapshot(connection).load_figure(figure, MAX_READ).groups for figure in figures
         ]
     relative_means, connected = compare_with_same_work(
         compared, all_sites, query.metric, query.group_columns, query.by
@@ -214,7 +214,7 @@ def _campaign_names(
     store: Store, points: Iterable[FigurePoint], groups: Sequence[str]
 ) -> Mapping[str, str]:
     ids = {point.key[CAMPAIGN_COLUMN] for point in points} if CAMPAIGN_COLUMN in groups else ()
-    names = campaign_queries.fetch_distinct_names(store, sorted(map(str, filter(None, ids))))
+    names = campaign_queries.load_distinct_names(store, sorted(map(str, filter(None, ids))))
     return dict(sorted(names.items(), key=lambda item: natural_sort_key(item[1])))
 
 

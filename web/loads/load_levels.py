@@ -22,8 +22,8 @@ from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import (
     FindKey,
     OperationGroup,
-    fetch_groupings,
-    fetch_operations,
+    load_groupings,
+    load_operations,
 )
 from treehammer.sql.read.query_model import Selection
 from treehammer.text_formatting import JobRamp, pluralize
@@ -242,7 +242,7 @@ def load_details(
     """Read the operations of a campaign, and choose a level by the query."""
     selection = Selection((campaign.id,))
     finder = LevelFinder(load)
-    levels = fetch_operations(
+    levels = load_operations(
         snapshot, selection, columns=(*LEVEL_COLUMNS, TRIP_COLUMN), key=finder.find
     )
     labels = LevelLabels(level_of(level) for level in levels)
@@ -267,7 +267,7 @@ def load_details(
         of_chosen(lambda row: row["server"] or ""),
         of_chosen(lambda row: row["site"] or ""),
     )
-    steps, servers, sites = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
+    steps, servers, sites = load_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
     steps.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(
         levels=levels,

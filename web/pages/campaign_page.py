@@ -15,7 +15,7 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, is_over
-from treehammer.sql.read.cost_queries import describe_amounts, fetch_campaign_cost
+from treehammer.sql.read.cost_queries import describe_amounts, load_campaign_cost
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
@@ -92,7 +92,7 @@ def campaign_list_page(request: PageRequest[ListQuery]) -> PageContent:
 def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageContent:
     """Build the page; ``?part=progress`` selects the part that changes during jobs."""
     store, query = request.store, request.query
-    campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
+    campaign = campaign_queries.load_campaign(store, query.campaign_id)
     count = count_campaign(store, campaign.id, time.time_ns() // 1000)
     progress = CampaignProgress(store, campaign, count)
     sites = campaign_tables.build_site_table(campaign, count)
@@ -173,7 +173,7 @@ def _build_live_part(
 
 def _describe_submission(store: Store, campaign: CampaignRow) -> Iterator[ui.Section]:
     """Describe test, submitter, time and cost, and link to the results."""
-    (state,) = overview_queries.fetch_campaign_states(store, [campaign.id])
+    (state,) = overview_queries.load_campaign_states(store, [campaign.id])
     submitter = state.submitter
     yield ui.quiet(
         f"Test {campaign.test_name}{' at ' if campaign.commit_id else ''}",
@@ -206,7 +206,7 @@ def _suggest_rerun(campaign: CampaignRow) -> ui.Titled:
 
 def _describe_cost(store: Store, campaign: CampaignRow) -> str:
     """Describe the cost so far and the planned cost, estimated from the cost so far if unknown."""
-    used = fetch_campaign_cost(store, campaign.id)
+    used = load_campaign_cost(store, campaign.id)
     estimate = campaign.plan.estimate
     planned = describe_amounts(estimate.wall_s, estimate.cpu_s, estimate.read_bytes)
     if not used.measurements:
@@ -271,7 +271,7 @@ class CampaignProgress:
         # One significant digit: the estimate is not better, and the page should not flicker.
         seconds = count.remaining_s
         self.remaining_s = None if seconds is None else float(f"{seconds:.1g}")
-        span = campaign_queries.fetch_time_span_us(store, campaign.id)
+        span = campaign_queries.load_time_span_us(store, campaign.id)
         self.as_of_us = span[1] if span else None
 
     @property

@@ -19,7 +19,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
-from treehammer.sql.watch.alarms import fetch_change_points, find_change_point
+from treehammer.sql.watch.alarms import find_change_point, load_change_points
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import SECOND_US, format_share
@@ -301,7 +301,7 @@ def feed_page(request: PageRequest[PageQuery]) -> Response:
     """Answer with the confirmed regressions as an Atom feed, newest first."""
     confirmed = [
         change
-        for change in fetch_change_points(request.store)
+        for change in load_change_points(request.store)
         if change_points.is_regression(change) and change.state == ChangeState.CONFIRMED
     ]
     newest = sorted(confirmed, key=lambda change: (-change.found_us, change.id))[:MAX_ENTRIES]

@@ -23,7 +23,7 @@ from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.overview_queries import CampaignState
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
-from treehammer.sql.watch.alarms import fetch_change_points
+from treehammer.sql.watch.alarms import load_change_points
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
@@ -111,7 +111,7 @@ def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, s
     for row in rows:
         ids.update(row.evidence.campaigns or ())
         ids.update((row.a, row.b) if row.axis == "campaign" else ())
-    return campaign_queries.fetch_distinct_names(store, ids)
+    return campaign_queries.load_distinct_names(store, ids)
 
 
 def split_by_scope(
@@ -195,7 +195,7 @@ def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
 def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
     """List the changes of the last 90 days, slower ones first, newest first."""
     first = today() - timedelta(days=WINDOW_DAYS)
-    changes = fetch_change_points(store, day_number(first))
+    changes = load_change_points(store, day_number(first))
     changes = change_points.select_changes(changes, site, release)
     return sorted(
         changes, key=lambda change: (not change_points.is_regression(change), -change.day)

@@ -75,7 +75,7 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     """Say whether variants are slower on all CPU models, or whether that is not known."""
     metric, labels = slower[0].metric, {row.label for row in slower}
     pairs = [pair for pair in pairs if pair.metric == metric and pair.label in labels]
-    models = overview_queries.fetch_cpu_models(store, {pair.host for pair in pairs})
+    models = overview_queries.load_cpu_models(store, {pair.host for pair in pairs})
     effects: dict[str, list[PairRow]] = defaultdict(list)
     for pair in pairs:
         if pair.host in models:
@@ -102,7 +102,7 @@ def list_job_outputs(
     pairs = [pair for pair in pairs if (pair.comparison_key, pair.site, pair.metric) == series]
     if not pairs:
         return None
-    models = overview_queries.fetch_cpu_models(store, {pair.host for pair in pairs})
+    models = overview_queries.load_cpu_models(store, {pair.host for pair in pairs})
     pairs = sorted(pairs, key=lambda pair: -pair.log_ratio)[:MAX_JOBS]
     links = (
         ui.Link(

@@ -20,7 +20,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, stored_comparisons
-from treehammer.sql.read.stored_comparisons import fetch_scope_verdicts, list_release_comparisons
+from treehammer.sql.read.stored_comparisons import list_release_comparisons, load_scope_verdicts
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.web import sections as ui
@@ -283,7 +283,7 @@ def _draw_releases(store: Store) -> Iterator[ui.Figure]:
             (item for item in by_base.items() if item[0][0] == test),
             key=lambda item: (len(item[1]), natural_sort_key(item[0][1])),
         )
-        rows = fetch_scope_verdicts(store, ids, SITES_SCOPE)
+        rows = load_scope_verdicts(store, ids, SITES_SCOPE)
         plot = ForestPlot.of_comparisons([rows], DEFAULT_DELTA)
         if plot and len(ids) > 1:
             heading = f"{test or 'Several tests'}: releases against {base}"

@@ -436,7 +436,7 @@ def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[date, floa
     selection = Selection(conditions=conditions)
     figure = FigureQuery((row.metric,), (DAY,), selection, first_day=first)
     with store.connection() as connection:
-        groups = figure_sql.fetch_figure(connection, figure).groups
+        groups = figure_sql.load_figure(connection, figure).groups
     return {
         day_from_number(int(group.by[DAY] or 0)): mean
         for group in groups

@@ -148,7 +148,7 @@ def _load_groups(
     figure = query_model.FigureQuery(
         metrics, (*_GROUP_COLUMNS, *more_columns), selection, first_day=day, last_day=day, kind=None
     )
-    return store.fetch_figure(figure).groups
+    return store.load_figure(figure).groups
 
 
 def _group_key(group: query_model.FigureGroup) -> tuple[query_model.Scalar, ...]:

@@ -80,7 +80,7 @@ def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
     """Answer which door or protocol is best for sparse reads."""
     query = request.query.resolve(request.store)
     with request.store.connection() as connection:
-        groups = DatabaseSnapshot(connection).fetch_figure(query.figure, MAX_READ).groups
+        groups = DatabaseSnapshot(connection).load_figure(query.figure, MAX_READ).groups
     means = list_door_means(groups, query.by, query.metric, is_sparse=query.reads == "few")
     is_lower_better = METRICS_BY_NAME[query.metric].better == "lower"
     comparison = compare_doors(means, is_lower_better=is_lower_better)

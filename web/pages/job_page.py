@@ -131,8 +131,8 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     folders = request.resources.share(find_output_folders)(job)
     if log_name := request.raw.query_params.get(LOG):
         return send_log(folders, log_name)
-    campaign = campaign_queries.fetch_campaign(store, job.campaign_id)
-    rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
+    campaign = campaign_queries.load_campaign(store, job.campaign_id)
+    rows = campaign_queries.load_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
     numbers = sorted({*recorded, *(row["attempt"] for row in rows)})

@@ -109,7 +109,7 @@ RUNNING, REFRESH_INTERVAL_S = "running", 2
 def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     """Build the page of a known campaign."""
     store = request.store
-    campaign = campaign_queries.fetch_campaign(store, request.query.campaign_id)
+    campaign = campaign_queries.load_campaign(store, request.query.campaign_id)
     if request.raw.query_params.get("part") == RUNNING and request.is_html:
         ended = ui.Live(
             ui.Paragraph("All jobs have ended: load the page again."), address="", every_s=0

@@ -75,8 +75,8 @@ class MeasurementPageQuery(MeasurementQuery):
 def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     """Show the values of a measurement, beside those of another one if asked for."""
     identity, other = request.query.measurement_id, request.query.other
-    a = _fetch_values(request.store, identity)
-    b = _fetch_values(request.store, other) if other else None
+    a = _load_values(request.store, identity)
+    b = _load_values(request.store, other) if other else None
     rows = list(_list_values(a, b))
     # Empty unless there is a pair.
     differing = [row for row in rows if b and row["group"] in _ENVIRONMENT and not row["equal"]]
@@ -172,8 +172,8 @@ def _title_side(name: str, row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (name, release and f"ROOT {release}"))) or "all reads"
 
 
-def _fetch_values(store: Store, identity: str) -> dict[str, Any]:
-    """Fetch all values of a measurement; metrics of the test are under ``extras``."""
+def _load_values(store: Store, identity: str) -> dict[str, Any]:
+    """Load all values of a measurement; metrics of the test are under ``extras``."""
     selection = Selection(conditions=(Condition("measurement_id", "=", identity),))
     with store.snapshot() as snapshot:
         for row in snapshot.measurements(selection):

@@ -25,7 +25,7 @@ from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarms import AlarmOutbox
-from treehammer.sql.watch.patrol_report import MAX_STARTS, PatrolReport, fetch_report
+from treehammer.sql.watch.patrol_report import MAX_STARTS, PatrolReport, load_report
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
@@ -157,7 +157,7 @@ def state_change_page(request: PageRequest[StateChangeQuery]) -> PageContent:
     if row is None:
         raise NothingToDoError(f"there is no change of a state {identity[:100]!r}")
     change, facts = describe_state(row), list(_list_facts(row))
-    failed = campaign_queries.fetch_measurements(
+    failed = campaign_queries.load_measurements(
         request.store, row.evidence.measurements or (), _RESULT_COLUMNS
     )
     table_columns = (column("test"), column("succeeded", is_number=True), column("failed"))
@@ -224,7 +224,7 @@ def _name_results(
         for row in measurements
     }
     names |= campaign_queries.name_jobs(store, evidence.jobs or ())
-    return names | campaign_queries.fetch_distinct_names(store, evidence.campaigns or ())
+    return names | campaign_queries.load_distinct_names(store, evidence.campaigns or ())
 
 
 def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> DataTable:
@@ -265,7 +265,7 @@ def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> Da
 )
 def patrol_page(request: PageRequest[PageQuery]) -> PageContent:
     """Show leader, entries, budgets and the latest starts."""
-    report = fetch_report(request.store)
+    report = load_report(request.store)
     tables = (
         _build_entry_table(report),
         _build_budget_table(request.store, report),

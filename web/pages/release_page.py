@@ -21,7 +21,7 @@ from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.overview_queries import list_subject_values
-from treehammer.sql.watch.alarms import fetch_watched_days, fetch_watched_series
+from treehammer.sql.watch.alarms import load_watched_days, load_watched_series
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import format_signed
@@ -155,7 +155,7 @@ class RatioChart:
 
 def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
     """List metrics, sites and variants of a release's ratios."""
-    series = fetch_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
+    series = load_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
     names = {"metric": "metric", "site": "site", "variant": "variant_label"}
     return {
         name: sorted({getattr(member, column) for member in series} - {""}, key=natural_sort_key)
@@ -173,7 +173,7 @@ def build_ratio_charts(
     selection = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
     window = day_number(first), day_number(last)
     families = build_families(
-        fetch_watched_series(store, **selection), fetch_watched_days(store, *window, **selection)
+        load_watched_series(store, **selection), load_watched_days(store, *window, **selection)
     )
     charts = []
     for family, members in sorted(families.items(), key=lambda item: item[0].test_name):

@@ -105,11 +105,11 @@ def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
     ]
 
 
-def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
-    """Fetch the times of a site's doors by day, relative to all doors and days of the same work."""
+def load_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
+    """Load the times of a site's doors by day, relative to all doors and days of the same work."""
     filters = {"site": query.site or None, **query.find_recorded_filters(store)}
     conditions = tuple(query_model.Condition(name, "=", value) for name, value in filters.items())
-    groups = store.fetch_figure(
+    groups = store.load_figure(
         query_model.FigureQuery(
             tuple(DOOR_METRICS),
             (query_model.DAY, "door", *WORKLOAD_COLUMNS),

@@ -98,7 +98,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
             return RedirectResponse(link_to("sites"))
         raise overview_queries.build_unknown_site_error(store, site)
     query = request.query.normalize_variant(works)
-    sums = peer_sums.fetch_peer_sums(
+    sums = peer_sums.load_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
     points = peer_comparison.compare_over_time(
@@ -106,7 +106,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     )
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
-    door_days = site_charts.fetch_door_days(store, query)
+    door_days = site_charts.load_door_days(store, query)
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
@@ -171,7 +171,7 @@ def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
 
 def _describe_compiler(store: Store, query: SiteQuery) -> str:
     """Describe why some nodes of the site compile no loops; '' if all do."""
-    rows = site_history.fetch_newest(
+    rows = site_history.load_newest(
         store, query.site, query.recent_day_numbers, MAX_EXPLAINED, ("site", "loop_fallback")
     )
     return " ".join(describe_interpreted_loops(rows))
@@ -181,7 +181,7 @@ def _build_history_tables(
     store: Store, query: SiteQuery, door_days: Sequence[DoorDay]
 ) -> dict[str, DataTable]:
     """Build the tables of the site's doors and middleware, and of their changes."""
-    history = site_history.fetch_history(store, query.site, *query.day_numbers)
+    history = site_history.load_history(store, query.site, *query.day_numbers)
     earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
     return {
         "state": site_charts.build_state_table(history, earlier=earlier),
@@ -380,7 +380,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     """Build the table of executions of all kinds by day and outcome."""
     selection = Selection(conditions=(Condition("site", "=", query.site or None),))
     figure = FigureQuery((), (DAY,), selection, *query.day_numbers, kind=None)
-    groups = store.fetch_figure(figure).groups
+    groups = store.load_figure(figure).groups
     classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {

@@ -239,7 +239,7 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
     contrasts: list[ConditionContrast] = []
     if better_sites:
         sites = [query.site, *better_sites]
-        conditions = site_history.fetch_conditions(store, sites, *query.day_numbers)
+        conditions = site_history.load_conditions(store, sites, *query.day_numbers)
         better = [conditions[site] for site in better_sites if site in conditions]
         contrasts = peer_comparison.contrast_conditions(conditions.get(query.site, {}), better)
     is_recent = query.recent_first > query.first
@@ -333,7 +333,7 @@ def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
     variants = [
         (names.get(str(work[1])) or "default", work, moments) for work, moments in site_sums
     ]
-    doors = peer_sums.fetch_door_sums(store, query.site, query.metric, query.day_numbers)
+    doors = peer_sums.load_door_sums(store, query.site, query.metric, query.day_numbers)
     groups = {"variant": variants, "door": doors, **_load_node_sums(store, query)}
     best_first = sorted(
         groups, key=lambda kind: peer_comparison.score_partition(groups[kind], medians)
@@ -376,4 +376,4 @@ def _load_node_sums(store: Store, query: SiteQuery) -> dict[str, PartSums]:
     with store.connection() as connection:
         if figure_sql.estimate_max_measurements(connection, figure) > MAX_READ:
             return {}
-    return peer_sums.fetch_node_sums(store, query.site, query.metric, days)
+    return peer_sums.load_node_sums(store, query.site, query.metric, days)

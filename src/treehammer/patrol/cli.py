@@ -228,10 +228,10 @@ def status(settings: Settings) -> CommandOutput:
     """
     from treehammer.analysis.status.site_status import list_uses
     from treehammer.sql.read.reader import ResultsReader
-    from treehammer.sql.watch.patrol_report import fetch_report
+    from treehammer.sql.watch.patrol_report import load_report
 
     with ResultsReader.open(settings.database) as reader:
-        report, uses = fetch_report(reader), list_uses(reader)
+        report, uses = load_report(reader), list_uses(reader)
     lease = report.lease
     if lease is None:
         raise NothingToDoError(

@@ -25,7 +25,7 @@ from treehammer.patrol.campaign_starts import CampaignStarter
 from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.sql.watch.patrol_report import PatrolReport, load_report
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolLease, PatrolStarts
 from treehammer.sql.write.store import Store
 
@@ -83,7 +83,7 @@ def run_patrol(folder: Path, name: str, url: str) -> Iterator[subprocess.Popen[b
 
 def read_report(url: str) -> PatrolReport:
     with ResultsReader.open(url) as reader:
-        return fetch_report(reader)
+        return load_report(reader)
 
 
 def test_one_of_two_patrols_leads_and_the_other_takes_over(
@@ -142,12 +142,12 @@ def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
         )
         assert (once.returncode, "another patrol uses" in once.stderr) == (3, True)
         with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
-            assert fetch_report(reader).has_leader
+            assert load_report(reader).has_leader
         patrol.send_signal(signal.SIGTERM)
         assert "patrol ends" in patrol.stderr.read()
     assert patrol.returncode == 0
     with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
-        report = fetch_report(reader)
+        report = load_report(reader)
     assert not report.has_leader
     assert (report.entries[0].entry.note, report.entries[0].entry.next_us) == ("quiet hours", None)
 
@@ -286,4 +286,4 @@ def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
 
 def check_budgets(settings: Settings) -> None:
     with Store.open(settings.database) as store:
-        assert all(site.use.cpu_s <= CPU_HOURS * 3600 for site in fetch_report(store).sites)
+        assert all(site.use.cpu_s <= CPU_HOURS * 3600 for site in load_report(store).sites)

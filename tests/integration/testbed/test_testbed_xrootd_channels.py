@@ -34,7 +34,7 @@ from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read import site_history
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.watch.alarms import AlarmOutbox
-from treehammer.sql.watch.patrol_report import fetch_report
+from treehammer.sql.watch.patrol_report import load_report
 from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
@@ -226,7 +226,7 @@ def test_upgrade_is_recorded_while_a_job_reads(
     with Store.open(f"sqlite:///{settings.data_dir / 'results.db'}") as store:
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
         days = {row["day"] for row in rows}
-        history = site_history.fetch_history(store, "SITE_A", min(days), max(days))
+        history = site_history.load_history(store, "SITE_A", min(days), max(days))
     assert not [row["failure_message"] for row in rows if row["failure_class"]]
     versions = [
         (row["door"], row["round"], row["server_version"])
@@ -391,7 +391,7 @@ def test_patrol_finds_a_slow_release_of_a_server(
             return bool(condition())
 
         def count_finished() -> int:
-            return sum(start.state == FINISHED for start in fetch_report(store).starts)
+            return sum(start.state == FINISHED for start in load_report(store).starts)
 
         wait_until(lambda: has(count_finished), f"a campaign with {OLD}")
         versions = upgrade_server(storage.box, "SITE_A", "patrolled", slow_release, print)
@@ -399,9 +399,9 @@ def test_patrol_finds_a_slow_release_of_a_server(
         upgraded_us = time.time_ns() // 1000
         wait_until(lambda: has(lambda: list_regressions(store)), "an event")
         (event,) = list_regressions(store)
-        occasions = [start.occasion for start in reversed(fetch_report(store).starts)]
+        occasions = [start.occasion for start in reversed(load_report(store).starts)]
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
-        sites = {budget.site.site: budget for budget in fetch_report(store).sites}
+        sites = {budget.site.site: budget for budget in load_report(store).sites}
     assert not [row["failure_message"] for row in rows if row["failure_class"]]
     assert event.title.startswith(
         f"Regression: copies is slower with {NEW} at SITE_A:patrolled than with {OLD} by up to +"

@@ -16,7 +16,7 @@ from treehammer.analysis.descriptive.peer_comparison import PeerComparison, comp
 from treehammer.analysis.status.load_tests import count_lonely_starts, summarize_starts
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.toml_models import LoadTable
-from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -25,7 +25,7 @@ from treehammer.web.campaign_report import write_report
 
 def fetch(store: Store, **options: Any) -> list[OperationGroup]:
     with store.snapshot() as snapshot:
-        return fetch_operations(snapshot, Selection(), **options)
+        return load_operations(snapshot, Selection(), **options)
 
 
 def add(store: Store, job: str, *steps: dict[str, Any], **values: Any) -> None:

@@ -30,7 +30,7 @@ from treehammer.patrol.campaign_settlement import CampaignSettlement
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.core.watch_rows import PatrolStartRow
-from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.sql.watch.patrol_report import PatrolReport, load_report
 from treehammer.sql.watch.patrol_starts import SiteCharge
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.submission_options import CampaignRequest
@@ -84,7 +84,7 @@ class SimulatedGrid:
 
     def report(self) -> PatrolReport:
         with Store.open(self.settings.database) as store:
-            return fetch_report(store, lambda _: self.now_us)
+            return load_report(store, lambda _: self.now_us)
 
     def remark(self) -> str:
         return self.report().entries[0].entry.note

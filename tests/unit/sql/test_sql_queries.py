@@ -68,7 +68,7 @@ def read_plans(store: Store, query: Callable[[Store], object]) -> list[list[str]
 def test_figures_search_by_day_subject_or_campaign(
     store: Store, figure: FigureQuery, index: str
 ) -> None:
-    for plan in read_plans(store, lambda store: store.fetch_figure(figure)):
+    for plan in read_plans(store, lambda store: store.load_figure(figure)):
         assert any(line.startswith("SEARCH ") and index in line for line in plan), plan
 
 
@@ -142,7 +142,7 @@ def test_conditions_on_one_column_are_merged() -> None:
             "ix_verdict_latest",
         ),
         (
-            lambda store: overview_queries.fetch_campaign_states(store, ["c"]),
+            lambda store: overview_queries.load_campaign_states(store, ["c"]),
             "COVERING INDEX ix_measurement_counts",
         ),
         (overview_queries.list_first_measurements, "ix_rollup_day_subject (subject_id=?)"),

@@ -33,7 +33,7 @@ from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.read.peer_sums import WorkSums, fetch_peer_sums
+from treehammer.sql.read.peer_sums import WorkSums, load_peer_sums
 from treehammer.sql.read.query_model import Moments
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
@@ -406,7 +406,7 @@ def test_work_without_a_site_has_a_chart_among_many_sites(
             make_measurement(f"job-{site}", site=site, day=day, eff_job=0.5)
             for site in ("", "A", "B", "C")
         )
-        sums = fetch_peer_sums(store, "", "eff_job", (day, day), {})
+        sums = load_peer_sums(store, "", "eff_job", (day, day), {})
     names = [sums.dailies.sites[place] for place in sums.dailies.site]
     assert names.count("") == 1
     assert len(names) == 3

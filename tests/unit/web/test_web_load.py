@@ -16,7 +16,7 @@ from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_loa
 from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.operation_steps import LoadProgress
-from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.read.operation_figures import load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.campaign_report import write_report
@@ -44,7 +44,7 @@ def test_levels_equal_stored_operations(loaded: ServiceThread) -> None:
     assert rows[2]["failed_fraction"] == pytest.approx(0.25)
     assert rows[2]["failures"] == {"reset": 5 * 500}
     with loaded.store.snapshot() as snapshot:
-        stored = fetch_operations(
+        stored = load_operations(
             snapshot, Selection((CAMPAIGN,)), columns=["variant"], key=lambda row: row["variant"]
         )
     for row in rows:

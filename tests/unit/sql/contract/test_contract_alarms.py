@@ -45,12 +45,12 @@ from treehammer.sql.watch.alarms import (
     NO_SEVERITY,
     AlarmOutbox,
     ReleaseCheckTable,
-    fetch_change_points,
-    fetch_watched_days,
-    fetch_watched_series,
     find_change_point,
+    load_change_points,
+    load_watched_days,
+    load_watched_series,
 )
-from treehammer.sql.watch.patrol_report import fetch_report, write_limits
+from treehammer.sql.watch.patrol_report import load_report, write_limits
 from treehammer.sql.watch.patrol_starts import (
     FAILED,
     STORED,
@@ -59,7 +59,7 @@ from treehammer.sql.watch.patrol_starts import (
     PatrolStarts,
     SiteCharge,
     SiteLimits,
-    fetch_use,
+    load_use,
 )
 from treehammer.sql.watch.state_history import list_run_outcomes
 from treehammer.sql.write.store import Store
@@ -180,12 +180,12 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     store.add(build_measurements(30, 4))
     early = update_changes(store, NOW - timedelta(days=4))
     assert (early.new, early.changes) == (2, 2)
-    before = {row.metric: row for row in fetch_change_points(store)}
+    before = {row.metric: row for row in load_change_points(store)}
     store.add(build_measurements(4, -1))
     later = update_changes(store, NOW)
     assert (later.new, later.changes) == (0, 2)
     assert later.days < 15
-    rows = fetch_change_points(store)
+    rows = load_change_points(store)
     assert {row.metric: row.id for row in rows} == {m: row.id for m, row in before.items()}
     (cpu,) = (row for row in rows if row.metric == "cpu_per_event_s")
     assert (cpu.attribution, cpu.subject, cpu.control) == ("release", RELEASE, CONTROL)
@@ -201,21 +201,21 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     assert find_change_point(store, cpu.id) == cpu
     assert find_change_point(store, "none") is None
     # One ratio and one level for each site and metric.
-    assert len(fetch_watched_series(store)) == 12
-    assert len(fetch_watched_series(store, site="A", kind="ratio")) == 2
+    assert len(load_watched_series(store)) == 12
+    assert len(load_watched_series(store, site="A", kind="ratio")) == 2
     window = day_to_number((NOW - timedelta(days=30)).date()), day_to_number(NOW.date())
-    assert len(fetch_watched_days(store, *window)) == 12 * 31
-    assert len(fetch_watched_days(store, *window, kind="ratio", site="A")) == 2 * 31
+    assert len(load_watched_days(store, *window)) == 12 * 31
+    assert len(load_watched_days(store, *window, kind="ratio", site="A")) == 2 * 31
     assert update_changes(store, NOW, rebuild=True).new == 0
 
 
 def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
     store.add(build_measurements(100, -1, drift=0.001))
     assert update_changes(store, NOW - timedelta(days=8)).new == 2
-    first = {row.metric: row for row in fetch_change_points(store)}
+    first = {row.metric: row for row in load_change_points(store)}
     updated = update_changes(store, NOW)
     assert (updated.new, updated.changes) == (0, 2)
-    rows = fetch_change_points(store)
+    rows = load_change_points(store)
     assert {row.metric: row.id for row in rows} == {m: row.id for m, row in first.items()}
     (cpu,) = (row for row in rows if row.metric == "cpu_per_event_s")
     assert cpu.until_day == day_to_number(NOW.date())
@@ -240,7 +240,7 @@ def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
     store.add(rename(number, item) for number, item in enumerate(build_measurements(30, -1, 1.2)))
     updated = update_changes(store, NOW)
     assert updated.nodes_by == {NodeIdentity.MACHINE: {"A"}, NodeIdentity.CPU_MODEL: {"B", "C"}}
-    change = next(row for row in fetch_change_points(store) if row.kind == "level")
+    change = next(row for row in load_change_points(store) if row.kind == "level")
     assert "of 6.38.00 (nodes by machine identity and CPU model)" in describe_change(change)
 
 
@@ -440,12 +440,12 @@ def test_budget_is_reserved_and_settled(store: Store, clock: FakeClock) -> None:
     assert starts.settle(first, {"s": SiteCharge(40, 5)})
     with store.connection() as connection:
         day = clock.now_us // 86_400_000_000
-        assert fetch_use(connection, day) == {"s": SiteCharge(40, 5), "t": SiteCharge(0, 0)}
+        assert load_use(connection, day) == {"s": SiteCharge(40, 5), "t": SiteCharge(0, 0)}
     assert starts.claim(make_start("b"), charges, limits, 9).start
     clock.advance(86_400)
     starts._lease.acquire()
     assert starts.claim(make_start("c"), charges, limits, 9).start
-    sites = {use.site.site: use for use in fetch_report(store, clock).sites}
+    sites = {use.site.site: use for use in load_report(store, clock).sites}
     assert (sites["s"].site.cpu_limit_s, sites["s"].bytes_left) == (100, 990)
 
 
@@ -470,7 +470,7 @@ def test_claim_is_completed_by_one_patrol(store: Store, clock: FakeClock) -> Non
     assert {entry.state for entry in heir.list_open()} == {STORED}
     heir.mark_submitted(taken)
     assert heir.settle(stored, {}, state=FAILED, message="gone")
-    assert {entry.state for entry in fetch_report(store, clock).starts} == {"submitted", FAILED}
+    assert {entry.state for entry in load_report(store, clock).starts} == {"submitted", FAILED}
 
 
 @pytest.mark.backends("sqlite", "postgresql")

@@ -16,7 +16,7 @@ from measurement_factory import RANDOM_DAYS, make_measurement, random_measuremen
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
-from treehammer.sql.read.figure_sql import fetch_figure, fetch_values, fetch_work
+from treehammer.sql.read.figure_sql import load_figure, load_values, load_work
 from treehammer.sql.read.query_model import (
     Condition,
     FigureGroup,
@@ -119,8 +119,8 @@ GROUPINGS = (
 def test_rollups_equal_measurements(filled: Store) -> None:
     for by in GROUPINGS:
         figure = FigureQuery(METRICS, by, kind=None, latencies=True)
-        raw = filled.fetch_figure(replace(figure, from_measurements=True))
-        rolled = filled.fetch_figure(figure)
+        raw = filled.load_figure(replace(figure, from_measurements=True))
+        rolled = filled.load_figure(figure)
         assert (rolled.source, raw.source) == ("roll-ups", "measurements")
         check_equal(rolled, raw, ends=False)
         check_equal(raw, compute_in_python(figure), ends=True)
@@ -149,7 +149,7 @@ def test_figure_with_its_work(
     figure = FigureQuery(metrics, by, kind=kind)
     columns = (*WORK_COLUMNS, "kind") if "kind" in by else WORK_COLUMNS
     with filled.connection() as connection:
-        work = fetch_work(connection, figure, columns)
+        work = load_work(connection, figure, columns)
     parts = compute_in_python(replace(figure, by=columns)).groups
     assert {*work} == {
         tuple(part.by.values())
@@ -161,10 +161,10 @@ def test_figure_with_its_work(
 def test_figure_has_limit(filled: Store) -> None:
     figure = FigureQuery(("eff_job",), ("site",), kind=None)
     with filled.connection() as connection:
-        count = len(fetch_figure(connection, figure).groups)
-        assert len(fetch_figure(connection, figure, count).groups) == count
+        count = len(load_figure(connection, figure).groups)
+        assert len(load_figure(connection, figure, count).groups) == count
         with pytest.raises(ConfigError, match="more than 2 groups"):
-            fetch_figure(connection, figure, 2)
+            load_figure(connection, figure, 2)
 
 
 def test_fallback_to_measurements(filled: Store) -> None:
@@ -177,7 +177,7 @@ def test_fallback_to_measurements(filled: Store) -> None:
         FigureQuery(("extra_hits",), ("kind", "failure_class", "day"), kind=None),
     ):
         assert figure.source == "measurements"
-        check_equal(filled.fetch_figure(figure), compute_in_python(figure), ends=True)
+        check_equal(filled.load_figure(figure), compute_in_python(figure), ends=True)
 
 
 CONDITION_SETS = (
@@ -202,8 +202,8 @@ def test_rollups_and_measurements_accept_same_conditions(filled: Store) -> None:
         selection = Selection.parse(wheres=wheres)
         figure = FigureQuery(METRICS[:2], ("site",), selection, kind=None, latencies=True)
         rolled, raw = (
-            filled.fetch_figure(figure),
-            filled.fetch_figure(replace(figure, from_measurements=True)),
+            filled.load_figure(figure),
+            filled.load_figure(replace(figure, from_measurements=True)),
         )
         assert rolled.source == "roll-ups"
         check_equal(rolled, raw, ends=False)
@@ -224,7 +224,7 @@ def test_alternative_values(filled: Store) -> None:
     for operator, values, sites in ALTERNATIVES:
         selection = Selection(conditions=(Condition("site", operator, values),))
         for raw in (False, True):
-            answer = filled.fetch_figure(
+            answer = filled.load_figure(
                 FigureQuery((), ("site",), selection, from_measurements=raw)
             )
             assert {group.by["site"] for group in answer.groups} == sites
@@ -238,14 +238,14 @@ def test_other_conditions_use_measurements(filled: Store) -> None:
         Selection.parse(wheres=["retries>1000", "site=SITE_A"]),
     ):
         figure = FigureQuery(("eff_job",), ("site",), selection, kind=None)
-        answer = filled.fetch_figure(figure)
+        answer = filled.load_figure(figure)
         assert answer.source == "measurements"
         counted = sum(group.measurements for group in answer.groups)
         assert counted == len([*filled.measurements(selection, ["site"])]) > 0
 
 
 def test_months_and_weeks(filled: Store) -> None:
-    days = filled.fetch_figure(FigureQuery(("eff_job",), ("day",)))
+    days = filled.load_figure(FigureQuery(("eff_job",), ("day",)))
     for time, expected in (
         ("month", {202512: (20251231,), 202601: RANDOM_DAYS[1:4], 202602: RANDOM_DAYS[4:]}),
         (
@@ -254,7 +254,7 @@ def test_months_and_weeks(filled: Store) -> None:
         ),
     ):
         for raw in (False, True):
-            answer = filled.fetch_figure(FigureQuery(("eff_job",), (time,), from_measurements=raw))
+            answer = filled.load_figure(FigureQuery(("eff_job",), (time,), from_measurements=raw))
             groups = {group.by[time]: group for group in answer.groups}
             assert {*groups} == {*expected}
             for value, parts in expected.items():
@@ -272,17 +272,17 @@ def test_groups_by_an_axis_that_only_variants_hold(store: Store) -> None:
     by = ("site", "axis_clients")
     for raw in (False, True):
         figure = FigureQuery(("eff_job",), by, from_measurements=raw)
-        groups = store.fetch_figure(figure).groups
+        groups = store.load_figure(figure).groups
         assert [group.by["axis_clients"] for group in groups] == [None, 20, 100, "all"], raw
         assert {group.good for group in groups} == {2}
     with store.connection() as connection:
-        values = list(fetch_values(connection, FigureQuery(("eff_job",), by)))
+        values = list(load_values(connection, FigureQuery(("eff_job",), by)))
     assert sorted(values, key=str).count((("local", 20), 0.5)) == 2
 
 
 def test_invalid_day_is_in_no_week(store: Store) -> None:
     store.add([make_measurement(day=20260399)])
-    (group,) = store.fetch_figure(FigureQuery(by=("week", "month"))).groups
+    (group,) = store.load_figure(FigureQuery(by=("week", "month"))).groups
     assert group.by == {"week": None, "month": 202603}
 
 
@@ -302,7 +302,7 @@ def test_figures_of_moments_and_histograms() -> None:
 def test_empty_database_gives_no_groups(store: Store) -> None:
     for raw in (False, True):
         assert (
-            store.fetch_figure(
+            store.load_figure(
                 FigureQuery(("eff_job",), ("site",), latencies=True, from_measurements=raw)
             ).groups
             == ()

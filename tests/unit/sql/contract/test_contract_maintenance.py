@@ -26,7 +26,7 @@ from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import measurement, quality_flag
 from treehammer.sql.read.measurement_queries import restore_operation
-from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.read.operation_figures import load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write import keyring
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
@@ -264,7 +264,7 @@ def test_old_time_steps_are_merged(store: Store, url: str) -> None:
     assert store.prunable("operations", date(2026, 1, 3)).measurements == 0
     with store.snapshot() as snapshot:
         old, recent = (snapshot.operations_of([rows[n].id])[rows[n].id] for n in (0, 2))
-        [opened, _] = fetch_operations(snapshot, Selection.parse(wheres=[f"day={DAYS[0]}"]))
+        [opened, _] = load_operations(snapshot, Selection.parse(wheres=[f"day={DAYS[0]}"]))
     assert (len(old), len(recent)) == (3, 4)
     merged = old[0]
     assert [merged[n] for n in ("step", "step_s", "clients", "done", "failed")] == [0, 20, 5, 10, 1]

@@ -92,7 +92,7 @@ def test_campaign_progress(filled: Store) -> None:
     assert [row.campaign.id for row in campaign_queries.list_campaigns(filled, 1, 1)[0]] == ["old"]
     filled.add([make_measurement("b2", campaign_id="new", started_us=2 * 10**15)])
     filled.add_campaign(make_campaign_row("waiting"), [])
-    states = overview_queries.fetch_campaign_states(filled, ["new", "waiting"])
+    states = overview_queries.load_campaign_states(filled, ["new", "waiting"])
     assert {row.campaign.id: row.last_run_us for row in states} == {
         "new": 2 * 10**15,
         "waiting": None,
@@ -103,17 +103,17 @@ def test_campaign_progress(filled: Store) -> None:
 
 
 def test_one_campaign(filled: Store) -> None:
-    assert campaign_queries.fetch_campaign(filled, "new").planned_measurements == 9
+    assert campaign_queries.load_campaign(filled, "new").planned_measurements == 9
     count = campaign_counts.count_campaign(filled, "new", 0)
     assert {site: dict(of_site.jobs) for site, of_site in count.sites.items()} == {
         "A": {"done": 1, "running": 1},
         "": {"queued": 1},
     }
-    span = campaign_queries.fetch_time_span_us(filled, "new")
+    span = campaign_queries.load_time_span_us(filled, "new")
     assert span is not None
     assert span[0] == 3
     assert span[1] >= span[0]
-    assert campaign_queries.fetch_time_span_us(filled, "nothing") is None
+    assert campaign_queries.load_time_span_us(filled, "nothing") is None
     assert campaign_queries.count_failed_attempts(filled, "new") == [
         FailedAttemptCount("A", "lost", 1, 0),
         FailedAttemptCount("A", "evicted", 0, 1),
@@ -124,9 +124,9 @@ def test_one_campaign(filled: Store) -> None:
         ("B", "open", "no such file"),
     ]
     with pytest.raises(NothingToDoError, match="no campaign"):
-        campaign_queries.fetch_campaign(filled, "ne")
+        campaign_queries.load_campaign(filled, "ne")
     with pytest.raises(NothingToDoError, match="no job"):
-        campaign_queries.fetch_job(filled, "ne")
+        campaign_queries.load_job(filled, "ne")
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_same_named_campaigns_are_distinguished(
     for id_ in ("0123456789abcdef01", "0123456789abcdef02", "fedcba98765432100"):
         filled.add_campaign(make_campaign_row(id_, name="nightly"), [])
     ids = ["new", "0123456789abcdef01", "fedcba98765432100", "nothing"]
-    assert campaign_queries.fetch_distinct_names(filled, ids) == {
+    assert campaign_queries.load_distinct_names(filled, ids) == {
         "new": "name of new",
         "0123456789abcdef01": "nightly (01234567)",
         "fedcba98765432100": "nightly (fedcba98)",
     }
-    names = campaign_queries.fetch_distinct_names(filled, [*ids, "0123456789abcdef02"])
+    names = campaign_queries.load_distinct_names(filled, [*ids, "0123456789abcdef02"])
     assert names["0123456789abcdef02"] == "nightly (0123456789abcdef02)"
-    assert campaign_queries.fetch_distinct_names(filled, []) == {}
+    assert campaign_queries.load_distinct_names(filled, []) == {}
 
 
 def test_job_pagination(filled: Store) -> None:
@@ -204,8 +204,8 @@ def test_job_pagination(filled: Store) -> None:
 
 
 def test_job_measurements(filled: Store) -> None:
-    job = campaign_queries.fetch_job(filled, "a1")
-    rows = campaign_queries.fetch_job_measurements(
+    job = campaign_queries.load_job(filled, "a1")
+    rows = campaign_queries.load_job_measurements(
         filled, job, ("attempt", "round", "site", "read_latency_hist")
     )
     assert [(row["attempt"], row["round"]) for row in rows] == [(1, 1), (1, 2), (2, 3)]
@@ -402,12 +402,12 @@ def test_every_planned_measurement_is_counted_once(store: Store) -> None:
     assert total.describe() == "6 of 10 measured (1 failed), 2 cancelled, 1 lost"
     assert (dict(total.outcomes), total.superseded) == ({"good": 5, "open": 1}, 4)
     assert total.outstanding == 1
-    (state,) = overview_queries.fetch_campaign_states(store, ["c"])
+    (state,) = overview_queries.load_campaign_states(store, ["c"])
     assert state.outcomes == {Outcome.GOOD: 5, Outcome.FAILED: 1}
     assert len(campaign_queries.list_failure_messages(store, "c")) == 3
     assert len(overview_queries.list_bad_measurements(store, "A", 20260301)) == 3
     for raw in (False, True):
-        (group,) = store.fetch_figure(FigureQuery(("eff_job",), from_measurements=raw)).groups
+        (group,) = store.load_figure(FigureQuery(("eff_job",), from_measurements=raw)).groups
         assert group.outcomes == {"good": 6, "open": 2, "evicted": 1}, raw
     assert find_rollup_differences(store) == []
 

@@ -85,15 +85,13 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
     assert counts == {row["outcome"]: row["measurements"] for row in read_rollups(store)}
     # Measurements and roll-ups report the recorded failure class.
     for raw in (False, True):
-        groups = store.fetch_figure(
-            FigureQuery(by=("failure_class",), from_measurements=raw)
-        ).groups
+        groups = store.load_figure(FigureQuery(by=("failure_class",), from_measurements=raw)).groups
         assert {group.by["failure_class"]: group.measurements for group in groups} == {
             None: 1,
             "software-setup": 3,
         }
         only = Selection(conditions=(Condition("failure_class", "=", "software-setup"),))
-        (group,) = store.fetch_figure(FigureQuery(selection=only, from_measurements=raw)).groups
+        (group,) = store.load_figure(FigureQuery(selection=only, from_measurements=raw)).groups
         assert group.measurements == 3
 
 
@@ -128,7 +126,7 @@ def test_read_sums_do_not_overflow(store: Store) -> None:
     store.add([make_measurement(job="c", read_latency_hist=[1])])
     assert read_rollups(store)[0]["read_latency_hist"] == [2 * most + 1, 1]
     assert find_rollup_differences(store) == []
-    answered = store.fetch_figure(FigureQuery(latencies=True)).groups[0].reads
+    answered = store.load_figure(FigureQuery(latencies=True)).groups[0].reads
     assert [*answered[:3]] == [2 * most + 1, 1, 0]
 
 
