@@ -201,19 +201,19 @@ class Manifest:
     def describe_peculiarities(self) -> Iterator[str]:
         """Describe peculiarities that the main tree's numbers do not show."""
         if missing := self.missing_branches:
-            examples = list_some([f"{name} in {files}" for name, files in missing.items()])
+            examples = format_some([f"{name} in {files}" for name, files in missing.items()])
             yield (
                 f"{pluralize(len(missing), 'branch is', 'branches are')} missing in some files and never "
                 f"read ({examples}); fractions are of the {len(self.branches)} common branches."
             )
         if lengths := self.other_lengths:
-            examples = list_some([f"{name}: {numbers}" for name, numbers in lengths.items()])
+            examples = format_some([f"{name}: {numbers}" for name, numbers in lengths.items()])
             yield (
                 f"{pluralize(len(lengths), 'branch has', 'branches have')} another number of entries "
                 f"than the tree ({examples})."
             )
         if friends := self.friend_trees:
-            yield f"friend trees are not read: {list_some(friends)}."
+            yield f"friend trees are not read: {format_some(friends)}."
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ class Manifest:
     def describe_other_trees(self) -> Iterator[str]:
         """Describe the trees and RNTuples that could have been meant, a sentence each."""
         if other_trees := [name for name in self.trees if name != self.tree]:
-            yield f"Other trees: {list_some(other_trees)}; choose one with --tree."
+            yield f"Other trees: {format_some(other_trees)}; choose one with --tree."
         if self.old_ntuples:
             yield describe_old_ntuples(self.old_ntuples)
 
@@ -281,7 +281,7 @@ class Manifest:
             ) from error
 
 
-def list_some(items: Sequence[str]) -> str:
+def format_some(items: Sequence[str]) -> str:
     """List the first items, and the number of the others."""
     more_count = len(items) - MAX_NAMED_ITEMS
     return ", ".join(items[:MAX_NAMED_ITEMS]) + (
@@ -291,7 +291,7 @@ def list_some(items: Sequence[str]) -> str:
 
 def describe_old_ntuples(names: Sequence[str]) -> str:
     """Say that some RNTuples are of a format that no supported ROOT reads."""
-    return f"RNTuples before version 1.0 of the format, which no ROOT since 6.34 reads: {list_some(names)}."
+    return f"RNTuples before version 1.0 of the format, which no ROOT since 6.34 reads: {format_some(names)}."
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def show(
 
     pinned = load_pinned_test(spec, axes, overrides, settings)
     rows, orders = pinned_test_facts.build_variant_rows(pinned.definition)
-    facts = pinned_test_facts.collect_facts(pinned, rows, orders)
+    facts = pinned_test_facts.list_facts(pinned, rows, orders)
     axes_shown = pinned_test_facts.displayed_axes(pinned.definition)
     job = TableColumn("job", "job", is_number=True)
     order = TableColumn("orders", "orders, drawn again for each job", ", ".join)

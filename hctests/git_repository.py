@@ -246,7 +246,7 @@ class Repository:
         where = f"{self.display_name}@{commit[:12]}:{path}"
         self._require_folder(commit, path, where)
         listing = self._read_git(
-            "ls-tree", "-r", "-z", "-l", "--full-tree", f"{commit}:{_find_repository_root(path)}"
+            "ls-tree", "-r", "-z", "-l", "--full-tree", f"{commit}:{'' if path == '.' else path}"
         )
         entries = tuple(_parse_entry(line) for line in listing.split("\0") if line)
         for entry in entries:
@@ -311,7 +311,7 @@ class Repository:
 
     def _require_folder(self, commit: str, path: str, where: str) -> None:
         prefix = PurePosixPath()
-        for part in PurePosixPath(_find_repository_root(path)).parts:
+        for part in PurePosixPath(path).parts:
             prefix /= part
             line = self._read_git("ls-tree", "-z", "--full-tree", commit, "--", str(prefix))
             mode, kind = [*line.split(" ", 2), "", ""][:2]
@@ -475,10 +475,6 @@ def _list_remote_refs(
 def _check_ref(ref: str) -> None:
     if not ref or ref.startswith("-") or not ref.isprintable() or " " in ref:
         raise SourceError(f"{ref!r} is not a ref", hint="Name a branch, a tag or a commit.")
-
-
-def _find_repository_root(path: str) -> str:
-    return "" if path == "." else path
 
 
 def _parse_entry(line: str) -> GitFile:

@@ -113,7 +113,7 @@ def _format_orders(order: Iterable[OrderedExecution], letters: Mapping[Variant, 
     return list(texts.values())
 
 
-def collect_facts(
+def list_facts(
     pinned: PinnedTest, rows: Collection[Any], orders: Collection[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Collect the facts of a test with the results of :func:`build_variant_rows`."""

@@ -118,7 +118,7 @@ def bring_up(
         TestbedError: a component fails, the testbed runs with other options, or there is no such owner.
     """
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
-        if is_running(box, say):
+        if check_running(box, say):
             return False
         mount_namespace.check_mount_namespaces(box)
         _install_components(components, say)
@@ -168,7 +168,7 @@ def run_testbed(
         take_down(box, say)
 
 
-def is_running(box: Workspace, say: ProgressCallback) -> bool:
+def check_running(box: Workspace, say: ProgressCallback) -> bool:
     """Return whether the whole testbed runs; removes nothing.
 
     Raises:

@@ -439,7 +439,7 @@ def table_of_values(table: DataTable) -> Folded:
     return Folded("Table of values", table)
 
 
-def list_pages(page: int, pages: int, anchor: str = "") -> Pager | None:
+def build_pager(page: int, pages: int, anchor: str = "") -> Pager | None:
     """Build the links to the neighbors of a page of a list; None for a single page."""
     if max(page, pages) == 1:
         return None

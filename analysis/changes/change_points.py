@@ -28,7 +28,7 @@ from treehammer.analysis.changes.job_points import (
     SeriesFamily,
     average_points,
     build_families,
-    collect_points,
+    list_points,
 )
 from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
 from treehammer.collectors.job_spec import TIMED
@@ -123,7 +123,7 @@ def _average_days(
     )
     rows = alarms.load_watched_series(store) if keep_controls else []
     controls = {row.test_name: row.control for row in rows}
-    points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
+    points = list_points(store.measurements(selection, POINT_COLUMNS), controls, control)
     alarms.replace_watched_days(store, *average_points(points), *days)
 
 

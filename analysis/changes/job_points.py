@@ -250,7 +250,7 @@ def make_series(
     return WatchedSeriesRow(id=hashlib.sha256(text.encode()).hexdigest()[:32], **values)
 
 
-def collect_points(
+def list_points(
     rows: Iterable[Mapping[str, Any]], controls: Mapping[str, str], default_control: str = ""
 ) -> list[JobPoint]:
     """Collect the points of measurements (rows with :data:`POINT_COLUMNS`).
@@ -269,7 +269,7 @@ def collect_points(
     for test, of_test in tests.items():
         control = controls.get(test) or _choose_control(of_test, default_control)
         if control:
-            points += list(_collect_of_test(of_test, control))
+            points += list(_list_of_test(of_test, control))
     return points
 
 
@@ -313,7 +313,7 @@ def _choose_control(executions: Sequence[_Execution], preferred: str) -> str:
     return max(by_age, key=shared.__getitem__, default="")
 
 
-def _collect_of_test(executions: Sequence[_Execution], control: str) -> Iterator[JobPoint]:
+def _list_of_test(executions: Sequence[_Execution], control: str) -> Iterator[JobPoint]:
     works: dict[str, dict[str, list[_Execution]]] = defaultdict(lambda: defaultdict(list))
     for execution in executions:
         works[comparison_key(execution.sample, RELEASE_AXIS)][execution.release].append(execution)
@@ -321,13 +321,13 @@ def _collect_of_test(executions: Sequence[_Execution], control: str) -> Iterator
         if control not in releases:
             continue
         for metric in HEADLINE_METRICS:
-            yield from _collect_levels(work, metric, control, releases[control])
+            yield from _list_levels(work, metric, control, releases[control])
             for release, of_release in releases.items():
                 if release != control:
-                    yield from _collect_ratios(work, metric, control, releases[control], of_release)
+                    yield from _list_ratios(work, metric, control, releases[control], of_release)
 
 
-def _collect_levels(
+def _list_levels(
     work: str, metric: str, control: str, executions: Sequence[_Execution]
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
@@ -346,7 +346,7 @@ def _collect_levels(
         yield JobPoint(series, first.day, math.log(job_value.value), first.context)
 
 
-def _collect_ratios(
+def _list_ratios(
     work: str,
     metric: str,
     control: str,

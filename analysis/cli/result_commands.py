@@ -174,7 +174,7 @@ def summary_command(
     )
     with open_store(settings) as store:
         if letters:
-            return _list_letters(store)
+            return _summarize_letters(store)
         campaign_row = None if campaign == "all" else store.campaign(campaign)
         selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
         summary: OperationSummary | GroupSummary | None = None
@@ -205,7 +205,7 @@ _LETTER_COLUMNS = (
 )
 
 
-def _list_letters(store: ResultsReader) -> CommandOutput:
+def _summarize_letters(store: ResultsReader) -> CommandOutput:
     """List the status of each storage and day with load tests.
 
     Raises:

@@ -74,19 +74,19 @@ class RuleMemory:
 
 
 #: Collects counts, and identities of results, behind a judgement.
-CollectEvidence = Callable[[], StateEvidence]
+BuildEvidence = Callable[[], StateEvidence]
 
 
 @dataclass(frozen=True)
 class StateJudgement:
     """State by a rule at a time, with a sentence.
 
-    ``collect_evidence`` is called where the state changes, which most judgements do not.
+    ``build_evidence`` is called where the state changes, which most judgements do not.
     """
 
     state: SiteState
     reason: str
-    collect_evidence: CollectEvidence = StateEvidence
+    build_evidence: BuildEvidence = StateEvidence
     memory: RuleMemory = RuleMemory()
 
 
@@ -139,16 +139,16 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
     runs = window.runs
     good, bad = sum(run.good for run in runs), sum(run.bad for run in runs)
 
-    def collect_evidence() -> StateEvidence:
+    def build_evidence() -> StateEvidence:
         return StateEvidence(counts={"good": good, "bad": bad}, **_name_evidence(runs))
 
     total = good + bad
     if total < rule.min_measurements:
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
-        return StateJudgement(SiteState.UNKNOWN, reason, collect_evidence)
+        return StateJudgement(SiteState.UNKNOWN, reason, build_evidence)
     state = rule.classify(good, bad, was_bad=before.state in _BAD)
     reason = f"{bad:,} of {pluralize(total, 'measurement')} in {rule.window} were bad"
-    return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
+    return StateJudgement(state, reason, build_evidence, RuleMemory(state))
 
 
 _BAD = (SiteState.WARNING, SiteState.CRITICAL)
@@ -176,13 +176,13 @@ def _judge_speed(rule: SpeedRule, window: RunWindow, before: RuleMemory) -> Stat
         return StateJudgement(SiteState.UNKNOWN, reason)
     ratio = statistics.median(ratios)
 
-    def collect_evidence() -> StateEvidence:
+    def build_evidence() -> StateEvidence:
         return StateEvidence(ratio=round(ratio, 4), series=len(ratios), **_name_evidence(runs))
 
     limit = rule.clear_below if before.state in _BAD else rule.max_ratio
     state = SiteState.WARNING if ratio > min(limit, rule.max_ratio) else SiteState.OK
     reason = f"an event takes {ratio:.2g} times the wall time of the {rule.reference} before"
-    return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
+    return StateJudgement(state, reason, build_evidence, RuleMemory(state))
 
 
 def _group_event_times(runs: Iterable[ChargedRun]) -> dict[str, list[float]]:
@@ -205,16 +205,16 @@ def _judge_tests(rule: ExclusionRule, window: RunWindow, before: RuleMemory) -> 
         return _judge_recovery(rule, by_test, before, now_us, window.remembered)
     if failing and len(failing) >= min(rule.failing_tests, len(by_test)):
         return _judge_exclusion(rule, failing, by_test, before, now_us)
-    collect_evidence = partial(_collect_test_evidence, by_test, runs)
+    build_evidence = partial(_build_test_evidence, by_test, runs)
     memory = replace(before, tests=frozenset())
     if failing:
         reason = _describe_failing(rule, failing)
-        return _judge(SiteState.WARNING, reason, collect_evidence, memory)
+        return _judge(SiteState.WARNING, reason, build_evidence, memory)
     if all(len(test_runs) < rule.failed_runs for test_runs in by_test.values()):
         reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
-        return _judge(SiteState.UNKNOWN, reason, collect_evidence, memory)
+        return _judge(SiteState.UNKNOWN, reason, build_evidence, memory)
     reason = f"{pluralize(len(by_test), 'test')} ran, none failed {rule.failed_runs} times in a row"
-    return _judge(SiteState.OK, reason, collect_evidence, memory)
+    return _judge(SiteState.OK, reason, build_evidence, memory)
 
 
 def _list_failures(rule: ExclusionRule, runs: Sequence[ChargedRun]) -> Sequence[ChargedRun]:
@@ -235,9 +235,9 @@ def _describe_failing(rule: ExclusionRule, failing: Mapping[str, Sequence[Charge
 
 
 def _judge(
-    state: SiteState, reason: str, collect_evidence: CollectEvidence, memory: RuleMemory
+    state: SiteState, reason: str, build_evidence: BuildEvidence, memory: RuleMemory
 ) -> StateJudgement:
-    return StateJudgement(state, reason, collect_evidence, replace(memory, state=state))
+    return StateJudgement(state, reason, build_evidence, replace(memory, state=state))
 
 
 def _judge_exclusion(
@@ -248,14 +248,14 @@ def _judge_exclusion(
     now_us: int,
 ) -> StateJudgement:
     runs = [run for failed in failing.values() for run in failed]
-    collect_evidence = partial(_collect_test_evidence, by_test, runs)
+    build_evidence = partial(_build_test_evidence, by_test, runs)
     reason = _describe_failing(rule, failing)
     hold_until_us = (before.recovered_us or 0) + duration_us(rule.hold)
     if before.recovered_us is not None and now_us < hold_until_us:
         reason += f"; no second exclusion within {rule.hold} of the last recovery"
-        return _judge(SiteState.WARNING, reason, collect_evidence, before)
+        return _judge(SiteState.WARNING, reason, build_evidence, before)
     memory = replace(before, tests=frozenset(by_test))
-    return _judge(SiteState.CRITICAL, reason, collect_evidence, memory)
+    return _judge(SiteState.CRITICAL, reason, build_evidence, memory)
 
 
 def _judge_recovery(
@@ -273,18 +273,18 @@ def _judge_recovery(
         if _have_same_end(by_test.get(test, ()), rule.recovery_runs, succeeded=True)
     }
     runs = [run for test_runs in by_test.values() for run in test_runs]
-    collect_evidence = partial(_collect_test_evidence, by_test, runs)
+    build_evidence = partial(_build_test_evidence, by_test, runs)
     if tests and recovered == tests:
         of_all = f"all {len(tests)} tests" if len(tests) > 1 else "the only test"
         reason = f"the last {rule.recovery_runs} runs of {of_all} succeeded"
-        return _judge(SiteState.OK, reason, collect_evidence, RuleMemory(recovered_us=now_us))
+        return _judge(SiteState.OK, reason, build_evidence, RuleMemory(recovered_us=now_us))
     if not recent:
         reason = f"no run in {rule.forget}"
-        return _judge(SiteState.UNKNOWN, reason, collect_evidence, RuleMemory())
+        return _judge(SiteState.UNKNOWN, reason, build_evidence, RuleMemory())
     missing = ", ".join(sorted(tests - recovered))
     reason = f"waits for {rule.recovery_runs} successes in a row of {missing}"
     return _judge(
-        SiteState.CRITICAL, reason, collect_evidence, replace(before, tests=before.tests | tests)
+        SiteState.CRITICAL, reason, build_evidence, replace(before, tests=before.tests | tests)
     )
 
 
@@ -301,7 +301,7 @@ def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:
     return dict(groups)
 
 
-def _collect_test_evidence(
+def _build_test_evidence(
     by_test: Mapping[str, Sequence[ChargedRun]], runs: Sequence[ChargedRun]
 ) -> StateEvidence:
     counts: dict[str, dict[str, int]] = {}
@@ -383,7 +383,7 @@ def replay_rule(
                     decided_us=window.to_us,
                     rule_version=rule.version,
                     reason=judgement.reason,
-                    evidence=replace(judgement.collect_evidence(), memory=stored_memory),
+                    evidence=replace(judgement.build_evidence(), memory=stored_memory),
                 )
             )
         state = judgement.state.value

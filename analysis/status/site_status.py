@@ -18,8 +18,8 @@ from typing import Any
 from treehammer.analysis.status.failure_explanation import add_explanations
 from treehammer.analysis.status.load_tests import judge_storage_days
 from treehammer.analysis.status.rule_judgements import (
+    BuildEvidence,
     ChargedRun,
-    CollectEvidence,
     ReplayWindow,
     RuleMemory,
     StateJudgement,
@@ -252,7 +252,7 @@ def _judge_days(
         list_operation_days(store, first_day, last_day), rule
     ).items():
         if site:
-            evidence: CollectEvidence = partial(StateEvidence, day=day, counts=storage_day.counts)
+            evidence: BuildEvidence = partial(StateEvidence, day=day, counts=storage_day.counts)
             memory = RuleMemory(storage_day.status)
             judgements[site][day] = StateJudgement(
                 storage_day.status, f"load tests: {storage_day}", evidence, memory

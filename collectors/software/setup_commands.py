@@ -235,7 +235,7 @@ def find_cvmfs_script(location: str) -> str:
         if not os.path.exists(os.path.join(location_path, part)):
             raise_setup_error(
                 "missing",
-                f"{location_path} has no {part!r}; {_list_neighbors(location_path, part)}",
+                f"{location_path} has no {part!r}; {_describe_neighbors(location_path, part)}",
             )
         location_path = os.path.join(location_path, part)
     scripts = (
@@ -249,7 +249,7 @@ def find_cvmfs_script(location: str) -> str:
     return setup_script
 
 
-def _list_neighbors(folder: str, missing: str) -> str:
+def _describe_neighbors(folder: str, missing: str) -> str:
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:

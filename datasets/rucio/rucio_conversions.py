@@ -92,7 +92,7 @@ class DidFile:
             md5,
         )
 
-    def is_content_of(self, path: Path, size: int | None, adler32: str) -> bool:
+    def verify_content(self, path: Path, size: int | None, adler32: str) -> bool:
         """Return whether a local file is this one, by the checksum that the catalogue has.
 
         Args:

@@ -169,7 +169,7 @@ class RucioCatalogue:
             with tempfile.TemporaryDirectory(dir=folder) as temporary:
                 part = Path(temporary) / MANIFEST_NAME
                 observation = doors.read_file(normalize_url(location.url), file.size, copy_to=part)
-                if not observation.failure and file.is_content_of(
+                if not observation.failure and file.verify_content(
                     part, observation.size, observation.adler32
                 ):
                     part.rename(folder / MANIFEST_NAME)
@@ -278,7 +278,7 @@ def _find_missing_files(
         except RucioNotFoundError:
             missing.append((file, path))
             continue
-        if not registered.is_content_of(path, file.size, file.adler32):
+        if not registered.verify_content(path, file.size, file.adler32):
             checksum = (
                 f"adler32 {registered.adler32}" if registered.adler32 else f"md5 {registered.md5}"
             )

@@ -148,9 +148,9 @@ def import_command(
     Example: treehammer import theirs.root --dry-run
     """
     from treehammer.sql.core.rows import LOCAL_OWNER
-    from treehammer.sql.transfer.importer import collect_files, import_files, is_readable
+    from treehammer.sql.transfer.importer import import_files, is_readable, list_files
 
-    sources = collect_files(files)
+    sources = list_files(files)
     # Without a readable file no database is created either.
     create = not dry_run and any(map(is_readable, sources))
     with _open_store(settings, create=create) as store:

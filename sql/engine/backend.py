@@ -196,7 +196,7 @@ class Backend:
         """Return the bytes that the database takes on disk; None if they are unknown."""
         return None
 
-    def read_layout(self, connection: Connection) -> TableLayout:
+    def load_layout(self, connection: Connection) -> TableLayout:
         """Read existing tables with their columns, keys and indexes."""
         inspector = sa.inspect(connection)
         indexes = inspector.get_multi_indexes()

@@ -35,9 +35,9 @@ from treehammer.sql.engine.database_engine import (
 from treehammer.sql.engine.database_setup import (
     SchemaState,
     copy_sqlite_file,
+    load_schema_state,
     name_backup,
     opened_engine,
-    read_schema_state,
     require_current_schema,
 )
 
@@ -163,7 +163,7 @@ def _require_results(file: Path, *, complete: bool) -> None:
     """Refuse a file that holds something else; with ``complete`` also one that cannot be used."""
     engine = make_engine(parse_url(f"sqlite:///{file}"))
     try:
-        state = read_schema_state(engine)
+        state = load_schema_state(engine)
         if state is SchemaState.FOREIGN:
             require_current_schema(engine)
         if complete:
@@ -221,7 +221,7 @@ def _lock_file(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _require_replaceable(engine: Engine, *, replace: bool) -> None:
-    state = read_schema_state(engine)
+    state = load_schema_state(engine)
     where = display_url(engine.url)
     if state is SchemaState.FOREIGN:
         require_current_schema(engine)

@@ -66,7 +66,7 @@ def open_engine(url: str, *, create: bool) -> Engine:
     engine = _make_engine(url, create=create)
     try:
         require_usable_server(engine)
-        state = read_schema_state(engine)
+        state = load_schema_state(engine)
         if state is SchemaState.EMPTY:
             if not create:
                 raise _build_no_results_error(engine.url)
@@ -157,13 +157,13 @@ def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreErro
     )
 
 
-def read_revision(engine: Engine) -> str:
+def load_revision(engine: Engine) -> str:
     """Read the revision of a database; '' if it has none."""
     with read_transaction(engine) as connection:
         return _load_revision(connection)
 
 
-def read_schema_state(engine: Engine) -> SchemaState:
+def load_schema_state(engine: Engine) -> SchemaState:
     """Compare a database's schema with this version."""
     with read_transaction(engine) as connection:
         return _detect_state(connection)
@@ -175,17 +175,17 @@ def require_current_schema(engine: Engine) -> None:
     Raises:
         StoreError: it is older, newer, or not Treehammer's; the message gives the remedy.
     """
-    state = read_schema_state(engine)
+    state = load_schema_state(engine)
     where = display_url(engine.url)
     if state is SchemaState.OLDER:
         raise StoreError(
-            f"the database is at revision {read_revision(engine)}; this version needs {REVISION}",
+            f"the database is at revision {load_revision(engine)}; this version needs {REVISION}",
             where=where,
             hint=f"Run: {UPGRADE_COMMAND}",
         )
     if state is SchemaState.NEWER:
         raise StoreError(
-            f"the database is at revision {read_revision(engine)}, which this version does not know",
+            f"the database is at revision {load_revision(engine)}, which this version does not know",
             where=where,
             hint="A newer Treehammer has written it: install that version or a later one.",
         )
@@ -227,7 +227,7 @@ def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
         StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is
             unchanged unless the message states otherwise.
     """
-    state = read_schema_state(engine)
+    state = load_schema_state(engine)
     if state is SchemaState.EMPTY:
         create_schema(engine)
         return None
@@ -247,7 +247,7 @@ def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
 
 def _create_missing_parts(engine: Engine) -> None:
     with read_transaction(engine) as connection:
-        lacking = find_missing_indexes(backend_of(engine).read_layout(connection))
+        lacking = find_missing_indexes(backend_of(engine).load_layout(connection))
         if not lacking:
             require_complete_schema(connection)
             return
@@ -360,7 +360,7 @@ def _back_up(engine: Engine) -> Path | None:
     file = sqlite_path(engine.url)
     if file is None:
         return None
-    backup = name_backup(file, read_revision(engine))
+    backup = name_backup(file, load_revision(engine))
     try:
         # The backup gets the permissions of the database.
         os.close(create_private_file(backup))
@@ -402,7 +402,7 @@ def require_complete_schema(connection: Connection) -> None:
     Raises:
         StoreError: items are missing; the message names them and the remedy.
     """
-    layout = backend_of(connection.engine).read_layout(connection)
+    layout = backend_of(connection.engine).load_layout(connection)
     missing_parts = list(_find_missing_parts(layout))
     missing = [*missing_parts, *(f"index {index.name}" for index in find_missing_indexes(layout))]
     if not missing:
@@ -423,7 +423,7 @@ def create_missing_indexes(connection: Connection) -> None:
     Raises:
         StoreError: anything else is missing.
     """
-    for index in find_missing_indexes(backend_of(connection.engine).read_layout(connection)):
+    for index in find_missing_indexes(backend_of(connection.engine).load_layout(connection)):
         index.create(connection)
     require_complete_schema(connection)
 

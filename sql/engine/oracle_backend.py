@@ -150,7 +150,7 @@ class OracleBackend(Backend):
                 hint=f"Use a database whose character set is {CHARACTER_SET}, the usual one.",
             )
 
-    def read_layout(self, connection: Connection) -> TableLayout:
+    def load_layout(self, connection: Connection) -> TableLayout:
         """Read the user's own tables by three short queries; SQLAlchemy's reflection is slow."""
         columns: dict[str, set[str]] = {}
         for table, column in connection.exec_driver_sql(_COLUMNS_QUERY):

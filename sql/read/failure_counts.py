@@ -249,7 +249,7 @@ class PeriodCounts:
         for row in self._count_days(connection, period):
             if place_of[row[0]][column] != site:
                 yield row
-        yield from _count_outcomes(connection, *_is_within(period, by, site))
+        yield from _count_outcomes(connection, *_list_conditions(period, by, site))
 
     def _count_days(self, connection: Connection, period: Period) -> Sequence[_SubjectCount]:
         if period.days not in self._by_day:
@@ -282,7 +282,7 @@ def load_host_counts(
 ) -> dict[str, Tally]:
     """Count the measurements of some tests at a site or storage by host."""
     node = dimension_tables["node"].c
-    conditions = (*_is_within(period, by, site), _is_supported())
+    conditions = (*_list_conditions(period, by, site), _is_supported())
     counts: defaultdict[str, Tally] = defaultdict(Tally)
     with store.connection() as connection:
         by_node = _tally_tests(connection, measurement.c.node_id, tests, *conditions)
@@ -404,7 +404,7 @@ def _list_failed_runs(
     first_columns = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
     query = (
         sa.select(*groups, *first_columns, sa.func.count())
-        .where(*_is_within(period, by, site), _is_supported(), is_bad())
+        .where(*_list_conditions(period, by, site), _is_supported(), is_bad())
         .group_by(*groups)
         .limit(MAX_DETAILS)
     )
@@ -459,7 +459,7 @@ def ended_within(period: Period) -> tuple[sa.ColumnElement[bool], ...]:
     return days, table.ended_us > period.from_us, table.ended_us <= period.to_us
 
 
-def _is_within(period: Period, by: str, site: str) -> tuple[sa.ColumnElement[bool], ...]:
+def _list_conditions(period: Period, by: str, site: str) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions of a site or storage in a period; whole days are those of the start."""
     is_own = measurement.c.subject_id.in_(_select_own(by, site))
     if period.is_whole:

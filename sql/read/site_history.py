@@ -209,7 +209,7 @@ def load_history(store: ResultsReader, site: str, first: int, last: int) -> Cont
         _NODE.os_name,
         _LOOP_COMPILER,
     ).select_from(rollup_day)
-    query = _join_dimensions(query.where(*_is_measured(_select_site(site), first, last)))
+    query = _join_dimensions(query.where(*_list_conditions(_select_site(site), first, last)))
     with store.connection() as connection:
         for row in connection.execute(query):
             number, door, protocol, root, server, family, *software, system, compiler = row
@@ -260,7 +260,7 @@ def load_conditions(
     subject_ids = sa.select(_SUBJECT.id).where(sa.or_(_SUBJECT.site.in_(sites), unnamed))
     latest = (
         sa.select(table.subject_id, sa.func.max(table.day).label("day"))
-        .where(*_is_measured(subject_ids, first, last))
+        .where(*_list_conditions(subject_ids, first, last))
         .group_by(table.subject_id)
         .subquery("latest")
     )
@@ -290,7 +290,7 @@ def load_conditions(
 _IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
 
 
-def _is_measured(
+def _list_conditions(
     subjects: sa.Select[Any], first: int, last: int
 ) -> tuple[sa.ColumnElement[bool], ...]:
     """Return conditions of roll-ups: good timed measurements of subjects in some days."""

@@ -111,7 +111,7 @@ class ImportFile:
     rows: int | None = None
 
 
-def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
+def list_files(paths: Iterable[Path]) -> list[ImportFile]:
     """Collect files and the files of folders; missing files of a manifest are reported later.
 
     Raises:
@@ -171,7 +171,7 @@ def import_files(
 
     Args:
         store: the store to fill.
-        files: see :func:`collect_files`.
+        files: see :func:`list_files`.
         ignore_unknown: skip columns that this version does not know instead of the file.
         dry_run: only count; write nothing.
         bars: opens the progress bar.

@@ -14,7 +14,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import (
     select_branches,
 )
 from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
-from treehammer.datasets.manifest import TTREE, Manifest, describe_old_ntuples, list_some
+from treehammer.datasets.manifest import TTREE, Manifest, describe_old_ntuples, format_some
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec, load_shipped_spec
 from treehammer.errors import DefinitionError, suggest_word
 from treehammer.hctests.definition.execution_order import expand_variants
@@ -248,7 +248,7 @@ def _explain_missing_branches(request: str, contents: DatasetContents) -> str:
         for name, files in contents.missing.items()
         if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
     ]
-    return f"Branches must be in all files: {list_some(missing)}." if missing else ""
+    return f"Branches must be in all files: {format_some(missing)}." if missing else ""
 
 
 def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]) -> list[str]:

@@ -29,7 +29,7 @@ from treehammer.datasets.manifest import (
     UNREADABLE_BRANCHES,
     FileDigest,
     Manifest,
-    list_some,
+    format_some,
 )
 from treehammer.errors import (
     ConfigError,
@@ -153,7 +153,7 @@ class MeasuredFiles:
             raise ConfigError(str(error), where=f"--branches {patterns}") from error
         if unusable := [name for name in selected if name not in numbers]:
             raise ConfigError(
-                f"with several threads, columns must hold numbers: not {list_some(unusable)}",
+                f"with several threads, columns must hold numbers: not {format_some(unusable)}",
                 where=f"--branches {patterns}",
                 hint="Choose others, or read with one thread.",
             )

@@ -27,7 +27,7 @@ from treehammer.config import Settings, sqlite_url
 from treehammer.datasets.manifest import (
     RNTUPLE,
     Manifest,
-    list_some,
+    format_some,
 )
 from treehammer.errors import (
     BatchError,
@@ -248,5 +248,5 @@ def describe_content(result: ReadResult) -> Iterator[str]:
     if unreadable := manifest.unreadable_branches:
         yield (
             f"ROOT cannot read {pluralize(len(unreadable), 'branch', 'branches')}, which "
-            f"{'is' if len(unreadable) == 1 else 'are'} left out: {list_some([*unreadable])}."
+            f"{'is' if len(unreadable) == 1 else 'are'} left out: {format_some([*unreadable])}."
         )

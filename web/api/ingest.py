@@ -242,12 +242,12 @@ def _row_model(name: str, row_class: type, omit: str = "", **replacements: Any) 
     return create_model(name, __base__=_StrictModel, **row_fields, **replacements)
 
 
-def _list_of(model: type[BaseModel]) -> Any:
+def _make_list_field(model: type[BaseModel]) -> Any:
     return (list[model], ...)  # type: ignore[valid-type]  # created at run time
 
 
 _ATTEMPT = _row_model("Attempt", AttemptRow, "job_id")
-_JOB = _row_model("Job", JobRow, "campaign_id", attempts=_list_of(_ATTEMPT))
+_JOB = _row_model("Job", JobRow, "campaign_id", attempts=_make_list_field(_ATTEMPT))
 _CAMPAIGN = _row_model("Campaign", CampaignRow, plan=(CampaignPlan, ...))
 _REPLICA = _row_model("Replica", ReplicaRow, "owner")
 #: Model of the request body; its name is that of the schema in the OpenAPI description.
@@ -255,8 +255,8 @@ CampaignDocument = create_model(
     "CampaignUpload",
     __base__=_StrictModel,
     campaign=(_CAMPAIGN, ...),
-    jobs=_list_of(_JOB),
-    replicas=_list_of(_REPLICA),
+    jobs=_make_list_field(_JOB),
+    replicas=_make_list_field(_REPLICA),
 )
 
 

@@ -65,7 +65,7 @@ def campaign_list_page(request: PageRequest[ListQuery]) -> PageContent:
         is_arrangeable=pages == 1,
     )
     start = ui.suggest("No campaigns yet. Start one:", "treehammer submit ttree-read --wait")
-    sections = (table, ui.list_pages(number, pages)) if count else start
+    sections = (table, ui.build_pager(number, pages)) if count else start
     about = {"page": number, "pages": pages, "count": count}
     return PageContent("Campaigns", sections, (table,), about)
 
@@ -127,7 +127,7 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
             form,
             ui.quiet(pluralize(job_count, "job")),
             jobs,
-            ui.list_pages(query.page, pages, "#jobs"),
+            ui.build_pager(query.page, pages, "#jobs"),
             anchor="jobs",
         ),
     )

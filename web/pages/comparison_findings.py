@@ -94,7 +94,7 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     return f"Slower variants by CPU model: {', '.join(described[:MAX_MODELS])}{more}."
 
 
-def list_job_outputs(
+def link_job_outputs(
     store: Store, row: VerdictRow, pairs: Sequence[PairRow]
 ) -> ui.Paragraph | None:
     """Link to the output of the jobs of a series, the slowest first; None without jobs."""

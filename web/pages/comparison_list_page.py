@@ -121,7 +121,7 @@ def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
     store = request.store
     query = request.query.resolve(store)
     if not query.has_side:
-        return _list_comparisons(request, query)
+        return _build_list(request, query)
     try:
         query.require_both_sides()
         comparison = _find_comparison(request, query)
@@ -130,7 +130,7 @@ def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
             raise
         # The error is shown with the form, so that the parameters can be corrected.
         status = 404 if isinstance(error, NothingToDoError) else 400
-        return _list_comparisons(request, query, error_sentence(error), status)
+        return _build_list(request, query, error_sentence(error), status)
     if isinstance(comparison, ComparisonTask):
         return _show_progress(request, comparison)
     form = _build_form(query, store, MeasuredAxes.load(store))
@@ -205,7 +205,7 @@ def stored_comparison_page(request: PageRequest[StoredComparisonQuery]) -> PageC
     return build_comparison(DisplayedComparison(request.store, request.raw, rows))
 
 
-def _list_comparisons(
+def _build_list(
     request: PageRequest[CompareQuery], query: CompareQuery, error: str = "", status: int = 200
 ) -> PageContent:
     """Show the form, what was wrong with its values, and the stored comparisons."""
@@ -265,7 +265,7 @@ def _list_comparisons(
         else None,
         ui.Titled(
             "Stored comparisons",
-            *((table, ui.list_pages(number, pages, "#stored")) if count else start),
+            *((table, ui.build_pager(number, pages, "#stored")) if count else start),
             anchor="stored",
         ),
     )

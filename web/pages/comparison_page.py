@@ -38,7 +38,7 @@ from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, Line
 from treehammer.web.page import PageContent
 from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
-from treehammer.web.pages.comparison_findings import list_findings, list_job_outputs
+from treehammer.web.pages.comparison_findings import link_job_outputs, list_findings
 from treehammer.web.pages.effect_matrix import MATRIX_LEGEND, matrix_of_counters, matrix_of_verdicts
 
 #: Notes shown before the others are folded.
@@ -294,7 +294,7 @@ def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
     ]
     trend = ui.quiet("Trend: ratio of the daily means of equal work in all campaigns.")
     charts = ui.Group("charts", *figures)
-    jobs = list_job_outputs(comparison.store, series[0], pairs) if series else None
+    jobs = link_job_outputs(comparison.store, series[0], pairs) if series else None
     return ui.Titled("Jobs and trend", jobs, trend, charts, anchor="cell") if figures else None
 
 

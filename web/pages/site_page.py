@@ -120,7 +120,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     }
     charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
     sections = (
-        _list_states(tables["states"].rows),
+        _describe_states(tables["states"].rows),
         ui.headline(_explain_last_day(store, site, tables)),
         ui.headline(standing.sentence),
         ui.headline(_describe_compiler(store, query)),
@@ -130,7 +130,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
-        _list_steps(tables["changepoints"]),
+        _show_steps(tables["changepoints"]),
         common_tables.efficiency_section(explanation),
         _describe_doors(tables, charts),
         *_list_outcomes(tables),
@@ -149,7 +149,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     )
 
 
-def _list_states(states: Sequence[Row]) -> ui.Bullets:
+def _describe_states(states: Sequence[Row]) -> ui.Bullets:
     """List the current states; states that share an explanation have it once."""
     items, previous = [], ""
     for state in states:
@@ -189,7 +189,7 @@ def _build_history_tables(
     }
 
 
-def _list_steps(table: DataTable) -> ui.Titled | None:
+def _show_steps(table: DataTable) -> ui.Titled | None:
     """Show the steps of daily series; None without any."""
     note = ui.quiet(
         "Steps and drifts of the last 90 days, regardless of the filters above; see ",

@@ -48,7 +48,7 @@ from treehammer.sql.engine.database_engine import make_engine, parse_url
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, measurement_files
 from treehammer.sql.transfer.export import export_file, export_partitions
-from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
+from treehammer.sql.transfer.importer import ImportResult, import_files, list_files
 from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
@@ -192,7 +192,7 @@ def write_export(
 def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResult]:
     """Import files into a store."""
     choice: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, **options}
-    return import_files(store, collect_files(paths), bars=no_progress, **choice)
+    return import_files(store, list_files(paths), bars=no_progress, **choice)
 
 
 def import_counts(results: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:

@@ -37,7 +37,7 @@ from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import measurement_files
-from treehammer.sql.transfer.importer import collect_files
+from treehammer.sql.transfer.importer import list_files
 from treehammer.sql.write.maintenance import PRUNABLE
 from treehammer.sql.write.store import Store
 
@@ -477,7 +477,7 @@ def test_unreadable_files_are_reported(store: Store, plain_file: Path, tmp_path:
     assert results[-1].new == 4
     (tmp_path / "empty").mkdir()
     with pytest.raises(MeasurementFileError, match="no file in this folder"):
-        collect_files([tmp_path / "empty"])
+        list_files([tmp_path / "empty"])
 
 
 def test_truncated_file_gives_readable_rows(

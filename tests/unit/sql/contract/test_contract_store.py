@@ -48,8 +48,8 @@ from treehammer.sql.engine.database_engine import (
 from treehammer.sql.engine.database_setup import (
     REVISION,
     SchemaState,
+    load_schema_state,
     open_engine,
-    read_schema_state,
     upgrade_database,
 )
 from treehammer.sql.read.query_model import Selection
@@ -521,7 +521,7 @@ def test_migrations_give_the_schema(url: str) -> None:
     with opened_plainly(url) as engine:
         for create in (run_migrations, lambda url: Store.open(url).close()):
             create(url)
-            assert read_schema_state(engine) is SchemaState.CURRENT
+            assert load_schema_state(engine) is SchemaState.CURRENT
             with engine.connect() as connection:
                 context = MigrationContext.configure(connection, opts={"compare_type": True})
                 assert compare_metadata(context, schema.metadata) == []

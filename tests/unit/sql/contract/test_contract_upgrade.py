@@ -28,7 +28,7 @@ from treehammer.sql.engine.database_setup import (
     MIGRATIONS_FOLDER,
     REVISION,
     SchemaState,
-    read_schema_state,
+    load_schema_state,
     upgrade_database,
 )
 from treehammer.sql.write.maintenance import check_database
@@ -135,7 +135,7 @@ def test_killed_upgrade_leaves_the_release_or_the_current_version(url: str) -> N
         fill_released_database(url, RELEASED_VERSIONS[-1])
         kill_during(lambda: upgrade_database(url), random.uniform(0, 1.3 * duration_s))
         with opened_plainly(url) as engine:
-            state = read_schema_state(engine)
+            state = load_schema_state(engine)
         assert state in (SchemaState.OLDER, SchemaState.CURRENT)
         upgrade_database(url)
         check_rows(url, released)
