@@ -56,8 +56,6 @@ from treehammer.hctests.definition.judged_metrics import (
     ExpectTable,
     HeadlineMetric,
     find_numeric_metric,
-    parse_stored_limits,
-    parse_stored_metrics,
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
@@ -180,9 +178,8 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
 
 def _find_limits(definition: PlannedDefinition) -> Iterator[tuple[ExpectTable, HeadlineMetric]]:
     """Find the limits of a stored definition, and the metrics that this version knows."""
-    declared = parse_stored_metrics(definition.metrics)
-    is_load = definition.load is not None
-    for limit in parse_stored_limits(definition.expect):
+    declared, is_load = definition.own_metrics, definition.load is not None
+    for limit in definition.limits:
         try:
             yield limit, find_numeric_metric(limit.metric, declared, is_load=is_load)
         except (KeyError, ValueError):

@@ -13,9 +13,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS, QUANTILES
 from treehammer.hctests.definition.judged_metrics import (
     HeadlineMetric,
-    MetricTable,
     find_headline_metric,
-    parse_stored_metrics,
 )
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
@@ -140,8 +138,8 @@ def _parse_plans(plans: Iterable[tuple[str, CampaignPlan]]) -> dict[str, _Statem
     """Map campaigns, the newest first, to statements; names that are unknown here are left out."""
     statements = {}
     for campaign, plan in plans:
-        declared = parse_stored_metrics(plan.definition.metrics)
-        headline = tuple(_parse_names(plan.definition, declared))
+        declared = plan.definition.own_metrics
+        headline = tuple(_find_headline(plan.definition))
         exact = {
             name: metric.better
             for name, metric in declared.items()
@@ -152,12 +150,11 @@ def _parse_plans(plans: Iterable[tuple[str, CampaignPlan]]) -> dict[str, _Statem
     return statements
 
 
-def _parse_names(
-    definition: PlannedDefinition, declared: Mapping[str, MetricTable]
-) -> Iterator[HeadlineMetric]:
+def _find_headline(definition: PlannedDefinition) -> Iterator[HeadlineMetric]:
+    is_load = definition.load is not None
     for name in definition.headline:
         try:
-            yield find_headline_metric(name, declared, is_load=definition.load is not None)
+            yield find_headline_metric(name, definition.own_metrics, is_load=is_load)
         except (KeyError, ValueError):  # stated in another version
             continue
 

@@ -5,11 +5,11 @@ A metric has a unit and a direction; a limit is absolute or a multiple of a base
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATIONS
@@ -248,19 +248,3 @@ class ExpectTable(StrictModel):
         if name not in axes:
             name, text = "root", self.base
         return name, parse_axis_text(name, text, axes.get(name, ()))
-
-
-def parse_stored_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, MetricTable]:
-    """Return the own metrics of a stored definition by name, without validating them again."""
-    return {name: MetricTable.model_construct(**metric) for name, metric in metrics.items()}
-
-
-def parse_stored_limits(documents: Iterable[Any]) -> list[ExpectTable]:
-    """Parse the limits of a stored definition; invalid ones, of other versions, are left out."""
-    limits = []
-    for document in documents:
-        try:
-            limits.append(ExpectTable.model_validate(document))
-        except ValidationError:
-            continue
-    return limits

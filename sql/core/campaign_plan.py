@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import ErrorDetails
 
-from treehammer.errors import StoreError
+from treehammer.errors import ConfigError, StoreError
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
@@ -23,6 +24,10 @@ from treehammer.hctests.definition.model import (
     SETUP_KEYS,
     Scalar,
 )
+
+if TYPE_CHECKING:
+    from treehammer.hctests.definition.judged_metrics import ExpectTable, MetricTable
+    from treehammer.hctests.definition.toml_models import LoadTable
 
 #: Version of the document. Plans of releases up to 0.2.0 name none and have fewer keys.
 SCHEMA_VERSION = 1
@@ -45,8 +50,8 @@ class _PlanModel(BaseModel):
 class PlannedDefinition(_PlanModel):
     """The test's definition with all overrides; see :meth:`.TestDefinition.describe`.
 
-    ``expect``, ``metrics`` and ``load`` are tables as the submitting version wrote them, of which
-    :mod:`treehammer.hctests.definition` understands those of its own version.
+    ``expect``, ``metrics`` and ``load`` are kept as the submitting version wrote them; :attr:`limits`,
+    :attr:`own_metrics` and :attr:`load_test` are the parts of them that this version understands.
     """
 
     name: str = ""
@@ -100,6 +105,42 @@ class PlannedDefinition(_PlanModel):
         names = [*self.axes.get(DATASET_AXIS, ()), self.dataset, *self.twins.values()]
         names += [rule.get(DATASET_AXIS, "") for rule in self.include]
         return {str(name) for name in names if name}
+
+    # Their models, with the positions of TOML, are slow to load, and few plans need them.
+
+    @cached_property
+    def own_metrics(self) -> dict[str, MetricTable]:
+        """Own metrics of the test by name."""
+        from treehammer.hctests.definition.judged_metrics import MetricTable
+
+        return {
+            name: MetricTable.model_construct(**metric) for name, metric in self.metrics.items()
+        }
+
+    @cached_property
+    def limits(self) -> list[ExpectTable]:
+        """Limits of the test, without those that only another version understands."""
+        from treehammer.hctests.definition.judged_metrics import ExpectTable
+
+        limits = []
+        for document in self.expect:
+            with suppress(ValidationError):
+                limits.append(ExpectTable.model_validate(document))
+        return limits
+
+    @cached_property
+    def load_test(self) -> LoadTable | None:
+        """Load of the test; None without one, and for one that only another version understands."""
+        if not self.load:
+            return None
+        from treehammer.hctests.definition.toml_models import LoadTable
+
+        try:
+            load = LoadTable.model_validate(self.load)
+            load.level_start_s(0)
+        except (ValueError, ConfigError):
+            return None
+        return load
 
     @cached_property
     def setup(self) -> dict[str, Any]:
@@ -165,7 +206,9 @@ class CampaignPlan(_PlanModel):
         estimate: estimated cost, recorded by the submission.
     """
 
-    schema_version: Annotated[int, AfterValidator(_require_known_version)] = SCHEMA_VERSION
+    schema_version: Annotated[int, AfterValidator(_require_known_version)] = Field(
+        SCHEMA_VERSION, json_schema_extra={"maximum": SCHEMA_VERSION}
+    )
     definition: PlannedDefinition = PlannedDefinition()
     submitter: str = ""
     sites: _Items[str] = ()

@@ -42,7 +42,6 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_significant, join_names, pluralize
 
 if TYPE_CHECKING:
-    from treehammer.hctests.definition.toml_models import LoadTable
     from treehammer.submit.campaigns.tracker import CampaignTracker
 
 _MeasurementRow = Mapping[str, Value]
@@ -243,7 +242,7 @@ def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[
 
 def describe_limits(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
     """Yield a line for each load whose limit was not the storage, and one for files left unread."""
-    if read_load(campaign) is None:
+    if campaign.plan.definition.load_test is None:
         return
     # Imported here: it is slow to load, and few campaigns are load tests.
     from treehammer.analysis.descriptive.operation_summary import list_limited_loads
@@ -272,7 +271,7 @@ def summarize_campaign_starts(
     store: ResultsReader, campaign: CampaignRow
 ) -> tuple[list[StartSpread], int]:
     """Summarize the common starts of a campaign, and count the loads without one."""
-    load = read_load(campaign)
+    load = campaign.plan.definition.load_test
     if load is None or not load.together:
         return [], 0
     rows = list(store.measurements(Selection((campaign.id,)), START_COLUMNS))
@@ -285,30 +284,13 @@ def refuse_resumption(campaign: CampaignRow) -> None:
     Raises:
         ConfigError: they do.
     """
-    load = read_load(campaign)
+    load = campaign.plan.definition.load_test
     if load is not None and load.together:
         raise ConfigError(
             "its jobs start together, and those that ended would be missing",
             where=campaign.name,
             hint="Submit the campaign again.",
         )
-
-
-def read_load(campaign: CampaignRow) -> LoadTable | None:
-    """Return the load of a campaign's test; None for other tests and for invalid plans."""
-    values = campaign.plan.definition.load
-    if not values:
-        return None
-    # Imported here: pydantic is slow to load, and few campaigns are load tests.
-    from treehammer.hctests.definition.toml_models import LoadTable
-
-    try:
-        # Uploaded plans may hold anything here.
-        load = LoadTable.model_validate(values)
-        load.level_start_s(0)
-    except (ValueError, ConfigError):
-        return None
-    return load
 
 
 def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:

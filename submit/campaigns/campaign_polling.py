@@ -29,7 +29,7 @@ from treehammer.sql.read.campaign_counts import (
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
-from treehammer.submit.campaigns.campaign_outcome import describe_running_loads, read_load
+from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.tracker import (
     CampaignTracker,
@@ -170,7 +170,7 @@ def follow_campaign(
             notify(line)
 
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
-    is_load = read_load(campaign) is not None
+    is_load = campaign.plan.definition.load_test is not None
     last, changed_s = "", time.monotonic()
     last_load = ""
     while True:

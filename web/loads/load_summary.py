@@ -18,9 +18,6 @@ from treehammer.collectors.record.operation_steps import (
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup
-from treehammer.submit.campaigns.campaign_outcome import (
-    read_load,
-)
 from treehammer.tables import (
     DataTable,
     Row,
@@ -70,7 +67,7 @@ class LoadSummary:
 def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSummary | None:
     """Summarize the operations of a campaign; None without any."""
     query = LoadQuery(campaign_id=campaign.id)
-    details = load_details(snapshot, campaign, read_load(campaign), query)
+    details = load_details(snapshot, campaign, campaign.plan.definition.load_test, query)
     if details.selection is None:
         return None
     levels, steps = draw_figures(details, campaign.test_name)

@@ -24,7 +24,6 @@ from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_running_loads,
-    read_load,
     summarize_campaign_starts,
 )
 from treehammer.submit.campaigns.tracker import group_by_batch_system
@@ -115,7 +114,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
             ui.Paragraph("All jobs have ended: load the page again."), address="", every_s=0
         )
         return PageContent("", [_show_running(request, campaign) or ended], is_part=True)
-    load = read_load(campaign)
+    load = campaign.plan.definition.load_test
     with store.snapshot() as snapshot:
         check_size(snapshot, campaign)
         details = load_details(snapshot, campaign, load, request.query)

@@ -23,7 +23,6 @@ from treehammer.hctests.definition.judged_metrics import (
     SiteLimitTable,
     find_headline_metric,
     list_metric_names,
-    parse_stored_limits,
 )
 from treehammer.hctests.definition.model import Scalar
 from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
@@ -290,7 +289,6 @@ def test_limits_are_read_stored_and_no_part_of_the_identity(write_test: WriteTes
         ),
     )
     assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
-    assert tuple(parse_stored_limits(definition.describe()["expect"])) == definition.expect
     assert [*definition.expect[1].list_bounds("SITE_A")] == [("at_most", 12), ("at_least", 4)]
     assert [*definition.expect[1].list_bounds("local")] == [("at_most", 9), ("at_least", 4)]
 
@@ -318,11 +316,6 @@ def test_command_line_keeps_limits_of_remaining_variants(write_test: WriteTest) 
 def test_bases_name_an_axis_or_a_release(base: str, resolved: tuple[str, object]) -> None:
     axes: dict[str, tuple[Scalar, ...]] = {"root": ("6.38.00", "6.40.00"), "cache_mb": (0, 30)}
     assert ExpectTable(metric="x", at_most=1, base=base).resolve_base(axes, ["root"]) == resolved
-
-
-def test_stored_limits_of_other_versions_are_left_out() -> None:
-    documents = [{"metric": "a", "at_most": 2}, {"at_most": 1}, {"metric": "b", "at_most": []}, 7]
-    assert parse_stored_limits(documents) == [ExpectTable(metric="a", at_most=2.0)]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from measurement_factory import make_campaign_row
 from repository_code import REPOSITORY
 
 from treehammer.errors import MeasurementFileError, StoreError
+from treehammer.hctests.definition.judged_metrics import ExpectTable
+from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.core import schema
-from treehammer.sql.core.campaign_plan import SCHEMA_VERSION, CampaignPlan
+from treehammer.sql.core.campaign_plan import SCHEMA_VERSION, CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_queries import (
     fetch_plans_with_own_metrics,
@@ -105,6 +107,15 @@ def test_unreadable_plan_is_named_by_its_key(text: str, problem: str) -> None:
         CampaignPlan.from_json(text)
     assert caught.value.message.startswith(f"cannot read a campaign's plan: {problem}")
     assert "version of Treehammer" in caught.value.hint
+
+
+def test_tables_of_other_versions_are_left_out() -> None:
+    limits = [{"metric": "a", "at_most": 2}, {"at_most": 1}, {"metric": "b", "later": []}]
+    definition = PlannedDefinition.model_validate({"expect": limits, "load": {"later": 1}})
+    assert definition.limits == [ExpectTable(metric="a", at_most=2.0)]
+    assert definition.load_test is None
+    load = PlannedDefinition(load={"duration_s": 9.0}).load_test
+    assert load == LoadTable(duration_s=9.0)
 
 
 def test_queries_select_by_columns_of_the_plan(store: Store) -> None:
