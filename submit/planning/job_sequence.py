@@ -472,7 +472,7 @@ def select_jobs(jobs: JobSequence, selection: SiteSelection) -> tuple[JobSequenc
     definition = jobs.planner.pinned.definition
     jobs = replace(jobs, accesses=selection.accesses)
     notes = [*selection.notes, *_missing_replica_notes(jobs)]
-    jobs = replace(jobs, accesses=tuple(x for x in jobs.accesses if jobs.groups_at(x)))
+    jobs = replace(jobs, accesses=tuple(filter(jobs.groups_at, jobs.accesses)))
     jobs, lone_door_notes = _drop_lone_doors(jobs)
     notes += lone_door_notes
     notes += _cache_notes(definition, jobs.accesses)

@@ -259,9 +259,14 @@ def make_plan(
     jobs, notes = select_jobs(JobSequence(planner, (), tuple(watches), max_jobs), sites)
     notes += check_readers(jobs, has_credential=bool(request.options.credentials))
     watching = [
-        (server, site) for watch in watches for server in watch.sites for site in sites.storage
+        (server, storage)
+        for watch in watches
+        for server in watch.sites
+        for storage in sites.storage
     ]
-    by_names = {(a.name, b.name): (a, b) for a, b in (*sites.pairs, *watching)}
+    by_names = {
+        (site.name, storage.name): (site, storage) for site, storage in (*sites.pairs, *watching)
+    }
     return Plan(
         campaign_id=campaign_id,
         campaign_name=name,

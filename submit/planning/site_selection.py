@@ -133,17 +133,14 @@ def select_usable_sites(
     included: dict[str, str] = {}
     for name, reason in chain(storage_reasons.items(), runner_reasons.items()):
         (included if _is_included(name, include) else excluded)[name] = reason
-    usable_runners = tuple(s for s in runners if s.name not in runner_reasons or s.name in included)
-    usable_storage = tuple(
-        s for s in storage if s.name not in storage_reasons or s.name in included
-    )
-    selection = SiteSelection(
-        usable_storage if usable_runners or not runners else (),
-        usable_runners,
-        uses,
-        excluded,
-        included,
-    )
+    # A site may be excluded as one of both alone.
+    unusable_storage = storage_reasons.keys() - included.keys()
+    unusable_runners = runner_reasons.keys() - included.keys()
+    usable_runners = tuple(site for site in runners if site.name not in unusable_runners)
+    if runners and not usable_runners:
+        storage = ()
+    usable_storage = tuple(site for site in storage if site.name not in unusable_storage)
+    selection = SiteSelection(usable_storage, usable_runners, uses, excluded, included)
     _refuse_empty_selection(selection)
     return replace(selection, excluded={**excluded, **request.excluded})
 
@@ -231,7 +228,9 @@ def select_doors(
             continue
         storage.append(site)
         excluded |= reasons
-        included |= {x: states[x] for x in labels if x in states and x not in closed}
+        included |= {
+            label: states[label] for label in labels if label in states.keys() - closed.keys()
+        }
         accesses += [access for access in candidates if _label(access) not in closed]
     selection = replace(
         selection,
@@ -249,7 +248,8 @@ def list_operations(definition: TestDefinition) -> list[str]:
     """List the operations that depend on a release; uproot reads without ROOT."""
     accesses = map(str, definition.axis_values("access"))
     operations = [OPERATIONS[access] for access in accesses if access in OPERATIONS]
-    return [x for x in operations if x != READ or "uproot" not in definition.test.imports]
+    without_read = "uproot" in definition.test.imports
+    return [operation for operation in operations if operation != READ or not without_read]
 
 
 def locate_door(door: Door) -> str:
