@@ -22,6 +22,7 @@ from benchmarks.scenarios import (
     page_cost,
     paired_launches,
     patrol_story,
+    repeated_campaigns,
     sequential_draws,
     tool_comparison,
     transfer_cost,
@@ -43,16 +44,18 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], list[RatioFigure]]] = {
     "load": load_rates.measure,
     "changes": change_simulation.measure,
     "change-replay": change_replay.measure,
+    "campaigns": repeated_campaigns.measure,
     "peers": tool_comparison.measure,
     "sides": paired_launches.measure,
     "patrol-story": patrol_story.measure,
 }
 #: Run only when named: they take long, or install other tools.
-EXPLICIT_ONLY = ("changes", "change-replay", "peers", "sides", "patrol-story")
+EXPLICIT_ONLY = ("changes", "change-replay", "campaigns", "peers", "sides", "patrol-story")
 #: Modules with options.
 CONFIGURABLE = (
     filled_databases,
     paired_launches,
+    repeated_campaigns,
     tool_comparison,
     ingest_cost,
     transfer_cost,

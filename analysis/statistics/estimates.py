@@ -72,9 +72,9 @@ class Estimate:
         return float(load_special().stdtr(self.df, -distance / self.se))
 
 
-#: Standard deviation (ln) of what all launches of one hour on one host share in a ratio of times, as
-#: campaigns of one pair of releases over a day show it (see docs/benchmarks.md).  It is known, so that it
-#: adds no uncertainty of its own.
+#: Standard deviation (ln) of what all launches of one hour on one host may share in a ratio of times: the
+#: upper limit from campaigns of one pair of releases over six hours, whose most likely value is 0 (see
+#: docs/benchmarks.md).  A limit that is known adds no uncertainty of its own.
 SHARED_SCATTER = 0.002
 #: Degrees of freedom beyond which Student's t is the normal distribution.
 _MAX_DF = 1e6

@@ -61,6 +61,7 @@ SCENARIOS = (
     PeerScenario("A/A", BASE_RELEASE, BASE_RELEASE, 0.0),
     PeerScenario("planted 2 %", BASE_RELEASE, BASE_RELEASE, 0.02),
     PeerScenario("planted 5 %", BASE_RELEASE, BASE_RELEASE, 0.05),
+    PeerScenario("planted 20 %", BASE_RELEASE, BASE_RELEASE, 0.2),
     PeerScenario("releases", OTHER_RELEASE, BASE_RELEASE, math.nan),
 )
 
