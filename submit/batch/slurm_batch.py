@@ -133,7 +133,8 @@ def run_command(*command: str) -> str:
     if done.returncode:
         lines = (line.removeprefix(f"{command[0]}: error: ") for line in done.stderr.splitlines())
         message = "; ".join(lines) or f"exit code {done.returncode}"
-        raise BatchError(f"{command[0]} fails: {message}", where="slurm")
+        hint = "Queued jobs continue. Try again later." * ("contact" in message)
+        raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
     return done.stdout
 
 
@@ -531,7 +532,7 @@ def _load_queue() -> Iterator[tuple[str, int, int, TaskRecord]]:
 def _load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:
     """Load the records of tasks from Slurm's accounting; empty if there is none."""
     jobs = ",".join(map(str, sorted(arrays)))
-    command = ("sacct", "-n", "-P", "-X", "--array", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
+    command = ("sacct", "-n", "-P", "-X", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
     try:
         text = run_command(*command)
     except BatchError:
@@ -655,7 +656,12 @@ def _check_option(name: str, value: str, _names: Iterable[str]) -> None:
 def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> SlurmBatch:
     if argument:
         raise ConfigError(f"slurm@{argument}: Slurm has no argument", hint='Write batch = "slurm".')
-    return SlurmBatch(settings.data_dir / "slurm")
+    batch = SlurmBatch(settings.data_dir / "slurm")
+    try:
+        _quote_option(batch.root)
+    except ValueError as error:
+        raise ConfigError(f"{error}; choose another --data-dir", where="data_dir") from error
+    return batch
 
 
 BATCH = BatchDeclaration(

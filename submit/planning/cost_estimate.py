@@ -410,7 +410,7 @@ def estimate_campaign_seconds(plan: Plan, costs: Sequence[SiteCost]) -> float | 
 
 
 def _slots_by_site(plan: Plan) -> Counter[str]:
-    """Count the concurrent jobs of each site with HTCondor."""
+    """Count the concurrent jobs of each site whose batch system takes clusters."""
     slots: Counter[str] = Counter()
     for cluster in plan.clusters:
         slots[cluster.site.name] += min(cluster.in_flight, cluster.jobs)

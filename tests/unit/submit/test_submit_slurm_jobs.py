@@ -217,7 +217,7 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
 ) -> None:
     scripts: Mapping[str, str] = {
         "sinfo": "sleep 5",
-        "scontrol": "echo 'scontrol: error: not today' >&2; exit 1",
+        "scontrol": "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1",
     }
     for name, script in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -227,7 +227,7 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
     for command, message in (
         ("sbatch", "there is no sbatch on this machine"),
         ("sinfo", "timed out"),
-        ("scontrol", "scontrol fails: not today"),
+        ("scontrol", "scontrol fails: Unable to contact slurm controller\n.*Queued jobs continue"),
     ):
         with pytest.raises(BatchError, match=message):
             slurm_batch.run_command(command)
