@@ -45,7 +45,7 @@ from treehammer.hctests.definition.model import (
 )
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_queries import fetch_plans, load_campaign
+from treehammer.sql.read.campaign_queries import load_campaign, load_plans
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
@@ -252,7 +252,7 @@ def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> d
 def add_setups(store: ResultsReader, items: Iterable[DetailedSample]) -> list[DetailedSample]:
     """Add to each sample the setup of its campaign, '' where the database lacks the campaign."""
     items = list(items)
-    plans = fetch_plans(store, {item.sample.campaign_id for item in items})
+    plans = load_plans(store, {item.sample.campaign_id for item in items})
     setups = {id_: compute_setup(plan.definition.setup) for id_, plan in plans.items()}
     return [
         replace(item, sample=replace(item.sample, setup=setups.get(item.sample.campaign_id, "")))
@@ -386,7 +386,7 @@ def explain_incomparable(
             commit = _identify_row(row)
             if commit in commits:
                 campaigns[str(row["campaign_id"])] = commit
-    plans = fetch_plans(store, campaigns)
+    plans = load_plans(store, campaigns)
     setups = {campaigns[id_]: plan.definition.setup for id_, plan in plans.items()}
     changes = []
     for key in SETUP_KEYS:

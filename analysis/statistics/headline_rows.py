@@ -48,7 +48,7 @@ def load_headline_rows(
         columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
         on_progress: called regularly with the number of rows read; its exceptions end the reading.
     """
-    stated = _parse_plans(campaign_queries.fetch_plans_with_own_metrics(store))
+    stated = _parse_plans(campaign_queries.load_plans_with_own_metrics(store))
     metrics = {metric for statement in stated.values() for metric in statement.headline}
     added = [
         metric.name for metric in metrics if not metric.figure and metric.name in METRICS_BY_NAME
@@ -70,7 +70,7 @@ def load_headline_rows(
 
 def _add_looks(store: ResultsReader, rows: Sequence[Row]) -> None:
     campaigns = {str(row["campaign_id"]) for row in rows}
-    sequential = campaign_queries.fetch_sequential_plans(store, campaigns)
+    sequential = campaign_queries.load_sequential_plans(store, campaigns)
     repeats: Counter[str] = Counter()
     for row in rows if sequential else ():
         if row["kind"] == TIMED:
@@ -118,7 +118,7 @@ def load_earlier_checksums(
         columns: those of the rows.
     """
     present = {str(row["campaign_id"]) for row in rows}
-    sequential = campaign_queries.fetch_sequential_plans(store, present)
+    sequential = campaign_queries.load_sequential_plans(store, present)
     earlier = {plan.checksums for plan in sequential.values()}
     missing = sorted(earlier - present - {""})
     if not missing:

@@ -93,7 +93,7 @@ class JobSummary:
     message: str
 
 
-def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, CampaignPlan]]:
+def load_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, CampaignPlan]]:
     """Load identity and plan of campaigns whose tests state headline or exact metrics, newest first."""
     query = (
         sa.select(campaign.c.id, campaign.c.plan)
@@ -104,7 +104,7 @@ def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, Campai
         return [(id_, plan) for id_, plan in connection.execute(query)]
 
 
-def fetch_plans(
+def load_plans(
     store: ResultsReader, ids: Collection[str], *conditions: sa.ColumnElement[bool]
 ) -> dict[str, CampaignPlan]:
     """Load the plans of those campaigns that exist and meet conditions, by identity."""
@@ -120,9 +120,9 @@ def fetch_plans(
         }
 
 
-def fetch_sequential_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, SequentialPlan]:
+def load_sequential_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, SequentialPlan]:
     """Map those campaigns that end when they are decided to the sequential part of their plans."""
-    plans = fetch_plans(store, ids, campaign.c.is_sequential == sa.true())
+    plans = load_plans(store, ids, campaign.c.is_sequential == sa.true())
     return {id_: plan.until_decided for id_, plan in plans.items() if plan.until_decided}
 
 

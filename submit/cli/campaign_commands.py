@@ -234,14 +234,14 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
 
     with open_store(settings) as store:
         tracker = campaign_polling.make_tracker(store, settings)
-        chosen = [store.campaign(name) for name in campaigns]
-        for row in chosen:
+        rows = [store.campaign(name) for name in campaigns]
+        for row in rows:
             if reason := campaign_polling.retention_reason(tracker, row):
                 raise ConfigError(f"cannot be purged: {reason}", where=row.name)
         if days is not None:
-            chosen += campaign_polling.campaigns_older_than(tracker, settings, days)
+            rows += campaign_polling.campaigns_older_than(tracker, settings, days)
         freed = 0
-        for row in chosen:
+        for row in rows:
             freed += campaign_polling.purge_campaign(tracker, row, settings)
     print_remarks(tracker.describe_unknown_batch_systems())
     if not freed:

@@ -62,8 +62,8 @@ def summarize_progress(progress: CampaignCount, now_s: float | None = None) -> s
 
 def visible_states(progress: CampaignCount) -> list[str]:
     """List the states to show: held only if a job is held."""
-    held = progress.total.jobs[JobState.HELD.value]
-    return [state.value for state in JobState if held or state is not JobState.HELD]
+    held_count = progress.total.jobs[JobState.HELD.value]
+    return [state.value for state in JobState if held_count or state is not JobState.HELD]
 
 
 def list_progress_rows(progress: CampaignCount) -> list[dict[str, Any]]:

@@ -128,21 +128,21 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
     from treehammer.submit.sites.site_registry import select_sites
     from treehammer.submit.tools.node_probes import probe_nodes
 
-    chosen = select_sites(split_list(names), settings, option="SITES")
-    if not chosen:
+    selection = select_sites(split_list(names), settings, option="SITES")
+    if not selection:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
     wait_s = 0 if wait == "0" else parse_duration(wait, "--wait")
     trials = [
-        *probe_credentials(chosen, os.environ),
-        *probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar),
+        *probe_credentials(selection, os.environ),
+        *probe_sites(selection, _make_target(dataset, settings), settings, progress_bar),
     ]
     silent = {trial.site for trial in trials if trial.result == PROBE_FAILED}
-    reachable = [site for site in chosen if f"pool {site.pool}" not in silent]
+    reachable = [site for site in selection if f"pool {site.pool}" not in silent]
     if wait_s:
         trials += probe_nodes(reachable, settings, wait_s, progress_bar)
     uses = load_uses(settings)
     remarks = []
-    for site in chosen:
+    for site in selection:
         if reason := uses.describe_restrictions(site.name):
             remarks.append(f"Site {site.name}: {reason}.")
         remarks += [
@@ -150,7 +150,7 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
         ]
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     summary = [f"{failed} of {pluralize(len(trials), 'check')} failed"]
-    if any(not site.is_local for site in chosen):
+    if any(not site.is_local for site in selection):
         checked = "CVMFS and the software" if wait_s else "the interpreter, CVMFS and the software"
         summary.insert(0, f"Only the jobs of a test can check {checked} of the nodes.")
     code = ExitCode.REGRESSION if failed else ExitCode.DONE
@@ -312,12 +312,12 @@ def import_downtimes(
         document = downtime_documents.parse_downtimes(content, options, now_us)
         print_remarks(document.list_refused())
         document.require_downtimes(address, known_sites)
-        done = replace_downtimes(store, options.source, document.downtimes, now_us)
+        result = replace_downtimes(store, options.source, document.downtimes, now_us)
         # Everything shows the change at once.
         update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))
     click.echo(
-        f"{done.new} new, {done.changed} changed, {done.unchanged} unchanged, "
-        f"{done.withdrawn} withdrawn"
+        f"{result.new} new, {result.changed} changed, {result.unchanged} unchanged, "
+        f"{result.withdrawn} withdrawn"
     )
 
 

@@ -187,18 +187,13 @@ def read_comparison(doors: Doors) -> Numbers:
         site="SITE_A",
     )
     for side, release_name in zip("ab", (BASE, SLOWER), strict=True):
-        conditions = {
-            "site": "SITE_A",
-            "storage_site": "SITE_A",
-            "branches": 1.0,
-            "root": release_name,
-        }
+        cell = {"site": "SITE_A", "storage_site": "SITE_A", "branches": 1.0, "root": release_name}
         yield share(
             f"time per event of side {side}",
             compare=series[f"{side}_value"],
             page=(text[f"{side}_value"], "ms"),
             API=find_row(api["tables"]["by_site"], **by_site)[f"{side}_value"],
-            summary=find_row(summary, **conditions)["cpu_per_event_s"],
+            summary=find_row(summary, **cell)["cpu_per_event_s"],
             Explore=find_row(explored, axis_root=release_name)["mean"],
         )
 

@@ -142,13 +142,10 @@ def test_slow_days_of_one_series_are_reported_once() -> None:
 
 def test_two_changes_of_one_site_are_both_found() -> None:
     series = [
-        change.shift(FIRST + 70, 0.06) if change.place.site == "B" else change
-        for change in simulate(lambda place: 0.03 * (place.site == "B"))
+        item.shift(FIRST + 70, 0.06) if item.place.site == "B" else item
+        for item in simulate(lambda place: 0.03 * (place.site == "B"))
     ]
-    changes = [
-        (change.day - FIRST, change.group.subject, round(change.size, 2))
-        for change in search(series)
-    ]
+    changes = [(c.day - FIRST, c.group.subject, round(c.size, 2)) for c in search(series)]
     assert changes == [(40, "B", 0.03), (70, "B", -0.06)]
 
 

@@ -19,8 +19,8 @@ from treehammer.sql.core import schema
 from treehammer.sql.core.campaign_plan import SCHEMA_VERSION, CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_queries import (
-    fetch_plans_with_own_metrics,
-    fetch_sequential_plans,
+    load_plans_with_own_metrics,
+    load_sequential_plans,
 )
 from treehammer.sql.transfer.arrow_stream import companion_schema
 from treehammer.sql.transfer.measurement_files import parse_rows
@@ -127,9 +127,9 @@ def test_queries_select_by_columns_of_the_plan(store: Store) -> None:
     for row in rows:
         stored = row.has_own_metrics, row.is_sequential, row.axes or "", row.submitter or ""
         assert (row.plan, stored) == (plans[row.id], list_columns(plans[row.id]))
-    own = fetch_plans_with_own_metrics(store)
+    own = load_plans_with_own_metrics(store)
     assert own == [(version, plans[version]) for version in ("Unreleased", "0.2.0")]
-    sequential = fetch_sequential_plans(store, plans)
+    sequential = load_sequential_plans(store, plans)
     assert sequential == {"Unreleased": plans["Unreleased"].until_decided}
     store.include_sites("0.2.0", {"SITE_B": "forced"})
     included = plans["0.2.0"].replace(included={"SITE_B": "forced"})

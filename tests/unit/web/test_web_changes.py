@@ -151,9 +151,7 @@ def test_commits_of_tests_are_listed_without_working_trees(
 def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     """One of three variants changed; before, all of them were 3 % faster than the control."""
     variants = ("branches=2%", "branches=50%", "branches=100%")
-    series = [
-        build_watched_series(variant, variant_label=variant, work=variant) for variant in variants
-    ]
+    series = [build_watched_series(v, variant_label=v, work=v) for v in variants]
     days = [
         build_watched_day(
             variant.id, day_ago(back), -0.03 + 0.0488 * (back < 20 and variant.id == variants[0])

@@ -41,11 +41,8 @@ def test_series_agrees_with_database(filled_service: ServiceThread) -> None:
         rows_of_site = [row for row in store.measurements(good) if row["eff_job"] is not None]
     assert sum(row["measurements"] for row in rows) == len(rows_of_site)
     for row in rows:
-        values = [
-            row_["eff_job"]
-            for row_ in rows_of_site
-            if str(row_["day"]) == row["day"].replace("-", "")
-        ]
+        day = int(row["day"].replace("-", ""))
+        values = [item["eff_job"] for item in rows_of_site if item["day"] == day]
         assert row["mean"] == pytest.approx(statistics.fmean(values))  # type: ignore[arg-type]
         assert row["sites"] > 0
 

@@ -187,10 +187,8 @@ DAYS = (20260101, 20260102, 20260103)
 
 def build_measurement(day: int, **values: Any) -> Measurement:
     lists: dict[str, Any] = {name: [0.5, day / 7] for name in PACKED_COLUMNS}
-    texts = {"log_excerpt": "said at the end", "read_latency_hist": [1, 2]}
-    return make_measurement(
-        job=str(day), day=day, extras={"hits": 1}, **{**lists, **texts, **values}
-    )
+    values = {**lists, "log_excerpt": "said at the end", "read_latency_hist": [1, 2], **values}
+    return make_measurement(job=str(day), day=day, extras={"hits": 1}, **values)
 
 
 @pytest.fixture

@@ -243,10 +243,8 @@ def test_latest_comparisons(filled: Store) -> None:
 
     def find_largest(*verdicts: str) -> dict[tuple[str, str], tuple[str, float | None]]:
         groups = {
-            comparison.first_verdict.comparison_id: [
-                c for c in comparison.counts if c.verdict in verdicts
-            ]
-            for comparison in results
+            item.first_verdict.comparison_id: [c for c in item.counts if c.verdict in verdicts]
+            for item in results
         }
         most = stored_comparisons.find_largest_effects(filled, groups)
         assert all(row.comparison_id == id_ for (id_, _), row in most.items())

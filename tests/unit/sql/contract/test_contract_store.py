@@ -136,10 +136,7 @@ def test_reads_of_bad_replica_are_flagged(store: Store) -> None:
     )
     # This looks like a flag but is none.
     odd = make_measurement(
-        "odd",
-        started_us=23,
-        **{**base, "plausible": False},
-        implausible_reasons="Bad Replica: x; ",
+        "odd", started_us=23, **{**base, "plausible": False}, implausible_reasons="Bad Replica: x; "
     )
     store.add([*read, other, doubtful, odd])
     assert store.mark_bad_replicas() == 0
