@@ -79,14 +79,20 @@ def run_slurm(folder: Path) -> Iterator[Mapping[str, str]]:
         "PATH": f"{root / 'usr/bin'}:{os.environ['PATH']}",
     }
     environment = {**os.environ, **variables}
-    commands = {"slurmctld": ["-D", "-i"], "slurmd": ["-D", "-d", f"{folder}/slurmstepd"]}
+    # Jobs and their supervisors outlive slurmd, but not the first process of their namespace.
+    user = [] if os.getuid() == 0 else ["--user", "--map-current-user"]
+    alone = ["unshare", *user, "--pid", "--fork", "--kill-child", "--mount-proc"]
+    commands = {
+        "slurmctld": [f"{folder}/slurmctld", "-D", "-i"],
+        "slurmd": [*alone, f"{folder}/slurmd", "-D", "-d", f"{folder}/slurmstepd"],
+    }
     daemons: list[subprocess.Popen[bytes]] = []
     try:
-        for name, options in commands.items():
+        for name, command in commands.items():
             with (folder / f"{name}.log").open("wb") as log:
-                command = ["setpriv", "--pdeathsig", "TERM", f"{folder}/{name}", *options]
+                mortal = ["setpriv", "--pdeathsig", "KILL", *command]
                 daemons.append(
-                    subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
+                    subprocess.Popen(mortal, env=environment, stdout=log, stderr=log, cwd=folder)
                 )
 
         def run(*command: str) -> str:
@@ -101,6 +107,6 @@ def run_slurm(folder: Path) -> Iterator[Mapping[str, str]]:
     finally:
         for daemon in reversed(daemons):
             with suppress(ProcessLookupError):
-                daemon.terminate()
+                daemon.kill()
         for daemon in daemons:
             daemon.wait(20)
