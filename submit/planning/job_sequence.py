@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
-from typing import Any, overload
+from typing import Any
 
 from treehammer.collectors.job_spec import (
     SERVER_CACHE_AXIS,
@@ -44,7 +44,7 @@ GroupAccess = tuple[DoorAccess, VariantGroup]
 
 
 @dataclass(frozen=True)
-class JobSequence(Sequence[PlannedJob]):
+class JobSequence:
     """The jobs of a plan, in the order in which they should run.
 
     Jobs are created on iteration and not kept, so memory does not grow with their number.
@@ -80,19 +80,6 @@ class JobSequence(Sequence[PlannedJob]):
         checksum = sum(1 for _ in self._checksum_jobs())
         count = timed * len(self._repeats) + (watching if self.watches else 0) + checksum
         return min(count, self.max_jobs) if self.max_jobs else count
-
-    @overload
-    def __getitem__(self, index: int) -> PlannedJob: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PlannedJob, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> PlannedJob | tuple[PlannedJob, ...]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        try:
-            return next(islice(self, index + len(self) if index < 0 else index, None))
-        except (StopIteration, ValueError):
-            raise IndexError(index) from None
 
     def iterate_kinds(self) -> Iterator[tuple[PlannedJob, int]]:
         """Yield one job of each kind with its number of repeats, which all cost the same."""

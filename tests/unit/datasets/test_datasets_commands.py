@@ -124,7 +124,7 @@ def test_only_tests_without_tree_take_raw_files(
             plan_request(request, settings, fetch=False)
         return
     plan = plan_request(request, settings, fetch=False)
-    (execution, *_) = plan.jobs[0].spec.executions
+    (execution, *_) = next(iter(plan.jobs)).spec.executions
     assert [file.size for file in execution.files] == [1_500_000] * 3
 
 

@@ -356,14 +356,14 @@ def test_each_variant_is_counted_repeatedly(user: LocalUser, tmp_path: Path) -> 
 
 
 def test_spread_is_relative_to_smallest_count(tmp_path: Path) -> None:
-    spec = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    spec = next(iter(make_local_plan(tmp_path).jobs)).spec.executions[0]
     reads = tuple(make_read(spec, {("lib", "f"): count}, 1) for count in (100, 101))
     assert RepeatedCount(reads).spread == pytest.approx(0.01)
     assert RepeatedCount(reads[:1]).spread is None
 
 
 def test_rows_list_libraries_then_functions_that_matter(tmp_path: Path) -> None:
-    spec = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    spec = next(iter(make_local_plan(tmp_path).jobs)).spec.executions[0]
     parts = {("a", "rare"): 1, ("a", "often"): 300_000, ("b", "most"): 700_000}
     rows = build_rows(make_read(spec, parts, 10), VALGRIND)
     assert [(row.library, row.function, row.instructions) for row in rows] == [
@@ -389,7 +389,7 @@ def test_rows_list_libraries_then_functions_that_matter(tmp_path: Path) -> None:
 def test_uncountable_tests_are_refused_with_another_way(
     tmp_path: Path, provider: str, payload: dict[str, Any], limit: str
 ) -> None:
-    job = make_local_plan(tmp_path).jobs[0].spec
+    job = next(iter(make_local_plan(tmp_path).jobs)).spec
     spec = job.executions[0]
     spec = replace(spec, software=replace(spec.software, provider=provider))
     job = replace(job, payload=replace(job.payload, **payload))
@@ -409,7 +409,7 @@ def test_the_first_error_of_the_compiler_is_named(tmp_path: Path) -> None:
     )
     valgrind.chmod(0o755)
     plan = make_local_plan(tmp_path / "reads")
-    job = plan.jobs[0].spec
+    job = next(iter(plan.jobs)).spec
     spec = job.executions[0]
     spec = replace(spec, files=(), software=replace(spec.software, provider="none"))
 

@@ -507,7 +507,7 @@ def test_variants_in_different_jobs_start_one_after_the_other(tmp_path: Path) ->
 
 def test_load_without_common_start_has_no_barrier(tmp_path: Path) -> None:
     text = LOAD_TEST.replace("together = true", "").replace('ramp = "3/20s"', "")
-    job = make_local_plan(tmp_path, text).jobs[0]
+    job = next(iter(make_local_plan(tmp_path, text).jobs))
     assert job.spec.load is not None
     assert (job.spec.load.barrier, job.spec.load.lead_s) == ("", 0.0)
     assert job.wall_limit_s == 4 * (600 + WALL_LIMIT_OVERHEAD_S)

@@ -48,7 +48,7 @@ ceiling = {{mb_per_s = 20}}
 
 
 def execution(tmp_path: Path, **axes: Any) -> ExecutionSpec:
-    spec = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    spec = next(iter(make_local_plan(tmp_path).jobs)).spec.executions[0]
     return replace(spec, variant={**spec.variant, **axes})
 
 
@@ -102,7 +102,7 @@ def test_measured_cost_replaces_assumption(tmp_path: Path) -> None:
 
 def test_checksum_cost_is_not_used_for_timed_execution(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path, READING_TEST)
-    checksum = plan.jobs[-1].spec.executions[0]
+    checksum = [*plan.jobs][-1].spec.executions[0]
     history = {f"checksum/{checksum.identity['series']}": ExecutionCost(1e6, 1e6, MEASURED_BASIS)}
     timed = replace(checksum, kind="timed")
     cost = cost_estimate.estimate_execution(timed, make_manifest(), history)

@@ -170,7 +170,7 @@ def test_rntuple_is_read_by_its_own_test(files: OpenedFiles, tmp_path: Path) -> 
     manifest = replace(manifest, files=(replace(manifest.files[0], layout=layout),))
     planned = plan(files, tmp_path, manifest=manifest)
     assert planned.pinned_test.definition.test.name == "rntuple-read"
-    assert planned.jobs[0].spec.executions[0].variant["format"] == "rntuple"
+    assert next(iter(planned.jobs)).spec.executions[0].variant["format"] == "rntuple"
 
 
 def test_small_files_are_read_more_often(files: OpenedFiles, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_small_files_are_read_more_often(files: OpenedFiles, tmp_path: Path) -> 
         manifest = make_named_manifest(files)
         layout = replace(manifest.files[0].layout, unzipped_bytes=unzipped_bytes)
         manifest = replace(manifest, files=(replace(manifest.files[0], layout=layout),))
-        return plan(files, tmp_path, manifest=manifest).jobs[0].spec.executions[0].passes
+        return next(iter(plan(files, tmp_path, manifest=manifest).jobs)).spec.executions[0].passes
 
     assert [count_passes(size) for size in (0, 20_000_000, 10**12)] == [
         file_read.MAX_PASSES,
@@ -191,7 +191,7 @@ def test_threads_read_columns_of_numbers(files: OpenedFiles, tmp_path: Path) -> 
     planned = plan(files, tmp_path, threads=2)
     assert planned.pinned_test.definition.test.name == "rdf-read"
     assert planned.pinned_test.definition.settings["filter"] == "a"
-    variant = planned.jobs[0].spec.executions[0].variant
+    variant = next(iter(planned.jobs)).spec.executions[0].variant
     expected = {"branches": "a,b", "threads": 2, "format": "ttree"}
     assert {key: variant[key] for key in expected} == expected
 

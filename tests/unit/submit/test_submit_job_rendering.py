@@ -60,7 +60,7 @@ def test_toml_string_round_trips(text: str) -> None:
 
 def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
     plan = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE_TEXT)
-    job = replace(plan.jobs[0], label=HOSTILE_TEXT)
+    job = replace(next(iter(plan.jobs)), label=HOSTILE_TEXT)
     environ = {"PATH": HOSTILE_TEXT, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
     (description,) = render_jobs(plan, _folder(tmp_path), [job], environ=environ)
     document = tomllib.loads(description.text)
