@@ -77,18 +77,25 @@ _FIELDS = (
 )
 _ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
 _ARRAY_OPTION = re.compile(r"^#SBATCH --array=\S*%(\d+)$", re.MULTILINE)
-_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING")
-_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "SPECIAL_EXIT")
-_ENDED = ("COMPLETED", "FAILED")
-#: State in which Slurm ended a job -> event and reason.
-_LOSSES: Mapping[str, tuple[BatchEvent, str]] = {
-    "TIMEOUT": (BatchEvent.EVICTED, "over the time limit of the job"),
-    "DEADLINE": (BatchEvent.EVICTED, "over the deadline of the job, a time limit"),
-    "OUT_OF_MEMORY": (BatchEvent.EVICTED, "over the memory limit of the job"),
-    "PREEMPTED": (BatchEvent.EVICTED, "preempted by another job"),
-    "NODE_FAIL": (BatchEvent.LOST, "its node failed"),
-    "CANCELLED": (BatchEvent.LOST, "removed from the queue"),
+#: State in Slurm -> state, event and reason; other states are ends.
+_STATES: Mapping[str, tuple[JobState, BatchEvent | None, str]] = {
+    **dict.fromkeys(
+        ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
+        (JobState.QUEUED, None, ""),
+    ),
+    **dict.fromkeys(
+        ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"),
+        (JobState.RUNNING, None, ""),
+    ),
+    **dict.fromkeys(("COMPLETED", "FAILED"), (JobState.DONE, None, "")),
+    "TIMEOUT": (JobState.LOST, BatchEvent.EVICTED, "over the time limit of the job"),
+    "DEADLINE": (JobState.LOST, BatchEvent.EVICTED, "over the deadline of the job, a time limit"),
+    "OUT_OF_MEMORY": (JobState.LOST, BatchEvent.EVICTED, "over the memory limit of the job"),
+    "PREEMPTED": (JobState.LOST, BatchEvent.EVICTED, "preempted by another job"),
+    "NODE_FAIL": (JobState.LOST, BatchEvent.LOST, "its node failed"),
+    "CANCELLED": (JobState.LOST, BatchEvent.LOST, "removed from the queue"),
 }
+_OTHER_END = (JobState.LOST, BatchEvent.LOST, "ended by Slurm")
 #: Reason of an end that only the job's files show.
 _FORGOTTEN = (
     "it left no exit code, and Slurm no longer knows why it ended (time limit, memory, node)"
@@ -326,25 +333,34 @@ class SlurmBatch(BatchSystem):
         ids, text = [job.job_id for job in jobs], jobs[0].text
         key = f"{text}\n{previous_attempts}" if previous_attempts else text
         folder = ArrayFolder.for_jobs(self.root, campaign, key, ids)
-        array = folder.array or (folder.path.exists() and self._find_array(folder)) or 0
-        if not array:
-            if not folder.path.exists():
-                folder.stage(text, jobs, previous_attempts)
-            options = ["--parsable", *([f"--dependency={dependency}"] if dependency else [])]
-            try:
-                answer = run_command("sbatch", *options, str(folder.path / "slurm.sbatch"))
-                array = int(answer.partition(";")[0])
-            except BatchError as error:
-                # It may be queued all the same; if Slurm does not answer, a later call resolves it.
-                array = self._find_array(folder) or 0
-                if not array:
-                    folder.remove()
-                    hint = "Nothing of this array was submitted. Correct the site's submit."
-                    raise BatchError(
-                        error.message, where=f"campaign {campaign}", hint=error.hint or hint
-                    ) from error
+        if not folder.path.exists():
+            folder.stage(text, jobs, previous_attempts)
+            array = self._queue_array(folder, dependency)
+        else:
+            array = (
+                folder.array or self._find_array(folder) or self._queue_array(folder, dependency)
+            )
         write_atomically(folder.path / "array.json", str(array))
         return folder.batch_ids(array)
+
+    def _queue_array(self, folder: ArrayFolder, dependency: str) -> int:
+        """Queue an array and return its number; one that is refused is removed.
+
+        Raises:
+            BatchError: it is not queued, or Slurm does not answer.
+        """
+        options = ["--parsable", *([f"--dependency={dependency}"] if dependency else [])]
+        try:
+            answer = run_command("sbatch", *options, str(folder.path / "slurm.sbatch"))
+            return int(answer.partition(";")[0])
+        except BatchError as error:
+            # It may be queued all the same; if Slurm does not answer, a later call resolves it.
+            if array := self._find_array(folder):
+                return array
+            folder.remove()
+            hint = error.hint or "Nothing of this array was submitted. Correct the site's submit."
+            where = f"campaign {folder.campaign}"
+            raise BatchError(error.message, where=where, hint=hint) from error
 
     def _find_array(self, folder: ArrayFolder) -> int | None:
         """Find the number of an array by its name, or by what its jobs left."""
@@ -569,48 +585,41 @@ def _is_held(record: TaskRecord) -> bool:
     return record.state == "REQUEUE_HOLD" or "held" in record.reason.lower()
 
 
-def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskRecord) -> JobStatus:
-    """Derive the status of a job from its record."""
-    first = folder.previous_attempts + 1
-    restarted = tuple(
-        AttemptStatus(n, JobState.LOST, 0, 0, None, "Slurm started it again", BatchEvent.LOST)
-        for n in range(first, first + record.restarts)
-    )
-    number, host = first + record.restarts, record.node
-    current = AttemptStatus(
-        number,
-        JobState.RUNNING,
-        record.started_us,
-        record.ended_us,
-        record.exit_code,
-        "",
-        host=host,
-    )
-    if record.state in _RUNNING:
-        running = replace(current, ended_us=0, exit_code=None)
-        return JobStatus(batch_id, JobState.RUNNING, (*restarted, running))
+def _classify_record(
+    record: TaskRecord, *, is_cancelled: bool
+) -> tuple[JobState, BatchEvent | None, str]:
+    """Return state, event and reason; ``is_cancelled`` if Treehammer cancelled the job."""
     if record.state == "FAILED" and not record.node:
         reason = f"Slurm did not start it ({record.reason})"
-        return JobStatus(batch_id, JobState.LOST, restarted, BatchEvent.SUBMISSION, reason)
-    if record.state in _ENDED:
-        done = replace(current, state=JobState.DONE)
-        return JobStatus(batch_id, JobState.DONE, (*restarted, done))
-    if record.state == "CANCELLED" and (folder.job_folder(task) / "cancelled").exists():
-        state, event, reason = JobState.CANCELLED, None, "cancelled"
-    elif record.state in _LOSSES:
-        state, (event, reason) = JobState.LOST, _LOSSES[record.state]
-        reason = record.reason if record.reason == _FORGOTTEN else f"{reason} ({record.state})"
-    elif _is_held(record):
-        hold = Hold(record.reason)
-        return JobStatus(batch_id, JobState.HELD, restarted, BatchEvent.HELD, hold=hold)
-    elif record.state in _WAITING:
-        return JobStatus(batch_id, JobState.QUEUED, restarted)
-    else:
-        state, event, reason = JobState.LOST, BatchEvent.LOST, f"ended by Slurm ({record.state})"
-    if not folder.sandboxes(task) and not record.node:
-        return JobStatus(batch_id, state, restarted, event, reason)
-    end = replace(current, state=state, exit_code=None, reason=reason, event=event)
-    return JobStatus(batch_id, state, (*restarted, end), event, reason)
+        return JobState.LOST, BatchEvent.SUBMISSION, reason
+    if record.state == "CANCELLED" and is_cancelled:
+        return JobState.CANCELLED, None, "cancelled"
+    state, event, reason = _STATES.get(record.state, _OTHER_END)
+    if state is JobState.QUEUED and _is_held(record):
+        return JobState.HELD, BatchEvent.HELD, ""
+    if state is JobState.LOST:
+        is_forgotten = record.reason == _FORGOTTEN
+        reason = _FORGOTTEN if is_forgotten else f"{reason} ({record.state})"
+    return state, event, reason
+
+
+def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskRecord) -> JobStatus:
+    """Derive the status of a job from its record."""
+    is_cancelled = (folder.job_folder(task) / "cancelled").exists()
+    state, event, reason = _classify_record(record, is_cancelled=is_cancelled)
+    first = folder.previous_attempts + 1
+    number = first + record.restarts
+    attempts = [
+        AttemptStatus(n, JobState.LOST, 0, 0, None, "Slurm started it again", BatchEvent.LOST)
+        for n in range(first, number)
+    ]
+    if state is JobState.RUNNING or (state.is_final and (record.node or folder.sandboxes(task))):
+        ended_us = record.ended_us if state.is_final else 0
+        code = record.exit_code if state is JobState.DONE else None
+        times = (record.started_us, ended_us)
+        attempts.append(AttemptStatus(number, state, *times, code, reason, event, record.node))
+    hold = Hold(record.reason) if state is JobState.HELD else None
+    return JobStatus(batch_id, state, tuple(attempts), event, reason, hold)
 
 
 def _quote_option(value: object) -> str:

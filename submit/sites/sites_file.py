@@ -124,14 +124,7 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
         yield DocumentProblem(
             (*path, "requirements"), "ends with a backslash, which would continue its line"
         )
-    for key, value in site.submit.items():
-        try:
-            find_batch(site.batch).check_command(key, value, site.submit)
-        except UnknownBatchSystemError:
-            break  # reported above
-        except ConfigError as error:
-            hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
-            yield DocumentProblem((*path, "submit", key), error.message + hint)
+    yield from _check_submit_commands(site, (*path, "submit"))
     for name, value in site.environment.items():
         if reason := find_variable_error(name, value):
             yield DocumentProblem((*path, "environment", name), reason)
@@ -142,6 +135,19 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield DocumentProblem((*path, "labels", index), f"{label!r} is given twice")
+
+
+def _check_submit_commands(
+    site: Site, path: document_problems.KeyPath
+) -> Iterator[DocumentProblem]:
+    for key, value in site.submit.items():
+        try:
+            find_batch(site.batch).check_command(key, value, site.submit)
+        except UnknownBatchSystemError:
+            break  # reported above
+        except ConfigError as error:
+            hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
+            yield DocumentProblem((*path, key), error.message + hint)
 
 
 def _check_doors(
