@@ -12,7 +12,15 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from treehammer.errors import ConfigError, StoreError
@@ -35,6 +43,14 @@ _Value = TypeVar("_Value")
 #: A list of JSON, which a frozen model holds as a tuple.
 _Items = Annotated[tuple[_Value, ...], Strict(False)]
 _Number = int | float
+
+
+def _restore_whole(value: Any) -> Any:
+    """Convert 5.0 to 5: JSON does not distinguish them."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Count = Annotated[int, Field(ge=0, le=2**63 - 1), BeforeValidator(_restore_whole)]
 
 
 class _PlanModel(BaseModel):
@@ -60,12 +76,12 @@ class PlannedDefinition(_PlanModel):
     dataset: str = ""
     tree: str = ""
     mode: str = ""
-    repeats: int | None = None
-    rounds: int | None = None
-    passes: int | None = None
-    seed: int | None = None
+    repeats: _Count | None = None
+    rounds: _Count | None = None
+    passes: _Count | None = None
+    seed: _Count | None = None
     wall_limit_s: _Number = 600.0
-    memory_limit_mb: int | None = None
+    memory_limit_mb: _Count | None = None
     axes: dict[str, _Items[Scalar]] = {}
     bundle: _Items[str] = ()
     include: _Items[dict[str, Scalar]] = ()
@@ -161,7 +177,7 @@ class SequentialPlan(_PlanModel):
         checksums: earlier campaign whose checksum executions hold for this one; '' for none.
     """
 
-    looks: _Items[int]
+    looks: _Items[_Count] = Field(min_length=1)
     delta: _Number
     checksums: str = ""
 
@@ -206,7 +222,7 @@ class CampaignPlan(_PlanModel):
         estimate: estimated cost, recorded by the submission.
     """
 
-    schema_version: Annotated[int, AfterValidator(_require_known_version)] = Field(
+    schema_version: Annotated[_Count, AfterValidator(_require_known_version)] = Field(
         SCHEMA_VERSION, json_schema_extra={"maximum": SCHEMA_VERSION}
     )
     definition: PlannedDefinition = PlannedDefinition()
