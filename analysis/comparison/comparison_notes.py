@@ -113,8 +113,10 @@ def _describe_unexplained(
             f"{worse} at the only site that was judged ({judged.pop()}), which points at "
             f"{_name_change(rows, names)} or at that site"
         )
-    named = _name_first([f"{describe_variant(row.label)} at {row.site}" for row in unexplained])
-    return f"{worse}, but neither over the sites nor in all variants of a site: {named}"
+    series_names = _name_first(
+        [f"{describe_variant(row.label)} at {row.site}" for row in unexplained]
+    )
+    return f"{worse}, but neither over the sites nor in all variants of a site: {series_names}"
 
 
 def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
@@ -164,13 +166,17 @@ def summarize_attribution(
 def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
     first = rows[0]
     name = side_names(first, names)[1]
-    named = {"root": "the release", COMMIT_AXIS: name if " " in name else f"commit {name}"}
-    return named.get(first.axis, f"{first.axis}={name}")
+    noun = {"root": "the release", COMMIT_AXIS: name if " " in name else f"commit {name}"}
+    return noun.get(first.axis, f"{first.axis}={name}")
 
 
 def _name_first(names: Sequence[str]) -> str:
-    listed = "; ".join(names[:MAX_NAMED])
-    return listed if len(names) <= MAX_NAMED else f"{listed}; and {len(names) - MAX_NAMED} more"
+    names_text = "; ".join(names[:MAX_NAMED])
+    return (
+        names_text
+        if len(names) <= MAX_NAMED
+        else f"{names_text}; and {len(names) - MAX_NAMED} more"
+    )
 
 
 _PLAN = (
@@ -301,8 +307,8 @@ def _remedy_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
             verdicts = verdicts_by_remedy.setdefault(row.evidence.remedy, [])
             verdicts += [row.verdict] if row.verdict not in verdicts else []
     for remedy, verdicts in verdicts_by_remedy.items():
-        listed = " or ".join(verdicts)
-        yield f"{listed[0].upper()}{listed[1:]}: {remedy}."
+        verdicts_text = " or ".join(verdicts)
+        yield f"{verdicts_text[0].upper()}{verdicts_text[1:]}: {remedy}."
 
 
 def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
@@ -378,8 +384,8 @@ def _server_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
 
 def _data_note(results: Mapping[str, str]) -> str:
     counts = Counter(results.values())
-    listed = ", ".join(f"{text} for {counts[text]:,}" for text in sorted(counts))
-    return f"Value checksums, of {len(results):,} series: {listed}."
+    reasons_text = ", ".join(f"{text} for {counts[text]:,}" for text in sorted(counts))
+    return f"Value checksums, of {len(results):,} series: {reasons_text}."
 
 
 def _count_left_out(series: Iterable[VerdictRow]) -> str:

@@ -396,8 +396,8 @@ def explain_incomparable(
             if commit in setups
         }
         if len(set(values.values())) > 1:
-            listed = ", ".join(f"{value} at {commit}" for commit, value in values.items())
-            changes.append(f"{key}: {listed}")
+            sides_text = ", ".join(f"{value} at {commit}" for commit, value in values.items())
+            changes.append(f"{key}: {sides_text}")
     return "; ".join(changes)
 
 

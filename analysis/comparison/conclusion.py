@@ -75,8 +75,8 @@ def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
     rows = list(rows)
     for row in rows:
         variants[row.metric, row.label].append(row)
-    chosen = {id(row) for variant in variants.values() for row in _select_widest(variant)}
-    return [row for row in rows if id(row) in chosen]
+    widest_ids = {id(row) for variant in variants.values() for row in _select_widest(variant)}
+    return [row for row in rows if id(row) in widest_ids]
 
 
 def _select_widest(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:

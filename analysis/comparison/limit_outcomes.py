@@ -302,9 +302,9 @@ class _LimitedCampaign:
         ]
         by_host: dict[str, list[float]] = defaultdict(list)
         jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
-        for counted in jobs.values():
-            values = [float(sample.metrics[metric]) for sample in counted]
-            host = min(sample.host for sample in counted)
+        for executions in jobs.values():
+            values = [float(sample.metrics[metric]) for sample in executions]
+            host = min(sample.host for sample in executions)
             by_host[host] += values if self._is_paired else [fmean(values)]
         return by_host
 

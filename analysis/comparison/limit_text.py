@@ -111,11 +111,11 @@ def _format_measured(outcome: LimitOutcome) -> str:
 
 def _format_numbers(outcome: LimitOutcome, numbers: Sequence[float]) -> str:
     """Format a value and the ends of its interval with one unit, e.g. ``1.91 ms/event [1.90, 1.92]``."""
-    shown, unit = PLAIN_UNIT, ""
+    display_unit, unit = PLAIN_UNIT, ""
     if not outcome.base:
-        shown = find_display_unit(outcome.metric, outcome.unit)
+        display_unit = find_display_unit(outcome.metric, outcome.unit)
         unit = head_unit(outcome.metric, outcome.unit)
-    value, *ends = (_format_number(shown.convert(number)) for number in numbers)
+    value, *ends = (_format_number(display_unit.convert(number)) for number in numbers)
     text = f"{value} {unit}".strip()
     return f"{text} [{', '.join(ends)}]" if ends else text
 

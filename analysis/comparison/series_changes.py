@@ -362,8 +362,8 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
         for change in changes
         if change.verdict in (MORE, FEWER, OTHER)
     )
-    named = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
-    return f"Exact counters of {variants}: {', '.join(verdicts)}{named}."
+    names_text = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
+    return f"Exact counters of {variants}: {', '.join(verdicts)}{names_text}."
 
 
 @dataclass(frozen=True)

@@ -314,8 +314,8 @@ def _label_sample(
 ) -> str:
     """Name a sample by its values of ``axes``, by its test if there are several, and its storage."""
     present = dict(sample.variant.values)
-    named = tuple(name for name in axes if name in present)
-    text = sample.variant.label(named) if named else ""
+    present_axes = tuple(name for name in axes if name in present)
+    text = sample.variant.label(present_axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
     words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
     return " ".join(word for word in words if word)

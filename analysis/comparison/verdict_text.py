@@ -245,8 +245,8 @@ def describe_variant(label: str) -> str:
     if not _AXIS_VALUES.fullmatch(label):
         return label
     # Variants are listed with commas between them.
-    first, *others = _FRACTION.sub(_describe_fraction, label.replace(" ", "\n")).split("\n")
-    return f"{first} ({', '.join(others)})" if others else first
+    first, *rest = _FRACTION.sub(_describe_fraction, label.replace(" ", "\n")).split("\n")
+    return f"{first} ({', '.join(rest)})" if rest else first
 
 
 def _describe_fraction(match: re.Match[str]) -> str:

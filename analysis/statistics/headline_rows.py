@@ -48,19 +48,19 @@ def load_headline_rows(
         columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
         on_progress: called regularly with the number of rows read; its exceptions end the reading.
     """
-    stated = _parse_plans(campaign_queries.load_plans_with_own_metrics(store))
-    metrics = {metric for statement in stated.values() for metric in statement.headline}
-    added = [
+    statements = _parse_plans(campaign_queries.load_plans_with_own_metrics(store))
+    metrics = {metric for statement in statements.values() for metric in statement.headline}
+    metric_names = [
         metric.name for metric in metrics if not metric.figure and metric.name in METRICS_BY_NAME
     ]
-    requested = tuple(dict.fromkeys((*columns, *sorted(added))))
+    requested = tuple(dict.fromkeys((*columns, *sorted(metric_names))))
     with store.snapshot() as snapshot:
         rows: list[Row] = []
         for measured in snapshot.measurements(selection, requested):
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
-        owners = _add_statements(rows, _find_statements(rows, stated))
+        owners = _add_statements(rows, _find_statements(rows, statements))
         if owners:
             _add_own_metrics(snapshot, selection, owners)
             _add_figures(snapshot, selection, owners)

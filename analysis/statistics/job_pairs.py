@@ -154,8 +154,8 @@ def pair_jobs(
         replace(_make_pair(rounds_of, metric), through_base=through_base)
         for rounds_of in jobs.values()
     ]
-    counted = chain.from_iterable(jobs.values())
-    left_out[EARLIER_ATTEMPT] += _count_executions(complete) - _count_executions(counted)
+    counted_rounds = chain.from_iterable(jobs.values())
+    left_out[EARLIER_ATTEMPT] += _count_executions(complete) - _count_executions(counted_rounds)
     return pairs, +left_out
 
 
@@ -192,13 +192,13 @@ def collect_job_values(
     values = [
         JobValue(
             job_id=job,
-            host=_first_host(counted),
-            value=median(sample.metrics[metric] for sample in counted),
-            mean=fmean(sample.metrics[metric] for sample in counted),
-            cpu_s=_sum_loop_cpu(counted),
-            hour=_find_hour(counted),
+            host=_first_host(executions),
+            value=median(sample.metrics[metric] for sample in executions),
+            mean=fmean(sample.metrics[metric] for sample in executions),
+            cpu_s=_sum_loop_cpu(executions),
+            hour=_find_hour(executions),
         )
-        for job, counted in jobs.items()
+        for job, executions in jobs.items()
     ]
     return values, +left_out
 
@@ -232,16 +232,16 @@ def _select_usable(samples: Iterable[Sample], metric: str, left_out: Counter[str
 
 def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
     launches = [round_ for round_ in rounds if round_.ratio is not None]
-    counted = launches or rounds
+    counted_rounds = launches or rounds
     ratios = tuple(round_.ratio for round_ in launches if round_.ratio is not None)
-    a = list(chain.from_iterable(round_.a for round_ in counted))
-    b = list(chain.from_iterable(round_.b for round_ in counted))
+    a = list(chain.from_iterable(round_.a for round_ in counted_rounds))
+    b = list(chain.from_iterable(round_.b for round_ in counted_rounds))
     cpu_a, cpu_b = _sum_loop_cpu(a), _sum_loop_cpu(b)
     return JobPair(
         job_id=a[0].job_id,
         campaign_id=min(sample.campaign_id for sample in (*a, *b)),
         host=_first_host((*a, *b)),
-        rounds=len(counted),
+        rounds=len(counted_rounds),
         a=fmean(sample.metrics[metric] for sample in a),
         b=fmean(sample.metrics[metric] for sample in b),
         d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),

@@ -82,11 +82,13 @@ def format_metric(metric: str, value: Any, unit: str = "1", *, with_unit: bool =
         return format_cell(number_to_day(int(value)) or value)
     if metric.endswith("_us"):
         return f"{format_minute(int(value))} UTC"
-    shown = find_display_unit(metric, unit)
-    if shown.size == 1 and isinstance(value, int):
+    display_unit = find_display_unit(metric, unit)
+    if display_unit.size == 1 and isinstance(value, int):
         text = format_cell(value)
     else:
-        text = format_significant(shown.convert(value), trailing_zeros=shown.name != "")
+        text = format_significant(
+            display_unit.convert(value), trailing_zeros=display_unit.name != ""
+        )
     if not with_unit:
         return text
     name = head_unit(metric, unit)

@@ -446,11 +446,11 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
     for value in present:
         if matches_value(text, value):
             return value
-    listed = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
+    values_text = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
     raise NothingToDoError(
         f"no measurement has {axis}={text}",
         where="compare",
-        hint=f"Values present: {listed or 'none'}.",
+        hint=f"Values present: {values_text or 'none'}.",
     )
 
 

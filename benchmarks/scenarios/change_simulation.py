@@ -207,14 +207,16 @@ def _read_step_sizes(trial: int, names: str, jobs_a_day: int, lost_share: float)
     rng, step = draw_step(("at one site", 0.10, trial))
     jobs = list(simulate_jobs(rng, step))
     lost = np.random.default_rng([SEED, trial]).random(len(jobs)) < lost_share
-    chosen = []
+    selection = []
     for number, job in enumerate(jobs):
         # The jobs of a site and day come one after the other, variant by variant.
         if not lost[number] and number // len(VARIANTS) % JOBS_PER_DAY < jobs_a_day:
             host, context = HOST_NAMES[names](number, job.host)
-            chosen.append(replace(job, host=host, context=context))
+            selection.append(replace(job, host=host, context=context))
     alerts = (
-        alert for alert in search_changes(chosen) if is_near(alert, step) and is_right(alert, step)
+        alert
+        for alert in search_changes(selection)
+        if is_near(alert, step) and is_right(alert, step)
     )
     return [100 * math.expm1(alert.size) for alert in alerts][:1]
 

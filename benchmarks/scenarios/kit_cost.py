@@ -61,14 +61,14 @@ def _run_loops(case: ReadCase) -> list[dict[str, Any]]:
     url = dataset_file(case.dataset)
     task = {**asdict(case), "url": url, "tree": "events", "rounds": ROUNDS}
     setup = set_up_software(RELEASE)
-    done = subprocess.run(
+    completed = subprocess.run(
         [setup.python, PAYLOADS_FOLDER / "kit_loops.py", json.dumps(task)],
         env=dict(setup.env),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in completed.stdout.splitlines() if line.startswith("{")]
 
 
 def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:

@@ -317,8 +317,8 @@ class PatrolStory:
 
     def _run_git(self, *arguments: str) -> str:
         command = ("git", *GIT_AUTHOR, *arguments)
-        done = subprocess.run(command, cwd=self._repository, check=True, capture_output=True)
-        return done.stdout.decode().strip()
+        completed = subprocess.run(command, cwd=self._repository, check=True, capture_output=True)
+        return completed.stdout.decode().strip()
 
     # The patrol and the events
 

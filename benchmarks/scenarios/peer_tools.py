@@ -199,7 +199,7 @@ def run_command(
     Raises:
         SoftwareError: it ended with a code that is not accepted.
     """
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         env={**os.environ, **(env or {})},
         cwd=folder,
@@ -208,10 +208,10 @@ def run_command(
         check=False,
         timeout=COMMAND_LIMIT_S,
     )
-    if done.returncode not in accepted:
-        tail = (done.stdout + done.stderr)[-2000:]
-        raise SoftwareError(f"{command[0]} ended with {done.returncode}:\n{tail}")
-    return done.stdout
+    if completed.returncode not in accepted:
+        tail = (completed.stdout + completed.stderr)[-2000:]
+        raise SoftwareError(f"{command[0]} ended with {completed.returncode}:\n{tail}")
+    return completed.stdout
 
 
 # Comparisons

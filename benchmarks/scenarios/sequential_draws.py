@@ -123,8 +123,8 @@ def draw_launches(ratios: Ratios, slowdown: float, dice: np.random.Generator) ->
     """Draw launches in random order, with random sides and a slowdown of B; rows of CPU and wall."""
     order = dice.permutation(len(ratios))
     signs = dice.choice((-1.0, 1.0), len(ratios))
-    drawn: Ratios = ratios[order] * signs[:, None] + math.log1p(slowdown)
-    return drawn
+    draws: Ratios = ratios[order] * signs[:, None] + math.log1p(slowdown)
+    return draws
 
 
 def run_plan(ratios: Ratios, looks: Sequence[int], delta: float) -> tuple[Verdict, int]:

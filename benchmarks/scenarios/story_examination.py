@@ -108,7 +108,7 @@ class StoryExamination:
         the decision had been planned before.
         """
         wrong: list[str] = []
-        sent: Counter[tuple[str, str]] = Counter()
+        message_counts: Counter[tuple[str, str]] = Counter()
         with self._store.connection() as connection:
             rows = load_rows(connection, PatrolStartRow, sa.select(patrol_start))
         starts = {row.campaign_id: row for row in rows if row.campaign_id}
@@ -119,12 +119,12 @@ class StoryExamination:
                 if not jobs or not change.decided_us + ROUND_US < start.claimed_us < end_us:
                     continue
                 is_probe = start.occasion.startswith(PROBE)
-                sent[use.site, "probes" if is_probe else "other jobs"] += len(jobs)
+                message_counts[use.site, "probes" if is_probe else "other jobs"] += len(jobs)
                 if not is_probe or use.usability is Usability.EXCLUDED:
                     wrong.append(
                         f"{start.occasion}: {len(jobs)} jobs at {use.site} while {use.describe()}"
                     )
-        print(f"  jobs sent to sites that were not usable: {dict(sent)}")
+        print(f"  jobs sent to sites that were not usable: {dict(message_counts)}")
         return wrong
 
     def _list_restrictions(self) -> Iterator[tuple[StatusChangeRow, int]]:
@@ -198,9 +198,9 @@ class StoryExamination:
 
     def _find_version_mark(self) -> StoryRow:
         """Find the first measurement with the version to which the server was upgraded."""
-        chosen = Selection(conditions=(Condition("site", "=", UPGRADED),))
+        selection = Selection(conditions=(Condition("site", "=", UPGRADED),))
         columns = ("started_us", "ended_us", "server_version")
-        rows = [tuple(row.values()) for row in self._store.measurements(chosen, columns)]
+        rows = [tuple(row.values()) for row in self._store.measurements(selection, columns)]
         rows.sort(key=lambda row: int(str(row[0])))
         versions = list(dict.fromkeys(version for *_, version in rows))
         title, reason = f"{UPGRADED}: server upgraded", " -> ".join(map(str, versions))
@@ -251,8 +251,10 @@ class StoryExamination:
 
     def _follow_message(self, title: str, confirmed_us: int | None) -> StoryRow:
         """Check that the regression was announced once, after it was confirmed."""
-        sent = [time_us for time_us, message in self._messages if message["kind"] == "regression"]
-        once = len(sent) == 1 and confirmed_us is not None and sent[0] >= confirmed_us
-        verdict = "announced once" if once else f"{len(sent)} messages"
-        decided_us = sent[0] if sent else None
+        times_us = [
+            time_us for time_us, message in self._messages if message["kind"] == "regression"
+        ]
+        once = len(times_us) == 1 and confirmed_us is not None and times_us[0] >= confirmed_us
+        verdict = "announced once" if once else f"{len(times_us)} messages"
+        decided_us = times_us[0] if times_us else None
         return self._make_row("commit", title, "announced once", verdict, None, decided_us)

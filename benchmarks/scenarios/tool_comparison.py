@@ -126,8 +126,8 @@ def choose_tool(spent: Mapping[str, Sequence[float]], seconds_left: float) -> st
 
 def choose_scenario(rows: Iterable[PeerVerdict], tool: str, label: str) -> PeerScenario:
     """Choose the scenario that the tool has judged least often."""
-    done = Counter(row.scenario for row in rows if (row.tool, row.label) == (tool, label))
-    return min(SCENARIOS, key=lambda scenario: done[scenario.name])
+    counts = Counter(row.scenario for row in rows if (row.tool, row.label) == (tool, label))
+    return min(SCENARIOS, key=lambda scenario: counts[scenario.name])
 
 
 def _compare(

@@ -208,11 +208,11 @@ def provide_files(storage: str, size_mb: int) -> Iterator[List[LoadFile]]:
     if folder is None or all(_is_complete(file) for file in files):
         yield [add_checksum(file) for file in files]
         return
-    made = os.path.join(require_folder(folder), f"treehammer-bench-{uuid.uuid4().hex[:8]}")
+    path = os.path.join(require_folder(folder), f"treehammer-bench-{uuid.uuid4().hex[:8]}")
     try:
-        yield _make_folder(made, size_mb)
+        yield _make_folder(path, size_mb)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _make_folder(folder: str, size_mb: int) -> List[LoadFile]:
@@ -448,7 +448,7 @@ def _empty_page_cache(files: Sequence[LoadFile]) -> Optional[PageCacheState]:
 
 def _run_eviction(command: str) -> None:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             check=False,
             shell=True,
@@ -460,8 +460,8 @@ def _run_eviction(command: str) -> None:
         raise BenchmarkError(
             f"--evict: {command!r} did not end within {_EVICTION_LIMIT_S:g} s."
         ) from None
-    if done.returncode:
-        output = done.stdout.decode("utf-8", "replace").strip()[-500:]
+    if completed.returncode:
+        output = completed.stdout.decode("utf-8", "replace").strip()[-500:]
         raise BenchmarkError(
-            f"--evict: {command!r} exited with {done.returncode}: {output or 'no output'}"
+            f"--evict: {command!r} exited with {completed.returncode}: {output or 'no output'}"
         )

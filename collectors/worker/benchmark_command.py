@@ -58,8 +58,8 @@ def _find_mount(path: str) -> Dict[str, str]:
     """Find file-system type and device of the longest mount point above a path."""
     best, mount = "", {"file_system": "", "device": ""}
     for line in read_text("/proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        point, words = left.split()[4], right.split()
+        name, _, right = line.partition(" - ")
+        point, words = name.split()[4], right.split()
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best) and len(words) > 1:
             best, mount = point, {"file_system": words[0], "device": words[1]}

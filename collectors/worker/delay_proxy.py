@@ -80,9 +80,9 @@ async def _forward(
 
     async def write_when_due() -> None:
         while True:
-            due, data = await under_way.get()
+            due_s, data = await under_way.get()
             has_room.set()
-            if (wait := due - loop.time()) > 0:
+            if (wait := due_s - loop.time()) > 0:
                 await asyncio.sleep(wait)
             if not data:
                 writer.write_eof()
@@ -96,8 +96,8 @@ async def _forward(
             while under_way.qsize() >= link.window_chunks:
                 has_room.clear()
                 await has_room.wait()
-            due = link.schedule_send(len(data), max(loop.time(), begins))
-            under_way.put_nowait((due, data))
+            due_s = link.schedule_send(len(data), max(loop.time(), begins))
+            under_way.put_nowait((due_s, data))
         under_way.put_nowait((max(loop.time(), begins) + link.delay, b""))
 
     await _run_both(write_when_due(), read_chunks())

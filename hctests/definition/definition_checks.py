@@ -159,8 +159,8 @@ def _check_rule(
         except ValueError as error:
             yield DocumentProblem(key_path, f"{error} (expected {find_axis(name).expected})")
             continue
-        listed = path[0] in ("exclude", "expect") or name == "door"
-        if listed and value not in matrix[name]:
+        is_listed = path[0] in ("exclude", "expect") or name == "door"
+        if is_listed and value not in matrix[name]:
             values = ", ".join(map(repr, matrix[name]))
             yield DocumentProblem(
                 key_path, f"{value!r} is not a value of that axis (expected one of: {values})"
@@ -252,8 +252,8 @@ def _check_distance(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 def _check_datasets(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that [test] and [matrix] do not name different datasets."""
-    listed = definition.axes.get(DATASET_AXIS, ())
-    if listed and definition.test.dataset not in ("", listed[0]):
+    datasets = definition.axes.get(DATASET_AXIS, ())
+    if datasets and definition.test.dataset not in ("", datasets[0]):
         yield DocumentProblem(
             ("test", "dataset"),
             "is named in [matrix] as well (expected either one dataset here or several there)",
@@ -266,9 +266,9 @@ def _check_twins(definition: TestDefinition) -> Iterator[DocumentProblem]:
     for name, twin in definition.twins.items():
         path: KeyPath = ("twins", name)
         if name not in formats:
-            listed = ", ".join(map(repr, formats)) or "the test has no such axis"
+            formats_text = ", ".join(map(repr, formats)) or "the test has no such axis"
             yield DocumentProblem(
-                path, f"is not a value of the axis 'format' (expected one of: {listed})"
+                path, f"is not a value of the axis 'format' (expected one of: {formats_text})"
             )
         elif not definition.dataset:
             yield DocumentProblem(

@@ -276,9 +276,11 @@ def _override_test_key(table: dict[str, Any], key: str, text: str) -> Iterator[D
     if key in FIXED_KEYS:
         yield DocumentProblem(("test", key), "cannot be replaced here; change test.toml")
     elif key not in replaceable:
-        listed = ", ".join((*replaceable, "settings.KEY, environment.NAME, load.KEY, twins.FORMAT"))
+        keys_text = ", ".join(
+            (*replaceable, "settings.KEY, environment.NAME, load.KEY, twins.FORMAT")
+        )
         suggestion = suggest_nearest(key, replaceable)
-        yield DocumentProblem(("test", key), f"unknown key (known: {listed}){suggestion}")
+        yield DocumentProblem(("test", key), f"unknown key (known: {keys_text}){suggestion}")
     else:
         table[key] = _parse_key(TestTable, key, text)
 
@@ -306,10 +308,10 @@ def _override_setting(table: Any, path: tuple[str, ...], text: str) -> Iterator[
     for depth, key in enumerate(path[1:], 2):
         keys = tuple(_get_table(table))
         if key not in keys:
-            listed = ", ".join(keys) or "none"
+            keys_text = ", ".join(keys) or "none"
             yield DocumentProblem(
                 path[:depth],
-                f"test.toml has no such setting (known: {listed}){suggest_nearest(key, keys)}",
+                f"test.toml has no such setting (known: {keys_text}){suggest_nearest(key, keys)}",
             )
             return
         if depth < len(path):

@@ -371,8 +371,8 @@ class TestDefinition(StrictModel):
     @property
     def dataset_names(self) -> tuple[str, ...]:
         """Names of all datasets that variants read, the main one first; empty for none."""
-        listed = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())
-        return tuple(dict.fromkeys(name for name in listed if name))
+        names = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())
+        return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def bundles_doors(self) -> bool:

@@ -97,9 +97,9 @@ def join_metric(
         return tables, catalogue_column(name)
     metric_table = extra.alias(f"extra{number}")
     of_measurement = metric_table.c.measurement_id == measurement.c.measurement_id
-    named = metric_table.c.name == name.removeprefix(EXTRA_PREFIX)
+    has_name = metric_table.c.name == name.removeprefix(EXTRA_PREFIX)
     return tables.join(
-        metric_table, sa.and_(of_measurement, named), isouter=outer
+        metric_table, sa.and_(of_measurement, has_name), isouter=outer
     ), metric_table.c.value
 
 

@@ -399,9 +399,9 @@ def count_failures(
     for (site, failure), number in count_transient(store, campaign_id).items():
         if (failure, site) in failures:
             failures[failure, site].transient = number
-    for counted in count_failed_attempts(store, campaign_id):
-        failed = at(counted.site, counted.failure_class)
-        failed.attempts, failed.again = counted.attempts, counted.retried
+    for failure_count in count_failed_attempts(store, campaign_id):
+        failed = at(failure_count.site, failure_count.failure_class)
+        failed.attempts, failed.again = failure_count.attempts, failure_count.retried
     return sorted(failures.values(), key=lambda failed: failed.order)
 
 
@@ -558,13 +558,13 @@ def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -
     with store.connection() as connection:
         ids.update(connection.scalars(open_ids))
         for part in split_ids(sorted(examined)):
-            counted = sa.func.count(measurement.c.campaign_id)
+            measurement_count = sa.func.count(measurement.c.campaign_id)
             query = (
                 sa.select(campaign.c.id)
                 .outerjoin(measurement, measurement.c.campaign_id == campaign.c.id)
                 .where(campaign.c.id.in_(part))
                 .group_by(campaign.c.id, campaign.c.planned_measurements)
-                .having(counted < campaign.c.planned_measurements)
+                .having(measurement_count < campaign.c.planned_measurements)
             )
             ids.update(connection.scalars(query))
         rows: list[CampaignRow] = []

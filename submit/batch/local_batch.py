@@ -449,12 +449,12 @@ class LocalBatch(BatchSystem):
     def _replace_inputs(self, job: QueuedJob, inputs: InputReplacement) -> None:
         folder = self.locate(job.batch_id) / INPUTS_NAME
         try:
-            sent = {entry.name: entry for entry in folder.iterdir()}
-            replaced = inputs(job.job_id, sent)
-            for name in sent.keys() - replaced.keys():
-                sent[name].unlink()
+            sent_files = {entry.name: entry for entry in folder.iterdir()}
+            replaced = inputs(job.job_id, sent_files)
+            for name in sent_files.keys() - replaced.keys():
+                sent_files[name].unlink()
             for name, source in replaced.items():
-                if source != sent.get(name):
+                if source != sent_files.get(name):
                     # A copy into the file would change those of other jobs, which are links to it.
                     (folder / name).unlink(missing_ok=True)
                     copy_input(source, folder / name)
@@ -470,9 +470,9 @@ class LocalBatch(BatchSystem):
             return [
                 f"No job starts: less than {least} MB are free in {self.root}. Free disk space there."
             ]
-        waiting = {job.cluster.partition("-")[2] for job in self.select(_LISTED, batch_ids)}
+        cluster_names = {job.cluster.partition("-")[2] for job in self.select(_LISTED, batch_ids)}
         running = Counter(job.cluster.partition("-")[2] for job in self.select("state = 'running'"))
-        if waiting & running.keys():
+        if cluster_names & running.keys():
             return []
         return [
             f"Waiting: campaign {campaign} has {pluralize(count, 'local slot')} "

@@ -218,8 +218,8 @@ class QueueRunner:
         """Give the running attempt of a job the lowest free slot."""
         attempt = job.status.attempts[-1]
         sandbox = self.queue.locate(job.batch_id) / f"attempt-{attempt.number}"
-        taken = {worker.slot for worker in self.workers.values()}
-        slot = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        used_slots = {worker.slot for worker in self.workers.values()}
+        slot = next(n for n in range(1, len(used_slots) + 2) if n not in used_slots)
         ran_s = (_now_us() - attempt.started_us) / 1e6
         deadline = time.monotonic() + (job.wall_s or math.inf) - ran_s
         self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, deadline)
@@ -237,8 +237,8 @@ class QueueRunner:
             (newest,) = self.queue.select("number = (SELECT max(number) FROM job)")
             running = [worker.job for worker in self.workers.values()]
             bound = min(max(newest.slots, other.together) for other in (*running, job))
-            taken = sum(other.cpus for other in running)
-            if (taken and taken + job.cpus > bound) or not self.queue.has_disk_space():
+            used_cpus = sum(other.cpus for other in running)
+            if (used_cpus and used_cpus + job.cpus > bound) or not self.queue.has_disk_space():
                 return
             self.start_attempt(job)
 

@@ -117,7 +117,7 @@ def run_command(*command: str) -> str:
         BatchError: it is missing, fails, or does not end in time.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
             capture_output=True,
@@ -137,12 +137,14 @@ def run_command(*command: str) -> str:
             where="slurm",
             hint="Queued jobs continue. Try again later.",
         ) from error
-    if done.returncode:
-        lines = (line.removeprefix(f"{command[0]}: error: ") for line in done.stderr.splitlines())
-        message = "; ".join(lines) or f"exit code {done.returncode}"
+    if completed.returncode:
+        lines = (
+            line.removeprefix(f"{command[0]}: error: ") for line in completed.stderr.splitlines()
+        )
+        message = "; ".join(lines) or f"exit code {completed.returncode}"
         hint = "Queued jobs continue. Try again later." * ("contact" in message)
         raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
-    return done.stdout
+    return completed.stdout
 
 
 @dataclass(frozen=True)
@@ -412,8 +414,8 @@ class SlurmBatch(BatchSystem):
             jobs = []
             for _, task in tasks:
                 folders = (folder.path / "shared", folder.job_folder(task) / "inputs")
-                sent = {item.name: item for path in folders for item in path.iterdir()}
-                jobs.append(JobDescription(job_ids[task], text, inputs(job_ids[task], sent)))
+                sent_files = {item.name: item for path in folders for item in path.iterdir()}
+                jobs.append(JobDescription(job_ids[task], text, inputs(job_ids[task], sent_files)))
             last = max(earlier[batch_id] for batch_id, _ in tasks)
             new_ids = self._add_array(folder.campaign, jobs, previous_attempts=last)
             requeued |= {batch_id: new_ids[job_ids[task]] for batch_id, task in tasks}
@@ -481,9 +483,9 @@ class SlurmBatch(BatchSystem):
 
     def release(self, batch_ids: Iterable[str]) -> int:
         """Release held jobs and return their number."""
-        held = self._select(batch_ids, lambda status: status.state is JobState.HELD)
-        self._act(["scontrol", "release"], held)
-        return len(held)
+        held_ids = self._select(batch_ids, lambda status: status.state is JobState.HELD)
+        self._act(["scontrol", "release"], held_ids)
+        return len(held_ids)
 
     def _select(self, batch_ids: Iterable[str], matches: Callable[[JobStatus], bool]) -> list[str]:
         statuses = self.query(batch_ids)

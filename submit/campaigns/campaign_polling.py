@@ -263,14 +263,14 @@ class ExclusionGuard:
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
-        stored = tracker.store.campaign(campaign.id)
-        reasons = find_excluded_jobs(stored, jobs, self._refresh_uses(tracker, jobs))
+        row = tracker.store.campaign(campaign.id)
+        reasons = find_excluded_jobs(row, jobs, self._refresh_uses(tracker, jobs))
         queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
         released = _release_jobs(tracker, [job for job in queued if job.id not in reasons])
         excluded = [job for job in queued if job.id in reasons]
-        held = _hold_jobs(tracker, excluded, reasons)
+        held_jobs = _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
-            return [*released, *held]
+            return [*released, *held_jobs]
         _remove_jobs(tracker, campaign, excluded, reasons)
         return [*released, *_describe_removed(tracker, campaign, jobs)]
 
@@ -427,9 +427,13 @@ def campaigns_older_than(
 ) -> Iterator[CampaignRow]:
     """Yield campaigns of that age whose folders are no longer needed."""
     limit = time.time_ns() // 1000 - days * DAY_US
-    stored = list_stored_campaigns(settings)
+    stored_campaigns = list_stored_campaigns(settings)
     for row in tracker.store.campaigns():
-        if row.id in stored and row.created_us <= limit and not retention_reason(tracker, row):
+        if (
+            row.id in stored_campaigns
+            and row.created_us <= limit
+            and not retention_reason(tracker, row)
+        ):
             yield row
 
 

@@ -70,8 +70,12 @@ class CampaignUploader:
         Returns:
             A warning for the user if the upload failed, else ''.
         """
-        due = everything or time.monotonic() >= self._retry_at_s
-        if not self._settings.service_url or not due or not self._state_file(campaign.id).is_file():
+        is_due = everything or time.monotonic() >= self._retry_at_s
+        if (
+            not self._settings.service_url
+            or not is_due
+            or not self._state_file(campaign.id).is_file()
+        ):
             return ""
         try:
             with hold_lock(self._state_folder / f"{_safe_file_name(campaign.id)}.lock"):

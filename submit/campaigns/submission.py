@@ -202,10 +202,10 @@ def complete_submission(
     selected_ids = {job.id for job in jobs}
     with submissions.hold(campaign.id) as staged:
         # Another process may have queued them meanwhile.
-        left = [job for job in tracker.store.jobs(campaign.id) if not job.batch_id]
-        selected = [job for job in left if job.id in selected_ids]
+        unsubmitted_jobs = [job for job in tracker.store.jobs(campaign.id) if not job.batch_id]
+        selected = [job for job in unsubmitted_jobs if job.id in selected_ids]
         queued = _queue_jobs(tracker.store, tracker.batch_system, staged, selected, inputs)
-        if len(queued) == len(left):
+        if len(queued) == len(unsubmitted_jobs):
             staged.remove()
         return queued
 
@@ -426,10 +426,10 @@ def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str,
 
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:
-    held = [job for job in jobs if job.state == JobState.HELD.value]
+    held_jobs = [job for job in jobs if job.state == JobState.HELD.value]
     count = sum(
         tracker.batch_system(name).release([job.batch_id for job in group])
-        for name, group in group_by_batch_system(held)
+        for name, group in group_by_batch_system(held_jobs)
     )
     # Jobs that their pool holds back with their cluster are queued.
     for site in {job.site for job in jobs}:

@@ -230,13 +230,15 @@ class CampaignTracker:
                         yield measurement
 
         try:
-            added = self.store.add(read_records())
+            result = self.store.add(read_records())
         finally:
             # Rejected files have been moved, so no later call would find them.
             self._fail_rejected_attempts(rejected)
         self._added.update(paths)
         self._clear_recovered_failures(campaign)
-        return CollectResult(added.new, added.duplicates, tuple(added.conflicting), tuple(rejected))
+        return CollectResult(
+            result.new, result.duplicates, tuple(result.conflicting), tuple(rejected)
+        )
 
     def _select_jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
         jobs = self.store.jobs(campaign.id)

@@ -152,12 +152,12 @@ def _list_waiting(
     """
     from treehammer.sql.read.campaign_queries import list_incomplete_campaigns
 
-    own = OwnCampaigns(settings)
+    own_campaigns = OwnCampaigns(settings)
     if references:
         rows = list({row.id: row for row in map(store.campaign, references)}.values())
     else:
-        rows = list_incomplete_campaigns(store, own.list_all())
-    examined = (_examine_campaign(store, row, own) for row in rows)
+        rows = list_incomplete_campaigns(store, own_campaigns.list_all())
+    examined = (_examine_campaign(store, row, own_campaigns) for row in rows)
     return [campaign for campaign in examined if campaign.missing]
 
 

@@ -98,8 +98,8 @@ def _expect_passes(manifest: Manifest, execution: ExecutionSpec) -> float:
         return execution.passes
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
     pass_s = max(1e-3, unzipped * _read_fraction(manifest, execution.variant) / UNZIP_BYTES_PER_S)
-    counted = math.ceil(MIN_LAUNCH_CPU_S / pass_s)
-    return counted + min(1.0, CALIBRATION_CPU_S / pass_s)
+    counted_passes = math.ceil(MIN_LAUNCH_CPU_S / pass_s)
+    return counted_passes + min(1.0, CALIBRATION_CPU_S / pass_s)
 
 
 def _read_fraction(manifest: Manifest, variant: Mapping[str, Scalar]) -> float:

@@ -161,8 +161,8 @@ class JobInputs:
 
     def find_manifest(self, dataset: str) -> Manifest | None:
         """Find the manifest of a dataset; the main one for another name."""
-        named = (manifest for manifest in self.manifests if manifest.name == dataset)
-        return next(named, self.manifests[0] if self.manifests else None)
+        manifests = (manifest for manifest in self.manifests if manifest.name == dataset)
+        return next(manifests, self.manifests[0] if self.manifests else None)
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,10 @@ class JobSequence:
         These are all jobs with the same variants, at doors of the same name if the test names doors.
         """
         groups: dict[str, list[GroupAccess]] = {}
-        named = DOOR_AXIS in self._definition.axes
+        names_doors = DOOR_AXIS in self._definition.axes
         for accesses in self.shared_accesses:
             for group in self.groups_at(*accesses):
-                key = f"{accesses[0].door.name if named else ''}|{group.key}"
+                key = f"{accesses[0].door.name if names_doors else ''}|{group.key}"
                 groups.setdefault(key, []).append((accesses[0], group))
         return groups
 

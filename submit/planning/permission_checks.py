@@ -148,10 +148,10 @@ def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int)
         )
         return
     writes = load.writes and _writes_files(plan, access)
-    stated = dict(_list_excesses(load.replace(writes=writes), permitted))
-    yield from (f"{door} {text}" for text in stated.values())
+    excesses = dict(_list_excesses(load.replace(writes=writes), permitted))
+    yield from (f"{door} {text}" for text in excesses.values())
     for key, text in _computed_excesses(plan, access, permitted, jobs).items():
-        if key not in stated:
+        if key not in excesses:
             yield f"{door} {text}"
 
 

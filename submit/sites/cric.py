@@ -165,7 +165,9 @@ class _CricImporter:
         for file in files:
             for name, entry in _read_entries(file):
                 self._add_entry(name, entry)
-        doors = {name: listed for name, listed in self._collect_doors().items() if listed}
+        doors = {
+            name: site_doors for name, site_doors in self._collect_doors().items() if site_doors
+        }
         elements = self._compute_elements_by_site()
         for name in sorted({*doors, *self._documents.sites, *elements}):
             if not is_valid_name(name):
@@ -201,8 +203,8 @@ class _CricImporter:
         else:
             self._add_service_doors(doors)
         return {
-            name: [_with_server_version(door, self._documents) for door in listed]
-            for name, listed in doors.items()
+            name: [_with_server_version(door, self._documents) for door in site_doors]
+            for name, site_doors in doors.items()
         }
 
     def _add_storage_doors(self, doors: Mapping[str, list[Door]]) -> None:
@@ -210,9 +212,9 @@ class _CricImporter:
             if reason := _unsuitable_reason(storage, self._options):
                 self._skip(name, reason)
                 continue
-            listed = doors[storage.site or storage.rc_site]
+            site_doors = doors[storage.site or storage.rc_site]
             for protocol in _read_protocols(storage):
-                self._add_door(listed, name, protocol, storage.se_flavour)
+                self._add_door(site_doors, name, protocol, storage.se_flavour)
 
     def _add_service_doors(self, doors: Mapping[str, list[Door]]) -> None:
         for name, service in self._documents.services.items():
@@ -327,8 +329,8 @@ def _unsuitable_reason(storage: _CricStorage, options: CricOptions) -> str:
 
 def _read_protocols(storage: _CricStorage) -> Iterable[_CricProtocol]:
     """Return the protocols for reading without duplicate endpoints, local access first."""
-    listed = (p for activity in READ_ACTIVITIES for p in storage.arprotocols.get(activity, ()))
-    return {(protocol.endpoint, protocol.path): protocol for protocol in listed}.values()
+    protocols = (p for activity in READ_ACTIVITIES for p in storage.arprotocols.get(activity, ()))
+    return {(protocol.endpoint, protocol.path): protocol for protocol in protocols}.values()
 
 
 def _with_server_version(door: Door, documents: _CricDocuments) -> Door:

@@ -421,8 +421,8 @@ def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> list[str]:
         for name in (*entry.names, *entry.hosts)
         if name in options.sites_by_name
     ]
-    named = [name for name in entry.names if name in options.known_sites]
-    for site in (options.site, *mapped, *named):
+    site_names = [name for name in entry.names if name in options.known_sites]
+    for site in (options.site, *mapped, *site_names):
         if site:
             return [site]
     hosts = (*entry.hosts, *map(find_host, entry.names))

@@ -188,7 +188,7 @@ def _progress_bar(
     manifest: Manifest, replicas: Sequence[ExpectedReplica], full: bool, bars: ProgressFactory
 ) -> Iterator[ByteCallback]:
     """Open a progress bar of bytes or files that several threads can advance."""
-    lock, done = Lock(), 0
+    lock, checked_count = Lock(), 0
     with ExitStack() as stack:
         if full:
             total = sum(replica.file.size for replica in replicas if replica.url)
@@ -197,13 +197,13 @@ def _progress_bar(
             step = stack.enter_context(bars(f"Checking {manifest.name}", len(replicas)))
 
         def advance(count: int) -> None:
-            nonlocal done
+            nonlocal checked_count
             with lock:
-                done += count
+                checked_count += count
                 if full:
                     move(count)
                 else:
-                    step(done)
+                    step(checked_count)
 
         yield advance
 
@@ -395,11 +395,11 @@ def find_placement(
     if not (placement.lacking and timeout_s):
         return placement
     with bars("Waiting for replicas (doors)", len(rse_accesses)) as step:
-        while placement.lacking and (left := until - time.monotonic()) > 0:
+        while placement.lacking and (remaining_s := until - time.monotonic()) > 0:
             pending = {(site, door) for site, door, _ in placement.lacking}
             names = ", ".join(sorted({site for site, _ in pending}))
             step(len(rse_accesses) - len(pending), f"not yet: {names}")
-            time.sleep(min(REPLICA_POLL_S, left))
+            time.sleep(min(REPLICA_POLL_S, remaining_s))
             placement = _find_once(manifests, rse_accesses, settings)
         step(len(rse_accesses) - len({key[:2] for key in placement.lacking}), "")
     return placement

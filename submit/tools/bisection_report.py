@@ -30,9 +30,9 @@ def describe_probe(state: BisectionState, conclusion: Conclusion) -> str:
     probe = state.probes[-1]
     title = state.question.builds[probe.build].title
     first, last = conclusion.candidates
-    left = "one build left" if first == last else f"builds {first}–{last} left"
+    builds_text = "one build left" if first == last else f"builds {first}–{last} left"
     return (
-        f"{len(state.probes):3}  build {probe.build} {title}: {_describe_result(probe)}; {left}, "
+        f"{len(state.probes):3}  build {probe.build} {title}: {_describe_result(probe)}; {builds_text}, "
         f"best guess {format_share(conclusion.certainty)} certain"
     )
 

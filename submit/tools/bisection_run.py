@@ -133,12 +133,12 @@ class BisectionRun:
         campaign: CampaignRow | None = None
         try:
             with Store.open(self.settings.database, create=False) as store:
-                stored = store.campaign(probe.campaign)
+                row = store.campaign(probe.campaign)
                 tracker = make_tracker(store, self.settings)
-                if any(job.batch_id for job in tracker.refresh_jobs(stored)):
+                if any(job.batch_id for job in tracker.refresh_jobs(row)):
                     service = job_reporting.reporting_for_submission(self.settings, self.options)
-                    resume_campaign(tracker, stored, self.settings, service=service)
-                    campaign = stored
+                    resume_campaign(tracker, row, self.settings, service=service)
+                    campaign = row
         except (NothingToDoError, ConfigError):  # the campaign was not stored
             pass
         if campaign is None:
@@ -234,17 +234,17 @@ class BisectionRun:
         builder = self._builder
         if builder is None:
             return name
-        listed = self.state.question.builds[build]
+        build_name = self.state.question.builds[build]
         try:
-            with self.bars(f"Building {listed.title}", 1) as step:
-                builder.build(listed.name)
+            with self.bars(f"Building {build_name.title}", 1) as step:
+                builder.build(build_name.name)
                 step(1)
         except BuildFailedError as failure:
             if build == 0:
                 raise ConfigError(
                     f"GOOD cannot be built: {failure}",
-                    where=listed.title,
-                    hint=f"The log is {builder.locate(listed.name)}.log.",
+                    where=build_name.title,
+                    hint=f"The log is {builder.locate(build_name.name)}.log.",
                 ) from failure
             raise
         return name

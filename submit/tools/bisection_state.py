@@ -264,13 +264,13 @@ def _list_package_releases(good: str, bad: str, requirements: str) -> list[Liste
     name, *other_requirements = requirements.split()
     command = [sys.executable, "-m", "pip", "index", "versions", name]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_INDEX_TIMEOUT_S
         )
-        failure = "" if not done.returncode else extract_error_line(done.stderr)
+        failure = "" if not completed.returncode else extract_error_line(completed.stderr)
     except (OSError, subprocess.TimeoutExpired) as error:
         failure = str(error)
-    match = None if failure else _VERSIONS_LINE.search(done.stdout)
+    match = None if failure else _VERSIONS_LINE.search(completed.stdout)
     if match is None:
         raise SoftwareError(
             f"cannot list the releases of {name}: {failure or 'pip did not answer'}",

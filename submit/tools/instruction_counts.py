@@ -113,8 +113,8 @@ def count_plan(
             else:
                 reads.setdefault(variant, []).append(result)
             step(ended)
-    counted = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
-    return CountResult(tuple(counted), tuple(problems.values()))
+    counts = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
+    return CountResult(tuple(counts), tuple(problems.values()))
 
 
 def _try_count(
@@ -202,14 +202,14 @@ def find_valgrind() -> Valgrind:
     header = Path(command).resolve().parent.parent / "include/valgrind/callgrind.h"
     if not header.is_file():
         raise CountingError(f"{header} is missing", where="count", hint=_VALGRIND_REMEDY)
-    done = subprocess.run(
+    completed = subprocess.run(
         [command, "--version"],
         capture_output=True,
         text=True,
         check=False,
         timeout=_START_TIMEOUT_S,
     )
-    return Valgrind(command, str(header), done.stdout.strip().removeprefix("valgrind-"))
+    return Valgrind(command, str(header), completed.stdout.strip().removeprefix("valgrind-"))
 
 
 @dataclass(frozen=True)

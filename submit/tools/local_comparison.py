@@ -392,9 +392,9 @@ def find_changed_test(path: Path, against: str, settings: Settings) -> Path:
             where=str(path),
             hint="Change a test, or name another commit, --against REF.",
         )
-    listed = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
+    specs_text = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
     raise ConfigError(
-        f"{len(changed)} tests differ from {against}: {listed}",
+        f"{len(changed)} tests differ from {against}: {specs_text}",
         where=str(path),
         hint="Name one of them: treehammer try PATH",
     )

@@ -126,7 +126,7 @@ def _submit_probes(names: Collection[str], settings: Settings) -> Iterator[_Subm
             hint="Choose another --data-dir, or send no job with --wait 0.",
         ) from error
     try:
-        own = replace(
+        own_probe = replace(
             settings,
             data_dir=folder,
             database=f"sqlite:///{folder / 'results.db'}",
@@ -136,9 +136,9 @@ def _submit_probes(names: Collection[str], settings: Settings) -> Iterator[_Subm
         request = CampaignRequest(
             NODE_TEST, sites=tuple(names), options=replace(DEFAULT_OPTIONS, use_service=False)
         )
-        campaign = submit_plan(plan_request(request, own, fetch=True), own)
-        with Store.open(own.database) as store:
-            probes = _SubmittedProbes(make_tracker(store, own), campaign)
+        campaign = submit_plan(plan_request(request, own_probe, fetch=True), own_probe)
+        with Store.open(own_probe.database) as store:
+            probes = _SubmittedProbes(make_tracker(store, own_probe), campaign)
             try:
                 yield probes
             finally:

@@ -51,8 +51,8 @@ def run(
     """
 
     def describe_loop(task: PayloadTask) -> LoopSource:
-        chosen = ntuple if task.format == RNTUPLE else code
-        return root_engine.describe_loop(task, chosen, function)
+        loop_code = ntuple if task.format == RNTUPLE else code
+        return root_engine.describe_loop(task, loop_code, function)
 
     def perform(task: PayloadTask, report: PayloadReport) -> None:
         loop = describe_loop(task)
@@ -116,25 +116,26 @@ class _PayloadExecution:
             self._report.extras.update(turn_server.prime_cache(passes, task))
             return
         if pipes:
-            done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
+            pass_reads = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
         else:
-            done = self._run_passes(root, task, passes)
-        check_equal_passes([f"{item.events} events {item.unzipped_bytes} B" for item in done])
-        values.update(format_.summarize(done))
+            pass_reads = self._run_passes(root, task, passes)
+        check_equal_passes([f"{item.events} events {item.unzipped_bytes} B" for item in pass_reads])
+        values.update(format_.summarize(pass_reads))
         values.update(passes.totals())
-        self._report.extras.update(pass_summary.summarize_extras(done))
+        self._report.extras.update(pass_summary.summarize_extras(pass_reads))
 
     def _run_passes(
         self, root: Any, task: PayloadTask, passes: ReadPasses
     ) -> List[pass_summary.PassRead]:
-        done = []
+        pass_reads = []
         for number in range(1, task.passes + 1):
             if task.counting and number == task.passes:
                 root_engine.count_next_pass(root)
-            done.append(passes.run_pass())
+            pass_reads.append(passes.run_pass())
             self._report.values["passes_done"] = number
-            loop = done[-1].phase_seconds("loop", 0)
+            loop = pass_reads[-1].phase_seconds("loop", 0)
             print(
-                f"pass {number}/{task.passes}: {done[-1].events} events in {loop:.3f} s", flush=True
+                f"pass {number}/{task.passes}: {pass_reads[-1].events} events in {loop:.3f} s",
+                flush=True,
             )
-        return done
+        return pass_reads

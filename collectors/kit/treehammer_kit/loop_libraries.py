@@ -479,12 +479,12 @@ def _locate_root(headers: str, libraries: str) -> Tuple[str, str]:
 
 
 def _run(command: List[str]) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )
-    if done.returncode or not done.stdout.strip():
-        raise BuildError(f"{shlex.join(command)} ended with {done.returncode}")
-    return done.stdout
+    if completed.returncode or not completed.stdout.strip():
+        raise BuildError(f"{shlex.join(command)} ended with {completed.returncode}")
+    return completed.stdout
 
 
 @contextmanager

@@ -158,30 +158,32 @@ def drop_warm_up(passes: Sequence[PassRead]) -> Sequence[PassRead]:
 
 def summarize_tree_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
     """Compute the catalogue values of TTrees: medians over the counted passes, and every pass."""
-    counted = drop_warm_up(passes)
-    first = counted[0].files[0]
+    counted_passes = drop_warm_up(passes)
+    first = counted_passes[0].files[0]
     values = summarize_times(passes)
-    values.update(_summarize_counters(counted))
-    values.update(_summarize_latencies(counted))
-    values.update(loop_unzipped_bytes=counted[0].unzipped_bytes, cache_bytes=first.cache_size)
+    values.update(_summarize_counters(counted_passes))
+    values.update(_summarize_latencies(counted_passes))
+    values.update(
+        loop_unzipped_bytes=counted_passes[0].unzipped_bytes, cache_bytes=first.cache_size
+    )
     return {name: value for name, value in values.items() if value is not None}
 
 
 def summarize_times(passes: Sequence[PassRead]) -> Dict[str, Any]:
     """Compute the catalogue values common to both formats; unknown ones are omitted."""
-    counted = drop_warm_up(passes)
-    values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(counted)}
+    counted_passes = drop_warm_up(passes)
+    values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(counted_passes)}
     for phase in PASS_PHASES:
         for index, clock in enumerate(("wall", "user", "sys")):
             series = [pass_read.phase_seconds(phase, index) for pass_read in passes]
             values[f"pass_{phase}_{clock}_s"] = series
-            values[f"{phase}_{clock}_s"] = statistics.median(series[-len(counted) :])
-    values.update(_summarize_rates(passes, counted))
-    first = [pass_read.files[0].first_byte_s for pass_read in counted]
+            values[f"{phase}_{clock}_s"] = statistics.median(series[-len(counted_passes) :])
+    values.update(_summarize_rates(passes, counted_passes))
+    first = [pass_read.files[0].first_byte_s for pass_read in counted_passes]
     values.update(
-        events_read=counted[0].events,
-        file_class=counted[0].files[0].file_class,
-        data_server=counted[0].files[0].data_server or None,
+        events_read=counted_passes[0].events,
+        file_class=counted_passes[0].files[0].file_class,
+        data_server=counted_passes[0].files[0].data_server or None,
         first_byte_s=None if min(first) < 0 else statistics.median(first),
     )
     return {name: value for name, value in values.items() if value is not None}

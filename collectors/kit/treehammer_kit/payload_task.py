@@ -258,18 +258,18 @@ def select_branches(
     """
     if request == READABLE:
         without = set(unreadable)
-        chosen = dict.fromkeys(name for name in names if name not in without)
+        selection = dict.fromkeys(name for name in names if name not in without)
     elif isinstance(request, str):
-        chosen = _match_patterns(names, _load_patterns(request, folder))
+        selection = _match_patterns(names, _load_patterns(request, folder))
     else:
-        chosen = select_fraction(names, request, seed)
-    if not chosen:
+        selection = select_fraction(names, request, seed)
+    if not selection:
         raise PayloadError(
             "open", "branch", "prepare", f"branches = {request!r} leaves none to read"
         )
-    for name in list(chosen):
-        chosen.update(dict.fromkeys(counters.get(name, ())))
-    return [position for position, name in enumerate(names) if name in chosen]
+    for name in list(selection):
+        selection.update(dict.fromkeys(counters.get(name, ())))
+    return [position for position, name in enumerate(names) if name in selection]
 
 
 def select_fraction(names: Sequence[str], share: float, seed: int) -> Dict[str, None]:
@@ -299,16 +299,16 @@ def _load_patterns(request: str, folder: str) -> List[str]:
 def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> Dict[str, None]:
     if not patterns:
         raise PayloadError("open", "branch", "prepare", "the list of branches is empty")
-    chosen: Dict[str, None] = {}
+    selection: Dict[str, None] = {}
     if all(pattern.startswith("!") for pattern in patterns):
-        chosen = dict.fromkeys(names)
+        selection = dict.fromkeys(names)
     for pattern in patterns:
         if pattern.startswith("!"):
             for name in _match_pattern(names, pattern[1:]):
-                chosen.pop(name, None)
+                selection.pop(name, None)
         else:
-            chosen.update(dict.fromkeys(_match_pattern(names, pattern)))
-    return chosen
+            selection.update(dict.fromkeys(_match_pattern(names, pattern)))
+    return selection
 
 
 def _match_pattern(names: Sequence[str], pattern: str) -> List[str]:

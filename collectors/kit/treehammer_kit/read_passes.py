@@ -125,15 +125,15 @@ class ReadPasses:
         """Open a file, untimed; return the facts on the columns ``names`` that a data frame lacks."""
         reader = self._open_file(url)
         branches = list(self._list_branches(reader))
-        listed = [str(item.name) for item in branches]
-        positions = [listed.index(name) for name in names if name in listed]
+        branch_names = [str(item.name) for item in branches]
+        positions = [branch_names.index(name) for name in names if name in branch_names]
         survey = FileSurvey(
             size=int(reader.file_size),
             file_class=str(reader.file_class),
             zip_bytes=self._sum_zip_bytes(reader, positions),
             clusters=[int(entries) for entries in reader.ClusterEntries()],
             types={
-                listed[position]: {
+                branch_names[position]: {
                     str(item.first): str(item.second) for item in branches[position].types
                 }
                 for position in positions
@@ -219,7 +219,7 @@ class ReadPasses:
 
     def _select_positions(self, branches: Sequence[Any], common: Sequence[int]) -> List[int]:
         """Select positions of branches, among those that all files have, as the task requests."""
-        chosen = payload_task.select_branches(
+        selection = payload_task.select_branches(
             [str(branches[position].name) for position in common],
             {str(branch.name): [str(name) for name in branch.counters] for branch in branches},
             self._task.branches,
@@ -227,7 +227,7 @@ class ReadPasses:
             folder=self._task.folder,
             unreadable=self._task.unreadable,
         )
-        return [common[index] for index in chosen]
+        return [common[index] for index in selection]
 
     def _compare_with_first(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse a file whose selected branches differ from those of the first with entries.
@@ -263,11 +263,11 @@ class ReadPasses:
 
     def _find_other_lengths(self, reader: Any, selected: Sequence[str]) -> Dict[str, int]:
         """Map the path of each selected branch of another length than its tree to its entries."""
-        chosen = set(selected)
+        selected_names = set(selected)
         return {
             str(item.first): int(item.second)
             for item in reader.OtherLengths()
-            if str(item.first).partition("/")[0] in chosen
+            if str(item.first).partition("/")[0] in selected_names
         }
 
     def _list_foreign_friends(self, reader: Any) -> List[str]:
@@ -280,10 +280,10 @@ class ReadPasses:
         notes = [f"the friend tree {name} is not read" for name in reader.friends.names]
         lengths = self._find_other_lengths(reader, selected)
         total = int(reader.entries_total)
-        named = list(lengths.items())[:_MAX_NAMED_BRANCHES]
-        notes += [f"branch {name} has {entries} of {total} entries" for name, entries in named]
-        if len(lengths) > len(named):
-            notes.append(f"{len(lengths) - len(named)} more branches have other lengths")
+        examples = list(lengths.items())[:_MAX_NAMED_BRANCHES]
+        notes += [f"branch {name} has {entries} of {total} entries" for name, entries in examples]
+        if len(lengths) > len(examples):
+            notes.append(f"{len(lengths) - len(examples)} more branches have other lengths")
         return [f"{os.path.basename(url)}: {note}" for note in notes]
 
 

@@ -38,13 +38,13 @@ def choose_blocks(size: int, block: int, fraction: float, seed: str) -> List[Chu
     numbers = list(range(math.ceil(size / block)))
     random.Random(seed).shuffle(numbers)
     chunks: List[Chunk] = []
-    left = min(math.ceil(round(size * fraction, 6)), size)
+    remaining = min(math.ceil(round(size * fraction, 6)), size)
     for number in numbers:
-        if not left:
+        if not remaining:
             break
-        length = min(block, size - number * block, left)
+        length = min(block, size - number * block, remaining)
         chunks.append((number * block, length))
-        left -= length
+        remaining -= length
     return chunks
 
 
@@ -173,11 +173,11 @@ def read_through_cache(task: LoadTask) -> LoadOutcome:
             prepare_reads=preparations,
             begin=lambda: counter.begin(is_primed=bool(preparations)),
         )
-        asked = sum(row["bytes"] for row in outcome.rows if row["operation"] in _READS)
+        requested_bytes = sum(row["bytes"] for row in outcome.rows if row["operation"] in _READS)
         outcome.figures.update(
-            asked_mb=asked / 1e6,
-            asked_fraction=asked / sum(file.size for file in reads.files),
-            **counter.end(asked),
+            asked_mb=requested_bytes / 1e6,
+            asked_fraction=requested_bytes / sum(file.size for file in reads.files),
+            **counter.end(requested_bytes),
         )
         block = outcome.figures.pop("cache_block_kib", None)
         outcome.values["cache_block_kib"] = None if block is None else round(block)

@@ -117,8 +117,8 @@ class EngineLoad:
     def _make_row(self, part: EngineStep, step: int, began_us: int, cores: float) -> Dict[str, Any]:
         url = self.task.files[0].url
         failed = sum(part.failures.values())
-        due = round(self.clients * self.rate_hz * part.seconds)
-        is_held = self.is_bounded and part.done + failed >= HELD_SHARE * due
+        scheduled = round(self.clients * self.rate_hz * part.seconds)
+        is_held = self.is_bounded and part.done + failed >= HELD_SHARE * scheduled
         row = make_operation_step(
             part.latency,
             part.failures,
@@ -129,7 +129,7 @@ class EngineLoad:
             step_start_us=began_us + round(part.start_s * 1e6),
             step_s=max(part.seconds, 1e-3),
             clients=self.clients,
-            scheduled=max(due, part.done + failed),
+            scheduled=max(scheduled, part.done + failed),
             late=0,
             held=part.done if is_held else 0,
             lateness_max_s=0.0,
@@ -266,8 +266,10 @@ class Engine:
         version = "unknown"
         if os.path.exists(program):
             words = [program, "--version"]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-            match = re.search(r"\d+\.\d+(\.\d+)*", done.stdout + done.stderr)
+            completed = subprocess.run(
+                words, capture_output=True, text=True, timeout=60, check=False
+            )
+            match = re.search(r"\d+\.\d+(\.\d+)*", completed.stdout + completed.stderr)
             version = match[0] if match else version
         return json.dumps({"packages": {self.name: version}})
 
@@ -565,12 +567,14 @@ def parse_xrdreplay(output: str) -> List[EngineStep]:
             numbers[" ".join(match[1].split())] = float(match[2])
     try:
         seconds, errors = numbers["Total Runtime"], int(numbers["Response Errors"])
-        done, size = int(numbers.get("read::n", 0)), int(numbers.get("read::b", 0))
+        operations, size = int(numbers.get("read::n", 0)), int(numbers.get("read::b", 0))
     except KeyError as error:
         message = f"xrdreplay: no {error} in {output[-200:]!r}"
         raise PayloadError("payload", "bad-result", "load", message) from error
     failures = {"other": errors} if errors else {}
-    return [EngineStep(0.0, seconds, max(done - errors, 0), size, failures, LatencyHistogram())]
+    return [
+        EngineStep(0.0, seconds, max(operations - errors, 0), size, failures, LatencyHistogram())
+    ]
 
 
 class OhaEngine(Engine):

@@ -245,22 +245,24 @@ def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
     Steps in which the generator was the limit are counted and otherwise left out; if all were,
     neither rates nor latencies remain.
     """
-    counted = [row for row in _choose_rows(rows) if not row["generator_limited"]]
-    return _summarize_main(rows, _count_seconds(counted))
+    counted_rows = [row for row in _choose_rows(rows) if not row["generator_limited"]]
+    return _summarize_main(rows, _count_seconds(counted_rows))
 
 
 def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
     """Summarize the main operation; ``seconds`` is the time of the steps that count."""
-    chosen = _choose_rows(rows)
-    counted = [row for row in chosen if not row["generator_limited"]]
-    scheduled = sum(row["scheduled"] for row in chosen)
+    selected_rows = _choose_rows(rows)
+    counted_rows = [row for row in selected_rows if not row["generator_limited"]]
+    scheduled = sum(row["scheduled"] for row in selected_rows)
     figures = {
-        "limited_steps": float(len({row["step"] for row in chosen if row["generator_limited"]})),
-        "late_share": sum(row["late"] for row in chosen) / max(scheduled, 1),
+        "limited_steps": float(
+            len({row["step"] for row in selected_rows if row["generator_limited"]})
+        ),
+        "late_share": sum(row["late"] for row in selected_rows) / max(scheduled, 1),
     }
-    if counted:
-        figures.update(_summarize_rates(counted, seconds))
-    histogram = merge_latencies(counted)
+    if counted_rows:
+        figures.update(_summarize_rates(counted_rows, seconds))
+    histogram = merge_latencies(counted_rows)
     if histogram.count:
         figures.update(_summarize_latencies(histogram))
     return figures
@@ -284,23 +286,23 @@ def summarize_loop(
         step_s: length of a step.
         by_server: add the slowest and fastest server's rate.
     """
-    chosen = _choose_rows(rows)
-    if not chosen:
+    selected_rows = _choose_rows(rows)
+    if not selected_rows:
         return _summarize_main(rows, 0.0)
-    span = spans[chosen[0]["operation"]]
-    limited = {row["step"] for row in chosen if row["generator_limited"]}
+    span = spans[selected_rows[0]["operation"]]
+    limited = {row["step"] for row in selected_rows if row["generator_limited"]}
     seconds = _count_busy_seconds(span, step_s, limited)
     figures = _summarize_main(rows, seconds)
     figures.pop("attempted_hz", None)
-    figures["total_mb"] = sum(row["bytes"] for row in chosen) / 1e6
+    figures["total_mb"] = sum(row["bytes"] for row in selected_rows) / 1e6
     if not sum(row["failed"] for row in rows):
         figures["total_s"] = span[1] - span[0]
-    counted = [row for row in chosen if not row["generator_limited"]]
-    histogram = merge_latencies(counted)
+    counted_rows = [row for row in selected_rows if not row["generator_limited"]]
+    histogram = merge_latencies(counted_rows)
     if histogram.count:
         figures["latency_deviation_s"] = histogram.standard_deviation
-    if by_server and counted:
-        figures.update(_summarize_servers(counted, seconds))
+    if by_server and counted_rows:
+        figures.update(_summarize_servers(counted_rows, seconds))
     return figures
 
 
@@ -346,12 +348,12 @@ def _find_quantiles(
 
 def summarize_transfers(rows: Sequence[Row], calls: Sequence[str]) -> Dict[str, float]:
     """Summarize transfers without data: each call, failures of all, and deletions as their rate."""
-    counted = [row for row in rows if not row["generator_limited"]]
+    counted_rows = [row for row in rows if not row["generator_limited"]]
     limited = {row["step"] for row in rows if row["generator_limited"]}
     figures = {**summarize_calls(rows, calls), "limited_steps": float(len(limited))}
-    deletions = [row for row in counted if row["operation"] == DELETE]
-    for name, chosen in (("achieved_hz", deletions), ("failed_share", counted)):
-        rates = _summarize_rates(chosen, _count_seconds(chosen))
+    deletions = [row for row in counted_rows if row["operation"] == DELETE]
+    for name, group in (("achieved_hz", deletions), ("failed_share", counted_rows)):
+        rates = _summarize_rates(group, _count_seconds(group))
         if name in rates:
             figures[name] = rates[name]
     return figures
@@ -386,12 +388,12 @@ def _summarize_servers(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
 
 
 def _summarize_rates(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
-    scheduled, done = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
+    scheduled, completed = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
     if not scheduled:  # all began in steps that are left out
         return {}
     return {
         "attempted_hz": scheduled / seconds,
-        "achieved_hz": done / seconds,
+        "achieved_hz": completed / seconds,
         "achieved_mb_per_s": sum(row["bytes"] for row in rows) / seconds / 1e6,
         "failed_share": sum(row["failed"] for row in rows) / scheduled,
     }

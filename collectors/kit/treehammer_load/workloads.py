@@ -81,11 +81,11 @@ def pace_at_rate(
         parts: number of these generators.
     """
     for number in count():
-        due = start_s + (number + part / parts) / rate_hz
+        due_s = start_s + (number + part / parts) / rate_hz
         # A rounding error must not add an instant.
-        if due >= end_s - 1e-9:
+        if due_s >= end_s - 1e-9:
             return
-        yield due
+        yield due_s
 
 
 def pace_clients(
@@ -96,10 +96,10 @@ def pace_clients(
     phases = sorted((generator.random() * period_s, client) for client in range(clients))
     for number in count():
         for phase, client in phases:
-            due = start_s + number * period_s + phase
-            if due >= end_s:
+            due_s = start_s + number * period_s + phase
+            if due_s >= end_s:
                 return
-            yield due, client
+            yield due_s, client
 
 
 def schedule_opens(
@@ -107,8 +107,8 @@ def schedule_opens(
 ) -> Iterator[Operation]:
     """Schedule opens by each client in turn, of files drawn at random."""
     generator = random.Random(seed)
-    for number, due in enumerate(instants):
-        yield Operation(due, OPEN, number % clients, generator.choice(files))
+    for number, due_s in enumerate(instants):
+        yield Operation(due_s, OPEN, number % clients, generator.choice(files))
 
 
 def schedule_reads(
@@ -123,13 +123,13 @@ def schedule_reads(
     client_files = [files[client % len(files)] for client in range(clients)]
     begin_s, end_s = opening
     for client in range(clients):
-        due = begin_s + (end_s - begin_s) * client / clients
-        yield Operation(due, OPEN, client, client_files[client], keep=True)
+        due_s = begin_s + (end_s - begin_s) * client / clients
+        yield Operation(due_s, OPEN, client, client_files[client], keep=True)
     generators = [random.Random(f"{seed} {client}") for client in range(clients)]
-    for due, client in instants:
+    for due_s, client in instants:
         chunks = choose_chunks(client, client_files[client].size, generators[client])
         name = READ if len(chunks) == 1 else VECTOR_READ
-        yield Operation(due, name, client, client_files[client], chunks)
+        yield Operation(due_s, name, client, client_files[client], chunks)
 
 
 def sequence_reads(
@@ -421,8 +421,8 @@ class VanishPoller(WrappingClient):
             poll = self._polls.get()
             if poll is None:
                 return
-            due, flight = poll
-            time.sleep(max(due - time.monotonic(), 0.0))
+            due_s, flight = poll
+            time.sleep(max(due_s - time.monotonic(), 0.0))
             self._ask(flight)
 
 

@@ -234,7 +234,7 @@ def _try_compiler(program: str, env: Mapping[str, str]) -> Tuple[str, Any, str]:
     """
     source = "".join(f"#include <{header}>\n" for header in _HEADERS)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [program, "-v", "-E", "-x", "c++", "-o", os.devnull, "-"],
             input=source,
             env={**env, "LC_ALL": "C"},
@@ -246,10 +246,10 @@ def _try_compiler(program: str, env: Mapping[str, str]) -> Tuple[str, Any, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", None, f"{program} does not work: {error}"
-    version = _COMPILER_VERSION.search(done.stderr)
-    missing = _MISSING_HEADER.search(done.stderr)
-    if done.returncode and not missing:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    version = _COMPILER_VERSION.search(completed.stderr)
+    missing = _MISSING_HEADER.search(completed.stderr)
+    if completed.returncode and not missing:
+        last = (completed.stderr.strip().splitlines() or ["no output"])[-1]
         return "", None, f"{program} does not work: {last}"
     return version[0].strip() if version else "unknown version", missing[1] if missing else "", ""
 

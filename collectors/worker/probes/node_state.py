@@ -131,9 +131,9 @@ def detect_container() -> Optional[str]:
     for path, name in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
         if os.path.exists(path):
             return name
-    named = read_text("/run/systemd/container").strip()
-    if named:
-        return named
+    container = read_text("/run/systemd/container").strip()
+    if container:
+        return container
     if " hypervisor" in read_text("/proc/cpuinfo"):
         product = read_text("/sys/class/dmi/id/product_name").strip()
         return f"virtual machine {product}".strip()

@@ -223,9 +223,9 @@ def describe_crash(log: str) -> str:
         text = f"{text} ROOT's last error: {error}".strip() if error else text
     classes = sorted(set(_MISSING_DICTIONARY.findall(log)))
     if text and classes:
-        named = ", ".join(classes[:MAX_FRAMES]) + (", …" if len(classes) > MAX_FRAMES else "")
+        names_text = ", ".join(classes[:MAX_FRAMES]) + (", …" if len(classes) > MAX_FRAMES else "")
         text += (
-            f' No dictionary for {named}: read branches = "readable", exclude the branch, or load its '
+            f' No dictionary for {names_text}: read branches = "readable", exclude the branch, or load its '
             "library (load in test.toml)."
         )
     return text

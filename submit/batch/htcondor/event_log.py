@@ -200,8 +200,8 @@ class ExecutionStart(AttemptStatus):
         else:
             number = parse_int(values.get("TerminatedBySignal"))
             code, reason = (-number if number else None), f"ended by signal {number or 'unknown'}"
-        done = replace(self, state=JobState.DONE, ended_us=event.time_us, event=None)
-        return replace(done, exit_code=code, reason=reason)
+        completed = replace(self, state=JobState.DONE, ended_us=event.time_us, event=None)
+        return replace(completed, exit_code=code, reason=reason)
 
     def after(self, event: JobEvent) -> ExecutionStart:
         """Return this start, which has not ended, after an event of its shadow."""

@@ -453,14 +453,14 @@ class HTCondorBatch(BatchSystem):
         for log, _ in self._read_logs(batch_ids):
             if not log.may_hold(reason):
                 continue
-            held = (
+            held_jobs = (
                 f"{log.constraint()} && "
                 f'(JobStatus == {HELD_STATUS} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '
                 f'&& JobMaterializePaused =?= 1 && regexp("{reason}", JobMaterializePauseReason ?: ""))'
             )
-            if self.connection.query_ads(held, ["ClusterId"], limit=1):
+            if self.connection.query_ads(held_jobs, ["ClusterId"], limit=1):
                 was_held = True
-                self.connection.act_on_jobs("Release", held, "usable again")
+                self.connection.act_on_jobs("Release", held_jobs, "usable again")
         return was_held
 
     def release(self, batch_ids: Iterable[str]) -> int:
@@ -469,11 +469,13 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: HTCondor does not answer.
         """
-        held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
-        for log, procs in self._group_by_cluster(held):
+        held_ids = [
+            b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD
+        ]
+        for log, procs in self._group_by_cluster(held_ids):
             constraint = f"{log.constraint(procs)} && JobStatus == {HELD_STATUS}"
             self.connection.act_on_jobs("Release", constraint, "treehammer resume")
-        return len(held)
+        return len(held_ids)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; a second call queues nothing.

@@ -32,9 +32,9 @@ def quote_classad(value: object) -> str:
     if "\x00" in text:
         raise ValueError(f"{text!r} contains a zero byte")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    escapes = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
     escaped = "".join(
-        named.get(c) or (c if c.isprintable() or not c.isascii() else f"\\{ord(c):03o}")
+        escapes.get(c) or (c if c.isprintable() or not c.isascii() else f"\\{ord(c):03o}")
         for c in escaped
     )
     return f'"{_escape_macros(escaped)}"'

@@ -181,13 +181,15 @@ def sum_run_queues() -> float:
 
 def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any]:
     """Compute the catalogue's times and efficiencies, which count all threads."""
-    counted = drop_warm_up(passes)
+    counted_passes = drop_warm_up(passes)
     values = summarize_times(passes)
     values["eff_loop"] = statistics.median(
         compute_share(pass_read.loop_cpu_s, threads * pass_read.loop_wall_s)
-        for pass_read in counted
+        for pass_read in counted_passes
     )
-    corrected = median_or_none([_correct_efficiency(pass_read, threads) for pass_read in counted])
+    corrected = median_or_none(
+        [_correct_efficiency(pass_read, threads) for pass_read in counted_passes]
+    )
     values["eff_loop_corrected"] = corrected
     return {name: value for name, value in values.items() if value is not None}
 
@@ -204,14 +206,14 @@ def summarize_idle_time(
     passes: Sequence[PassRead], files: Sequence[FileSurvey], threads: int
 ) -> Dict[str, float]:
     """Compute the test's own metrics of idle threads, against the bound of the list of files."""
-    counted = drop_warm_up(passes)
+    counted_passes = drop_warm_up(passes)
     clusters = [file.clusters for file in files]
     bound = bound_efficiency(clusters, threads)
     extras = {"eff_bound": bound}
     if bound:
-        cpu = statistics.median(pass_read.loop_cpu_s for pass_read in counted)
+        cpu = statistics.median(pass_read.loop_cpu_s for pass_read in counted_passes)
         extras["bound_wall_s"] = cpu / (threads * bound)
-    idle = median_or_none([_idle_seconds(pass_read, threads) for pass_read in counted])
+    idle = median_or_none([_idle_seconds(pass_read, threads) for pass_read in counted_passes])
     if idle is not None:
         extras["idle_thread_s"] = idle
     return extras

@@ -311,21 +311,21 @@ class DataFrameExecution:
         # Several threads read several clusters at once, so their loop cannot stop at an entry.
         pipes = turn_server.open_pipes() if task.threads == 1 else None
         if pipes:
-            done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
+            pass_reads = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
         else:
-            done = self._run_passes(passes)
+            pass_reads = self._run_passes(passes)
         check_equal_passes(column_analysis.check_same_sums(passes.sums))
         report.phase = "survey"
-        self._summarize(done, passes, columns)
+        self._summarize(pass_reads, passes, columns)
 
     def _run_passes(self, passes: FramePasses) -> List[PassRead]:
-        done = []
+        pass_reads = []
         for number in range(1, self._task.passes + 1):
-            done.append(passes.run_pass())
+            pass_reads.append(passes.run_pass())
             self._report.values["passes_done"] = number
-            events, wall = done[-1].events, done[-1].loop_wall_s
+            events, wall = pass_reads[-1].events, pass_reads[-1].loop_wall_s
             print(f"pass {number}/{self._task.passes}: {events} events in {wall:.3f} s", flush=True)
-        return done
+        return pass_reads
 
     def _configure(self) -> None:
         """Set threads, cache and prefetching, before any file is opened."""
@@ -374,10 +374,10 @@ class DataFrameExecution:
             self._declare_analysis(describe_analysis(task, code))
             return []
         analysis = ColumnAnalysis.read(task.settings)
-        chosen = analysis.choose_columns(list(types), task)
-        late_code = analysis.write_code(types, chosen)
+        histogram_columns = analysis.choose_columns(list(types), task)
+        late_code = analysis.write_code(types, histogram_columns)
         self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
-        return list(dict.fromkeys([analysis.filter, *chosen]))
+        return list(dict.fromkeys([analysis.filter, *histogram_columns]))
 
     def _try_analysis(self, code: str) -> None:
         """Compile the payload's analysis, or check its settings, without a file."""
@@ -418,10 +418,10 @@ class DataFrameExecution:
         files = passes.survey_files()
         for read in (read for read_pass in done for read in read_pass.files):
             read.file_class = files[0].file_class
-        counted = drop_warm_up(done)
+        counted_passes = drop_warm_up(done)
         report.values.update(column_analysis.summarize_threads(done, task.threads))
         names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
-        counters = {name: median_counter(counted, name) for name in names}
+        counters = {name: median_counter(counted_passes, name) for name in names}
         report.values.update({name: value for name, value in counters.items() if value is not None})
         report.values.update(column_analysis.collect_notes(files, passes.other_files))
         report.values["events_total"] = sum(sum(file.clusters) for file in files)

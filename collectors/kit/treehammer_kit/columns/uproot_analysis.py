@@ -403,11 +403,11 @@ def run_uproot_task(
         return
     pipes = turn_server.open_pipes()
     if pipes:
-        done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
+        pass_reads = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
     else:
-        done = _run_passes(passes, task, report)
+        pass_reads = _run_passes(passes, task, report)
     check_equal_passes(column_analysis.check_same_sums(passes.sums))
-    _report_passes(passes, done, task, report)
+    _report_passes(passes, pass_reads, task, report)
 
 
 def _report_passes(
@@ -415,9 +415,11 @@ def _report_passes(
 ) -> None:
     """Report the figures of all passes."""
     report.values.update(column_analysis.summarize_threads(done, task.threads))
-    counted = drop_warm_up(done)
+    counted_passes = drop_warm_up(done)
     for name in ("bytes_read", "read_calls"):
-        value = median_or_none([pass_read.sum_counter(name) for pass_read in counted], whole=True)
+        value = median_or_none(
+            [pass_read.sum_counter(name) for pass_read in counted_passes], whole=True
+        )
         report.values[name] = value
     files = [passes.files[url] for url in task.urls]
     report.values.update(column_analysis.collect_notes(files))
@@ -429,11 +431,11 @@ def _report_passes(
 
 
 def _run_passes(passes: UprootPasses, task: PayloadTask, report: PayloadReport) -> List[PassRead]:
-    done = []
+    pass_reads = []
     for number in range(1, task.passes + 1):
-        done.append(passes.run_pass())
+        pass_reads.append(passes.run_pass())
         report.values["passes_done"] = number
-    return done
+    return pass_reads
 
 
 def _import_uproot(report: PayloadReport) -> Any:

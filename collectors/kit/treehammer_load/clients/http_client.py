@@ -328,9 +328,9 @@ def count_parts(body: bytes, content_type: str, operation: Operation) -> int:
         raise ValueError(f"no {_PARTS_TYPE}")
     parts = _iterate_parts(body, b"--" + boundary[1].encode())
     # A server may send parts in another order, and join those that nearly touch.
-    sent = join_ranges((part.first, part.last) for part in parts)
+    sent_ranges = join_ranges((part.first, part.last) for part in parts)
     for offset, size in operation.chunks:
-        if not any(first <= offset and offset + size - 1 <= last for first, last in sent):
+        if not any(first <= offset and offset + size - 1 <= last for first, last in sent_ranges):
             raise RangeAnswerError("it sends other parts than the requested ones")
     return operation.bytes
 
@@ -340,10 +340,10 @@ def _iterate_parts(body: bytes, delimiter: bytes) -> Iterator[ContentRange]:
     position = body.find(delimiter)
     while position >= 0 and not body.startswith(b"--", position + len(delimiter)):
         end = body.index(b"\r\n\r\n", position) + 4
-        stated: List[bytes] = _CONTENT_RANGE.findall(body[position:end])
-        if len(stated) != 1:
+        content_ranges: List[bytes] = _CONTENT_RANGE.findall(body[position:end])
+        if len(content_ranges) != 1:
             raise ValueError("a part without Content-Range")
-        part = ContentRange.parse(stated[0].decode("ascii", "replace"))
+        part = ContentRange.parse(content_ranges[0].decode("ascii", "replace"))
         size = part.last - part.first + 1
         # Skip the part by its length: its bytes may contain the delimiter.
         if not body.startswith(b"\r\n" + delimiter, end + size):

@@ -115,10 +115,10 @@ def parse_cache_info(content: bytes) -> CacheInfo:
     hit, missed, bypassed = (sum(row[number] for row in rows) for number in (6, 7, 8))
     is_open = bool(rows) and rows[-1][1] == 0
     numbers = int.from_bytes(bits, "little") & ((1 << blocks) - 1)
-    stored = bin(numbers).count("1") * block
+    stored_bytes = bin(numbers).count("1") * block
     if numbers >> (blocks - 1):  # the last block may be short
-        stored -= blocks * block - size
-    counts = ReadCounts(hit, missed, bypassed, stored)
+        stored_bytes -= blocks * block - size
+    counts = ReadCounts(hit, missed, bypassed, stored_bytes)
     return CacheInfo(block, size, accesses, is_open, counts, numbers)
 
 
@@ -326,9 +326,11 @@ class CacheCounter:
         if infos is None:
             return {}
         figures = _make_figures(self._subtract_before(infos), _find_block(infos), asked)
-        stored = sum(info.count_stored(self._chunks[path]) for path, info in self._before.items())
+        stored_bytes = sum(
+            info.count_stored(self._chunks[path]) for path, info in self._before.items()
+        )
         requested = sum(size for pieces in self._chunks.values() for _, size in pieces)
-        return {**figures, "stored_share": stored / max(requested, 1)}
+        return {**figures, "stored_share": stored_bytes / max(requested, 1)}
 
     def _summarize_stream(self, asked: int, limit_s: float) -> Dict[str, float]:
         closes = self._await_closes(self._closes_before, limit_s)[self._closes_before :]
@@ -388,8 +390,8 @@ class CacheCounter:
         deadline, last = time.monotonic() + limit_s, -1
         while True:
             closes = self._listener.take()
-            named = {close.path for close in closes[number:]} >= set(self._paths)
-            if (named and len(closes) == last) or time.monotonic() > deadline:
+            covers_all = {close.path for close in closes[number:]} >= set(self._paths)
+            if (covers_all and len(closes) == last) or time.monotonic() > deadline:
                 return closes
             last = len(closes)
             time.sleep(_POLL_S)
