@@ -1,7 +1,6 @@
 """Plan of a campaign: the document that a submission writes and the database parses.
 
-A plan holds what was requested and decided before submission. The pinned test itself (repository,
-commit, path) is in the columns of :class:`~treehammer.sql.core.rows.CampaignRow`.
+A plan holds what was requested and decided before submission.
 """
 
 from __future__ import annotations
@@ -61,6 +60,21 @@ class _PlanModel(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with valid values replaced."""
         return self.model_copy(update=changes)
+
+
+class PlannedTest(_PlanModel):
+    """The test as pinned; see :class:`.PinnedTest`.
+
+    Attributes:
+        files: relative name -> SHA-256 of each of the test's files.
+    """
+
+    repository: str = ""
+    ref: str = ""
+    commit: str = ""
+    dirty: bool = False
+    path: str = ""
+    files: dict[str, str] = {}
 
 
 class PlannedDefinition(_PlanModel):
@@ -210,6 +224,7 @@ class CampaignPlan(_PlanModel):
 
     Attributes:
         schema_version: version of the document.
+        test: the test as pinned; None in plans of releases up to 0.2.0.
         definition: the test's definition as requested: variants, repeats, limits.
         submitter: user who submitted the campaign; '' if unknown.
         sites: sites whose storage is read.
@@ -225,6 +240,7 @@ class CampaignPlan(_PlanModel):
     schema_version: Annotated[_Count, AfterValidator(_require_known_version)] = Field(
         SCHEMA_VERSION, json_schema_extra={"maximum": SCHEMA_VERSION}
     )
+    test: PlannedTest | None = None
     definition: PlannedDefinition = PlannedDefinition()
     submitter: str = ""
     sites: _Items[str] = ()

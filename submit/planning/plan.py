@@ -19,7 +19,12 @@ from treehammer.analysis.statistics.verdict import SEQUENTIAL_JOBS, SEQUENTIAL_L
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.test_identity import PinnedTest
-from treehammer.sql.core.campaign_plan import SCHEMA_VERSION, CampaignPlan, SequentialPlan
+from treehammer.sql.core.campaign_plan import (
+    SCHEMA_VERSION,
+    CampaignPlan,
+    PlannedTest,
+    SequentialPlan,
+)
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.planning import job_templates
@@ -275,7 +280,7 @@ def make_plan(
         site_pairs=tuple(by_names.values()),
         jobs=jobs,
         notes=(*sites.list_notes(), *notes, *sites.passed_over, *inputs.notes),
-        request=document.replace(schema_version=SCHEMA_VERSION),
+        request=document.replace(schema_version=SCHEMA_VERSION, test=_describe_test(pinned)),
         options=request.options,
     )
 
@@ -303,6 +308,17 @@ def _describe_request(
     }
     document |= {key: value for key, value in optional.items() if value}
     return CampaignPlan.from_json(json.dumps(document, default=str))
+
+
+def _describe_test(pinned: PinnedTest) -> PlannedTest:
+    return PlannedTest(
+        repository=pinned.repository,
+        ref=pinned.ref,
+        commit=pinned.commit,
+        dirty=pinned.dirty,
+        path=pinned.path,
+        files=dict(pinned.hashes),
+    )
 
 
 def _find_user() -> str:

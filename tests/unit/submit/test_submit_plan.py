@@ -111,6 +111,14 @@ def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> No
     )
 
 
+def test_document_names_the_pinned_test_and_its_files(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path)
+    pinned, test = plan.pinned_test, plan.make_campaign_row().plan.test
+    assert test is not None
+    assert (test.commit, test.path, test.files) == (pinned.commit, pinned.path, pinned.hashes)
+    assert "test.toml" in test.files
+
+
 def test_series_is_equal_across_repeats_rounds_and_campaigns(tmp_path: Path) -> None:
     plans = [
         make_local_plan(tmp_path, created_us=created_us)
