@@ -16,7 +16,8 @@ lint: install ## check format, style, types and package layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests docs benchmarks
+	@$(BIN)/mypy tests docs benchmarks scripts
+	@$(BIN)/python scripts/check_budgets.py
 	@$(BIN)/lint-imports --no-logo
 
 docs: install ## build the documentation into site/; warnings are errors
