@@ -73,7 +73,7 @@ class Estimate:
 
 
 #: Standard deviation (ln) of what all launches of one hour on one host may share in a ratio of times: the
-#: upper limit from campaigns of one pair of releases over six hours, whose most likely value is 0 (see
+#: upper limit from campaigns of one pair of releases over four hours, whose most likely value is 0 (see
 #: docs/benchmarks.md).  A limit that is known adds no uncertainty of its own.
 SHARED_SCATTER = 0.002
 #: Degrees of freedom beyond which Student's t is the normal distribution.

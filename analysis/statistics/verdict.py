@@ -92,7 +92,7 @@ LOOKS = (5, 10, 20, 40, 80)
 #: launches and a control, the other three launches.
 SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, 5
 #: Share of the error rate that the first of several looks has; the others share the rest equally.  Most
-#: comparisons end at the first look, whose interval is then 1.4 times narrower than with equal shares.
+#: comparisons end at the first look, whose interval is then 1.3 times narrower than with equal shares.
 FIRST_LOOK_SHARE = 0.6
 #: Limit of the launches of a series unless the user sets one.
 DEFAULT_MAX_LAUNCHES = 40

@@ -26,11 +26,19 @@ from benchmarks.harness.figures import (
 )
 from benchmarks.scenarios.paired_launches import PairedLaunch, load_equal_launches
 from treehammer.analysis.statistics.estimates import (
+    add_shared_scatter,
     adjust_benjamini_hochberg,
     estimate_mean,
     judge_family,
 )
-from treehammer.analysis.statistics.verdict import Verdict, is_open, plan_looks
+from treehammer.analysis.statistics.verdict import (
+    SEQUENTIAL_JOBS,
+    SEQUENTIAL_LAUNCHES,
+    Verdict,
+    is_open,
+    plan_looks,
+    share_error_rate,
+)
 
 Ratios = npt.NDArray[np.float64]
 
@@ -132,8 +140,10 @@ def run_plan(ratios: Ratios, looks: Sequence[int], delta: float) -> tuple[Verdic
     verdict, look = Verdict.UNDECIDED, 0
     for look in looks:
         estimates = [estimate_mean(column.tolist()) for column in ratios[:look].T]
-        family = [estimate for estimate in estimates if estimate is not None]
-        judged = judge_family(family, delta, adjust_benjamini_hochberg, len(looks))
+        # A campaign of so many launches ends within an hour.
+        family = [add_shared_scatter(estimate, 1) for estimate in estimates if estimate is not None]
+        share = share_error_rate(looks, look * SEQUENTIAL_JOBS // SEQUENTIAL_LAUNCHES)
+        judged = judge_family(family, delta, adjust_benjamini_hochberg, share)
         verdict = judged[0].verdict
         low, high = family[0].interval(judged[0].level)
         if not is_open(verdict, low, high, delta):
