@@ -1,7 +1,8 @@
 """Campaigns of one pair of releases, and of two copies of one build, repeated over hours.
 
 Before each round the files of all sides are evicted from the page cache.  Intervals must hold the mean
-effect of the pair, and p-values of the copies must be uniform, whatever stays the same for a while.
+effect of the pair, and p-values of the copies must be uniform, even if pages, clocks or neighbors stay
+the same for a while.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks.scenarios.paired_launches import choose_label
 from benchmarks.scenarios.peer_tools import BASE_RELEASE, OTHER_RELEASE, run_command
 from treehammer import config
 from treehammer.analysis.statistics.verdict import HOST_SCOPE, Verdict
+from treehammer.collectors.worker.probes import node_state
 from treehammer.errors import ExitCode
 
 TABLE_FILE = DATA_FOLDER / "campaigns.csv"
@@ -90,7 +92,8 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     end = time.monotonic() + options.campaign_seconds
     while time.monotonic() < end:
         for folder in (release, other, *copies):
-            evict_folder(folder)
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            node_state.evict_between_turns([str(path) for path in files if not path.is_symlink()])
         for arm, (a, b) in arms.items():
             row = _run_campaign(choose_label(options), home, arm, a, b)
             append_rows(TABLE_FILE, [row])
@@ -114,15 +117,6 @@ def _copy_build(release: Path, target: Path) -> Path:
             f"export PATH={package}/ROOT/bin:{target}/bin:$PATH\n"
         )
     return target
-
-
-def evict_folder(folder: Path) -> None:
-    """Drop the files of a folder from the page cache, where no process has mapped them."""
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            fd = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
 
 
 def _run_campaign(label: str, home: Path, arm: str, a: str, b: str) -> RepeatedCampaign:
@@ -210,7 +204,7 @@ def _plot_campaigns(rows: Sequence[RepeatedCampaign]) -> None:
             fontsize="medium",
         )
         panel.set_ylabel("effect (%)")
-    panels[0].legend()
+    panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
     panels[1].set_xlabel("hours")
     RESULTS_FOLDER.mkdir(exist_ok=True)
     canvas.savefig(RESULTS_FOLDER / "campaigns.svg", metadata={"Date": None})
