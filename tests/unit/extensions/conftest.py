@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from service_thread import start_service
 from store_helpers import export_rows, write
+
+from treehammer.submit.batch.interface import find_batch
 
 __all__ = ["export_rows", "install_package", "start_service", "write"]
 
@@ -16,8 +19,9 @@ InstallPackage = Callable[[str, str, dict[str, str]], Path]
 
 
 @pytest.fixture
-def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPackage:
-    """Install a module with entry points into a folder on Python's path."""
+def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InstallPackage]:
+    """Install a module with entry points into a folder on Python's path, until the test has ended."""
+    installed = []
 
     def install(name: str, text: str, entry_points: dict[str, str]) -> Path:
         (tmp_path / f"{name}.py").write_text(text)
@@ -27,6 +31,10 @@ def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallP
         groups = (f"[{group}]\n{line}\n" for group, line in entry_points.items())
         (metadata / "entry_points.txt").write_text("\n".join(groups))
         monkeypatch.syspath_prepend(tmp_path)
+        installed.append(name)
         return tmp_path
 
-    return install
+    yield install
+    for name in installed:
+        sys.modules.pop(name, None)
+    find_batch.cache_clear()
