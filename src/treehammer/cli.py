@@ -6,8 +6,6 @@ import io
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,38 +23,16 @@ from treehammer.errors import (
     remember_invocation,
     suggest_word,
 )
-from treehammer.extensions import ExtensionGroup, list_extensions, load_extension
+from treehammer.extensions import (
+    ExtensionGroup,
+    import_parts,
+    list_extensions,
+    load_extension,
+)
+from treehammer.lazy_command import LazyCommand
 from treehammer.version import __version__
 
-
-@dataclass(frozen=True)
-class LazyCommand:
-    """A command that is imported when it is used.
-
-    Attributes:
-        target: ``module:attribute`` below ``treehammer``.
-        summary: its line in ``treehammer --help``.
-        reads_results: whether it works with results: new measurements are collected first.
-        names_waiting: whether it answers from them: it names campaigns whose measurements lack.
-    """
-
-    target: str
-    summary: str
-    reads_results: bool = False
-    names_waiting: bool = True
-
-    def load(self) -> click.Command:
-        """Import the command."""
-        module, _, name = self.target.partition(":")
-        command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
-        if not self.reads_results:
-            return command
-        from treehammer.submit.cli.command_options import collect_before
-
-        return collect_before(command, names_waiting=self.names_waiting)
-
-
-#: Commands by section of ``treehammer --help``, in the order of a user's work.
+#: Commands by section of ``treehammer --help``, in the order of a user's work; verticals add theirs.
 SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Get started": {
         "demo": LazyCommand("start_commands:demo", "Compare two ROOT releases on this machine."),
@@ -180,10 +156,12 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "token": LazyCommand("web.cli:token", "Manage access keys of the results service."),
     },
     "Build and debug a grid": {
-        "testbed": LazyCommand("testbed.cli:testbed", "Run a small grid on this machine."),
         "worker": LazyCommand("collectors.cli:worker", "Run the job side by hand."),
     },
 }
+for module in import_parts("commands"):
+    for title, commands in module.COMMANDS.items():
+        SECTIONS[title].update(commands)
 #: Password of a database URL, in its user part or query.
 _PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}

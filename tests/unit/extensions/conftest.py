@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,20 +20,15 @@ InstallPackage = Callable[[str, str, dict[str, str]], Path]
 @pytest.fixture
 def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InstallPackage]:
     """Install a module with entry points into a folder on Python's path, until the test has ended."""
-    installed = []
 
     def install(name: str, text: str, entry_points: dict[str, str]) -> Path:
         (tmp_path / f"{name}.py").write_text(text)
-        metadata = tmp_path / f"{name}-1.0.dist-info"
-        metadata.mkdir()
+        (metadata := tmp_path / f"{name}-1.0.dist-info").mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        groups = (f"[{group}]\n{line}\n" for group, line in entry_points.items())
-        (metadata / "entry_points.txt").write_text("\n".join(groups))
+        groups = "\n".join(f"[{group}]\n{line}\n" for group, line in entry_points.items())
+        (metadata / "entry_points.txt").write_text(groups)
         monkeypatch.syspath_prepend(tmp_path)
-        installed.append(name)
         return tmp_path
 
     yield install
-    for name in installed:
-        sys.modules.pop(name, None)
     find_batch.cache_clear()
