@@ -26,9 +26,6 @@ from treehammer.analysis.comparison.limit_outcomes import LimitReport, judge_lim
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.comparison.verdict_text import comparison_title
-from treehammer.analysis.descriptive.cache_reads import (
-    CacheRead,
-)
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
@@ -37,6 +34,11 @@ from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
 from treehammer.hctests.definition.model import RELEASE_AXIS
+from treehammer.load.analysis.cache_reads import (
+    CacheRead,
+)
+from treehammer.load.charts.cache_figures import load_cache_reads
+from treehammer.load.charts.load_summary import LoadSummary, summarize_load
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.query_model import Selection
@@ -49,8 +51,6 @@ from treehammer.web.display_formats import (
     build_environment,
     explain_efficiency,
 )
-from treehammer.web.figures.cache_figures import load_cache_reads
-from treehammer.web.loads.load_summary import LoadSummary, summarize_load
 
 NODE_COLUMNS = (
     "host",

@@ -16,13 +16,6 @@ from typing import Any
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
-from treehammer.analysis.descriptive.cache_conclusion import conclude
-from treehammer.analysis.descriptive.cache_cost import CacheComparison
-from treehammer.analysis.descriptive.cache_reads import (
-    CacheRead,
-    list_setups,
-    shorten_setups,
-)
 from treehammer.analysis.statistics.job_pairs import (
     ExecutionGroup,
     Key,
@@ -45,10 +38,17 @@ from treehammer.hctests.definition.model import (
     format_commit,
     identify_commit,
 )
+from treehammer.load.analysis.cache_conclusion import conclude
+from treehammer.load.analysis.cache_cost import CacheComparison
+from treehammer.load.analysis.cache_reads import (
+    CacheRead,
+    list_setups,
+    shorten_setups,
+)
+from treehammer.load.charts.cache_figures import lay_out_figures
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display_formats import format_mean_and_rms
-from treehammer.web.figures.cache_figures import lay_out_figures
 from treehammer.web.figures.drawing import draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (

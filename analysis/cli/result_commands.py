@@ -166,7 +166,7 @@ def summary_command(
     if letters and any((campaign != "last", wheres, by, metrics, baseline)):
         raise click.UsageError("--letters has no other options than --json and --csv.")
     from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
-    from treehammer.analysis.descriptive.operation_summary import OperationSummary
+    from treehammer.load.analysis.operation_summary import OperationSummary
     from treehammer.sql.read.query_model import Selection
 
     names, quantities = (
@@ -211,10 +211,10 @@ def _summarize_letters(store: ResultsReader) -> CommandOutput:
     Raises:
         NothingToDoError: there was none.
     """
-    from treehammer.analysis.status.load_tests import judge_storage_days
     from treehammer.analysis.status.status_rules import load_operations_rule
     from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
-    from treehammer.sql.read.operation_figures import list_operation_days
+    from treehammer.load.analysis.load_tests import judge_storage_days
+    from treehammer.load.operation_figures import list_operation_days
 
     last_day = datetime.now(UTC).date()
     first_day = last_day - timedelta(days=DAYS - 1)

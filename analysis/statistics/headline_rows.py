@@ -15,10 +15,10 @@ from treehammer.hctests.definition.judged_metrics import (
     HeadlineMetric,
     find_headline_metric,
 )
+from treehammer.load.operation_figures import OperationGroup, load_operations
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 

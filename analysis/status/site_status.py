@@ -16,7 +16,6 @@ from operator import attrgetter
 from typing import Any
 
 from treehammer.analysis.status.failure_explanation import add_explanations
-from treehammer.analysis.status.load_tests import judge_storage_days
 from treehammer.analysis.status.rule_judgements import (
     BuildEvidence,
     ChargedRun,
@@ -38,9 +37,10 @@ from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.load.analysis.load_tests import judge_storage_days
+from treehammer.load.operation_figures import list_operation_days
 from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
-from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.state_history import (
     CENTRAL,

@@ -13,12 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treehammer.analysis.status.failure_explanation import explain_results
-from treehammer.analysis.status.load_tests import (
-    START_COLUMNS,
-    StartSpread,
-    count_lonely_starts,
-    summarize_starts,
-)
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.operation_steps import LoadProgress
@@ -31,6 +25,12 @@ from treehammer.collectors.record.outcome import (
 from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.definition.model import Scalar
+from treehammer.load.analysis.load_tests import (
+    START_COLUMNS,
+    StartSpread,
+    count_lonely_starts,
+    summarize_starts,
+)
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.read import campaign_queries
@@ -245,7 +245,7 @@ def describe_limits(store: ResultsReader, campaign: CampaignRow) -> Iterator[str
     if campaign.plan.definition.load_test is None:
         return
     # Imported here: it is slow to load, and few campaigns are load tests.
-    from treehammer.analysis.descriptive.operation_summary import list_limited_loads
+    from treehammer.load.analysis.operation_summary import list_limited_loads
 
     with store.snapshot() as snapshot:
         yield from list_limited_loads(snapshot, Selection((campaign.id,)))

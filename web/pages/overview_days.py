@@ -16,13 +16,13 @@ from itertools import groupby, pairwise
 from typing import Any, Generic, TypeVar
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
-from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.load.analysis.load_tests import StorageDay, judge_storage_days
+from treehammer.load.operation_figures import list_operation_days
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
-from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn

@@ -21,7 +21,6 @@ from treehammer.analysis.comparison.conclusion import (
 )
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
-from treehammer.analysis.status.load_tests import StorageDay
 from treehammer.analysis.status.rule_judgements import (
     DAY_GRADES,
     DayOutcomes,
@@ -31,6 +30,7 @@ from treehammer.analysis.status.site_status import find_site_states, index_by_si
 from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
+from treehammer.load.analysis.load_tests import StorageDay
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states

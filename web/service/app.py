@@ -24,11 +24,11 @@ from starlette.staticfiles import StaticFiles
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
 from treehammer.config import Settings, load_settings
 from treehammer.errors import StoreError
+from treehammer.load.api import CommonStartEndpoint
 from treehammer.program_output import SystemdNotifier
 from treehammer.version import __version__
 from treehammer.web.addresses import CURRENT_REQUEST, link_to, wants_html
 from treehammer.web.api import openapi, page_data, prometheus_metrics
-from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.ingest import CampaignIngest, MeasurementIngest
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import (

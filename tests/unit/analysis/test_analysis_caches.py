@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from treehammer.analysis.descriptive.cache_conclusion import (
+from treehammer.analysis.statistics.estimates import Estimate
+from treehammer.load.analysis.cache_conclusion import (
     conclude,
     conclude_evolution,
     describe_cost,
 )
-from treehammer.analysis.descriptive.cache_cost import (
+from treehammer.load.analysis.cache_cost import (
     CacheComparison,
     LogMean,
     Spread,
     average_cells,
 )
-from treehammer.analysis.descriptive.cache_reads import (
+from treehammer.load.analysis.cache_reads import (
     RATE,
     SECONDS,
     WHOLE_COPY,
@@ -28,7 +29,6 @@ from treehammer.analysis.descriptive.cache_reads import (
     parse_read,
     shorten_setups,
 )
-from treehammer.analysis.statistics.estimates import Estimate
 
 COLUMNS = {
     "job_id": "j",

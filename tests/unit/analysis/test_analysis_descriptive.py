@@ -13,10 +13,10 @@ from measurement_factory import make_campaign_row, make_measurement, make_operat
 from repository_code import invoke_command
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
-from treehammer.analysis.status.load_tests import count_lonely_starts, summarize_starts
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.toml_models import LoadTable
-from treehammer.sql.read.operation_figures import OperationGroup, load_operations
+from treehammer.load.analysis.load_tests import count_lonely_starts, summarize_starts
+from treehammer.load.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store

@@ -27,7 +27,6 @@ from measurement_factory import (
 from repository_code import invoke_command
 
 from treehammer.analysis.alarms.alarm_overview import assess_site
-from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.site_status import (
     SiteUses,
@@ -48,10 +47,11 @@ from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
+from treehammer.load.analysis.load_tests import StorageDay, judge_storage_days
+from treehammer.load.operation_figures import OperationDay
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.read.operation_figures import OperationDay
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 

@@ -17,11 +17,12 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 from treehammer.collectors.job_spec import API_PREFIX, START_ANSWER_KEYS, STARTS_PATH
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.load import api as common_start
+from treehammer.load.api import BarrierId, StartRegistry
 from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
-from treehammer.web.api import common_start, page_data
-from treehammer.web.api.common_start import BarrierId, StartRegistry
+from treehammer.web.api import page_data
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits

@@ -16,13 +16,13 @@ from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_loa
 from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.operation_steps import LoadProgress
-from treehammer.sql.read.operation_figures import load_operations
+from treehammer.load.charts import load_levels
+from treehammer.load.operation_figures import load_operations
+from treehammer.load.pages import load_page
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.campaign_report import write_report
 from treehammer.web.figures.line_chart import NumberAxis
-from treehammer.web.loads import load_levels
-from treehammer.web.pages import load_page
 
 PAGE = f"/campaigns/{CAMPAIGN}/load"
 API = f"/api/v1{PAGE}"

@@ -21,12 +21,12 @@ from store_helpers import find_rollup_differences
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, TokenError
+from treehammer.load.operation_figures import load_operations
 from treehammer.sql.core.access_keys import AccessGrant, AccessKey, MasterKeys
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import measurement, quality_flag
 from treehammer.sql.read.measurement_queries import restore_operation
-from treehammer.sql.read.operation_figures import load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write import keyring
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries

@@ -13,6 +13,7 @@ from store_helpers import find_rollup_differences, read_table
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.errors import StoreError
+from treehammer.load.operation_figures import list_operation_days
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import (
@@ -28,7 +29,6 @@ from treehammer.sql.engine.database_engine import (
     read_transaction,
     write_transaction,
 )
-from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
 from treehammer.sql.write import rollups
 from treehammer.sql.write.audit_trail import MEASUREMENTS, Delivery, Sender

@@ -21,8 +21,8 @@ from treehammer.collectors.record.operation_steps import (
     FILES_UNREAD,
     QUANTILES,
 )
+from treehammer.load.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn, hidden_columns

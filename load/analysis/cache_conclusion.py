@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treehammer.analysis.descriptive.cache_cost import (
+from treehammer.load.analysis.cache_cost import (
     LIMIT,
     CacheComparison,
     LogMean,
 )
-from treehammer.analysis.descriptive.cache_reads import (
+from treehammer.load.analysis.cache_reads import (
     STATES,
     TEST,
     WHOLE_COPY,

@@ -15,9 +15,21 @@ from treehammer.collectors.record.operation_steps import (
     FIGURE_NAMES,
     QUANTILES,
 )
+from treehammer.load.charts.load_charts import (
+    draw_levels,
+    draw_sides,
+    draw_steps,
+    sort_levels,
+)
+from treehammer.load.charts.load_levels import (
+    LoadDetails,
+    LoadQuery,
+    level_of,
+    load_details,
+)
+from treehammer.load.operation_figures import OperationGroup
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.tables import (
     DataTable,
     Row,
@@ -33,18 +45,6 @@ from treehammer.text_formatting import (
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns
-from treehammer.web.loads.load_charts import (
-    draw_levels,
-    draw_sides,
-    draw_steps,
-    sort_levels,
-)
-from treehammer.web.loads.load_levels import (
-    LoadDetails,
-    LoadQuery,
-    level_of,
-    load_details,
-)
 
 #: Share of the attempted rate that a storage that carries it reaches.
 _CARRIED_SHARE = 0.9

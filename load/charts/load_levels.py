@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from treehammer.analysis.descriptive.operation_summary import describe_unread
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import parse_axes
-from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.operation_figures import (
+from treehammer.load.analysis.operation_summary import describe_unread
+from treehammer.load.charts.load_charts import list_sides
+from treehammer.load.operation_figures import (
     FindKey,
     OperationGroup,
     load_groupings,
     load_operations,
 )
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection
 from treehammer.text_formatting import JobRamp, pluralize
 from treehammer.web.labels import label_variants
-from treehammer.web.loads.load_charts import list_sides
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
 
 if TYPE_CHECKING:

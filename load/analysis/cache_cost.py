@@ -10,7 +10,9 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from treehammer.analysis.descriptive.cache_reads import (
+from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.load.analysis.cache_reads import (
     COUNTS,
     RATE,
     SECONDS,
@@ -18,8 +20,6 @@ from treehammer.analysis.descriptive.cache_reads import (
     WHOLE_COPY,
     CacheRead,
 )
-from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
-from treehammer.analysis.statistics.sample import natural_sort_key
 
 #: Name of the door without a cache.
 DIRECT = "direct"

@@ -7,24 +7,24 @@ from typing import Any
 
 from pydantic import Field
 
-from treehammer.analysis.descriptive.cache_conclusion import conclude
-from treehammer.analysis.descriptive.cache_cost import (
+from treehammer.load.analysis.cache_conclusion import conclude
+from treehammer.load.analysis.cache_cost import (
     CacheCell,
     CacheComparison,
 )
-from treehammer.analysis.descriptive.cache_reads import (
+from treehammer.load.analysis.cache_reads import (
     COUNTS,
     CacheRead,
     list_setups,
     shorten_setups,
 )
+from treehammer.load.charts.cache_figures import RATE_TITLE, lay_out_figures, load_cache_reads
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.read.query_model import parse_alternatives
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import format_significant
 from treehammer.web.display_formats import day_number
-from treehammer.web.figures.cache_figures import RATE_TITLE, lay_out_figures, load_cache_reads
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import (

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from treehammer.analysis.descriptive.cache_conclusion import (
+from treehammer.load.analysis.cache_conclusion import (
     conclude_evolution,
     describe_condition,
 )
-from treehammer.analysis.descriptive.cache_cost import (
+from treehammer.load.analysis.cache_cost import (
     LIMIT,
     CacheComparison,
     LogMean,
 )
-from treehammer.analysis.descriptive.cache_reads import (
+from treehammer.load.analysis.cache_reads import (
     COLUMNS,
     METRICS,
     TEST,

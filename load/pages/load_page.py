@@ -11,16 +11,37 @@ from functools import partial
 import anyio
 
 from treehammer.analysis.statistics.metric_units import format_metric
-from treehammer.analysis.status.load_tests import StartSpread
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import (
     SERVER,
     LoadProgress,
 )
 from treehammer.errors import TreehammerError
+from treehammer.load.analysis.load_tests import StartSpread
+from treehammer.load.charts.load_charts import (
+    make_side_table,
+    step_number,
+    step_start_s,
+)
+from treehammer.load.charts.load_levels import (
+    LoadDetails,
+    LoadQuery,
+    check_size,
+    compute_evenness,
+    find_slowest,
+    level_of,
+    load_details,
+)
+from treehammer.load.charts.load_summary import (
+    conclude,
+    draw_figures,
+    figure_columns,
+    level_table,
+    list_limits,
+)
+from treehammer.load.operation_figures import OperationGroup
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_running_loads,
@@ -46,27 +67,6 @@ from treehammer.web.display_formats import format_time
 from treehammer.web.figures.chart_parts import Specification, complete_specification
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import LineChart
-from treehammer.web.loads.load_charts import (
-    make_side_table,
-    step_number,
-    step_start_s,
-)
-from treehammer.web.loads.load_levels import (
-    LoadDetails,
-    LoadQuery,
-    check_size,
-    compute_evenness,
-    find_slowest,
-    level_of,
-    load_details,
-)
-from treehammer.web.loads.load_summary import (
-    conclude,
-    draw_figures,
-    figure_columns,
-    level_table,
-    list_limits,
-)
 from treehammer.web.page import (
     PageContent,
     PageOperation,

@@ -13,7 +13,7 @@ from typing import Any
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.status.status_rules import OperationsRule
 from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
-from treehammer.sql.read.operation_figures import OperationGroup
+from treehammer.load.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize
 from treehammer.web.figures.figure_layout import PALETTE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import ALONE, LATE, MAX_START_SPREAD_S
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.sql.read.operation_figures import OperationDay
+from treehammer.load.operation_figures import OperationDay
 from treehammer.text_formatting import format_share
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Load tests of storage: generator, engines, common starts, benchmark, their records and pages."""

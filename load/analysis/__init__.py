@@ -1,0 +1,1 @@
+"""Numbers and verdicts of load tests, and of reads through caches."""

@@ -1,0 +1,1 @@
+"""Pages of load tests and of reads through caches."""
