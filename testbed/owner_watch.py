@@ -1,7 +1,6 @@
-"""Watch of the process that owns a testbed: when it ends, however it dies, the testbed ends.
+"""Watch of the process that owns a testbed, by its pidfd: however it ends, the testbed ends.
 
-``python -m treehammer.testbed.owner_watch FOLDER FD`` waits for the process of a pidfd.  The
-watch is a process of the testbed itself: whatever removes the testbed ends it, too.
+The watch is a process of the testbed itself: whatever removes the testbed ends it, too.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from pathlib import Path
 def main() -> None:
     """Wait for the owner's end, then remove the testbed."""
     folder, owner_fd = Path(sys.argv[1]), int(sys.argv[2])
-    end = select.poll()
-    end.register(owner_fd, select.POLLIN)
-    end.poll()
+    select.select([owner_fd], [], [])
     # Imported now: a watch waits for hours and should take little memory.
     from treehammer.testbed import lifecycle
     from treehammer.testbed.workspace import Workspace

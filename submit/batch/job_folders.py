@@ -53,7 +53,8 @@ def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterato
 
     Args:
         folder: the final path; its parent must exist when the block ends.
-        incoming: path to fill; the block creates it.  Leftovers of a killed process are removed.
+        incoming: path to fill; the block creates it, not its parents.  Leftovers of a killed process
+            are removed.
         hint: remedy for the error message.
 
     Raises:
@@ -62,6 +63,7 @@ def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterato
     try:
         if incoming.exists():
             shutil.rmtree(incoming)
+        incoming.parent.mkdir(parents=True, exist_ok=True)
         yield incoming
         incoming.rename(folder)
     except OSError as error:

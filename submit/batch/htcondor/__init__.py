@@ -58,7 +58,4 @@ Files
 A job's state comes from the event log alone.  The schedd submits, removes, holds and releases jobs, and
 explains why they wait.  It is asked for states only where the log is missing, damaged, or silent for a
 minute, and always of spooled jobs, whose logs arrive with their output.
-
-``TAG`` is computed from campaign, description and job ids: a repeated submission, after any failure,
-first asks the schedd for that tag.
 """

@@ -34,6 +34,7 @@ from treehammer.submit.batch.htcondor.pool import (
 )
 from treehammer.submit.batch.htcondor.pool_probes import probe_pool
 from treehammer.submit.batch.htcondor.quoting import FILTERS
+from treehammer.submit.batch.htcondor.submit_commands import check_description, check_site_command
 from treehammer.submit.batch.htcondor.submit_description import (
     HOLD_LIMIT_S,
     IDLE_LIMIT_S,
@@ -42,9 +43,6 @@ from treehammer.submit.batch.htcondor.submit_description import (
     RETRY_PAUSE_S,
     VACATE_GRACE_S,
     Submission,
-    check_description,
-    check_site_command,
-    find_submissions,
     parse_batch_id,
 )
 from treehammer.submit.batch.interface import (
@@ -58,6 +56,7 @@ from treehammer.submit.batch.interface import (
     ProbeResult,
     UnknownBatchSystemError,
 )
+from treehammer.submit.batch.submission_folder import INCOMING
 from treehammer.text_formatting import pluralize
 
 #: Jobs per cluster with spooled inputs: all of them are in the queue at once.
@@ -111,12 +110,12 @@ class HTCondorBatch(BatchSystem):
 
     def list_campaigns(self) -> frozenset[str]:
         """List the campaigns with submissions in the pool's folder."""
-        return frozenset(submission.campaign for submission in find_submissions(self.root))
+        return frozenset(submission.campaign for submission in Submission.list_folders(self.root))
 
     def _make_root(self) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            (self.root / ".incoming").mkdir(exist_ok=True)
+            (self.root / INCOMING).mkdir(exist_ok=True)
         except OSError as error:
             raise BatchError(
                 f"cannot create the folder for submissions ({error.strerror})",
@@ -127,7 +126,7 @@ class HTCondorBatch(BatchSystem):
     def _submit_cluster(
         self, campaign_id: str, text: str, jobs: Sequence[JobDescription]
     ) -> Mapping[str, str]:
-        submission = Submission.for_jobs(self.root, campaign_id, text, [job.job_id for job in jobs])
+        submission = Submission.for_group(self.root, campaign_id, jobs)
         if not submission.path.exists():
             submission.stage(text, jobs, spool=self.pool.spool)
         try:
@@ -215,7 +214,7 @@ class HTCondorBatch(BatchSystem):
         """Find jobs like :meth:`find`; ``holds_lock`` if the caller holds the campaign's lock."""
         requested_ids = set(job_ids)
         batch_ids: dict[str, str] = {}
-        for submission in find_submissions(self.root, campaign):
+        for submission in Submission.list_folders(self.root, campaign):
             if len(batch_ids) == len(requested_ids):
                 break
             contained_ids = requested_ids.intersection(submission.job_ids)
@@ -522,7 +521,7 @@ class HTCondorBatch(BatchSystem):
         return sum(
             submission.remove()
             for campaign, job_ids in ended.items()
-            for submission in [*find_submissions(self.root, campaign)]
+            for submission in [*Submission.list_folders(self.root, campaign)]
             if job_ids.issuperset(submission.job_ids)
         )
 
@@ -530,26 +529,19 @@ class HTCondorBatch(BatchSystem):
 
     def describe(self, campaign_id: str, jobs: Sequence[JobDescription]) -> str:
         """Return the submit description of a cluster, with its ``queue`` statement."""
-        submission = self._make_submission(self.root, campaign_id, jobs)
+        submission = Submission.for_group(self.root, campaign_id, jobs)
         text = submission.full_description(jobs[0].text, jobs, spool=self.pool.spool)
         return text + _queue_statement(jobs)
 
     def stage(self, campaign_id: str, jobs: Sequence[JobDescription], folder: Path) -> None:
         """Write a submission below a folder, with a ``submit.txt`` for condor_submit."""
         root = folder.resolve() / self.pool.name
-        (root / ".incoming").mkdir(parents=True, exist_ok=True)
-        submission = self._make_submission(root, campaign_id, jobs)
+        submission = Submission.for_group(root, campaign_id, jobs)
         # condor_submit on the command line spools nothing.
         submission.stage(jobs[0].text, jobs, spool=False)
         with submission.description_file.open("a", encoding="utf-8") as stream:
             stream.write(_queue_statement(jobs))
-        (root / ".incoming").rmdir()
-
-    @staticmethod
-    def _make_submission(
-        root: Path, campaign_id: str, jobs: Sequence[JobDescription]
-    ) -> Submission:
-        return Submission.for_jobs(root, campaign_id, jobs[0].text, [job.job_id for job in jobs])
+        (root / INCOMING).rmdir()
 
     # -- diagnosis
 

@@ -1,8 +1,7 @@
-"""Submit descriptions, and the folder of a submission that is written before the schedd is called.
+"""The folder of a submission that is written before the schedd is called, and its submit description.
 
-HTCondor silently takes a misspelled command for a user's variable; every command of a template or a
-site is therefore checked against HTCondor's list.  A folder outlives crashes of the submitter, and
-requeued jobs are rebuilt from it.  See :mod:`treehammer.submit.batch.htcondor` for the layout.
+A folder outlives crashes of the submitter, and requeued jobs are rebuilt from it.  See
+:mod:`treehammer.submit.batch.htcondor` for the layout.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
-from glob import glob
-from hashlib import sha256
+from functools import cached_property
 from pathlib import Path
 
 from treehammer.collectors.shared_files import hold_lock, write_atomically
-from treehammer.errors import BatchError, ConfigError, suggest_word
+from treehammer.errors import BatchError
+from treehammer.submit.batch.htcondor.submit_commands import split_statements
 from treehammer.submit.batch.interface import InputReplacement, JobDescription
 from treehammer.submit.batch.job_folders import (
     INPUT_ARCHIVE,
@@ -30,9 +28,12 @@ from treehammer.submit.batch.job_folders import (
     create_folder_atomically,
     link_equal_files,
     pack_inputs,
-    remove_folder_atomically,
-    require_folder_name,
     unpack_output,
+)
+from treehammer.submit.batch.submission_folder import (
+    SubmissionFolder,
+    find_shared_inputs,
+    write_index,
 )
 
 #: Starts of a job before it is given up.
@@ -81,244 +82,23 @@ _RESERVED_KEY = re.compile(
 )
 #: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
-#: Commands that Treehammer sets -> the option of a site or of submit to use instead.
-RESERVED_COMMANDS: Mapping[str, str] = {
-    "requirements": "the site's own 'requirements'",
-    **dict.fromkeys(("universe", "grid_resource"), "the site's own 'grid_resource'"),
-    "executable": "the site's own 'python'",
-    "environment": "the site's own 'environment'",
-    "request_memory": "the test's memory_limit_mb, and the site's ceilings.memory_mb for less",
-    **dict.fromkeys(
-        ("max_materialize", "max_idle"), "--in-flight, or the site's ceilings.in_flight"
-    ),
-    **dict.fromkeys(
-        (
-            *("arguments", "batch_name", "error", "initialdir", "input", "log"),
-            *("output", "queue", "should_transfer_files", "transfer_executable"),
-            *("transfer_input_files", "transfer_output_files", "transfer_output_remaps"),
-        ),
-        "a template of the site's own in its 'templates' folder",
-    ),
-}
-#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
-_COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "request_": ("cpus", "memory", "disk", "gpus"),
-    "require_": ("gpus",),
-    "transform_body_": (),
-    "ec2_tag_": ("names",),
-    "ec2_parameter_": ("names",),
-    "cloud_label_": ("names",),
-}
-#: Names in expressions, in lower case, beside the job's own and those named like a submit command.
-_KNOWN_NAME = re.compile(
-    r"(my|target)\..*|true|false|undefined|error|clusterid|procid|owner|user|qdate|jobstatus|jobprio"
-    r"|jobuniverse|numjobstarts|numholds|diskusage|memoryusage|imagesize|residentsetsize|cmd|iwd"
-    r"|enteredcurrentstatus|currenttime"
-)
 #: Line of a requeued job's template.
 PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$\n?", re.MULTILINE)
-_OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
-#: First words of lines that are not assignments.
-_NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
-_ASSIGNMENT = re.compile(r"\s*([+\w.]+)\s*(@?=)\s*(.*)", re.DOTALL)
-_REFERENCE = re.compile(r"\$\w*\((\w+)")
-_STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|[-+]?\d[\d.]*(e[-+]?\d+)?', re.IGNORECASE)
-#: Anything by which an expression is more than a text without its quotes.
-_EXPRESSION_MARK = re.compile(r'[()\[\]{}<>=!&|?"]|\b(is|isnt)\b', re.IGNORECASE)
-_NUMBER_OR_NAME = re.compile(r"\d[\w.]*|(?P<name>'[^']+'|[A-Za-z_][\w.]*)")
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
-_INCOMING, _LOCKS = ".incoming", ".locks"
+_LOCKS = ".locks"
 #: Folder of the archive and the start script of jobs that receive plain files only.
 _PACKED = "packed"
 
 
-@cache
-def load_known_commands() -> frozenset[str]:
-    """Load all commands, in lower case."""
-    lines = Path(__file__).with_name("known_commands.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))
-
-
-def check_site_command(name: str, value: str, names: Iterable[str]) -> None:
-    """Check a command that a site adds to every job.
-
-    Args:
-        name: submit command.
-        value: its value.
-        names: all commands of the site.
-
-    Raises:
-        ConfigError: the command does not exist, or is set by Treehammer, or its value is invalid; the
-            hint names the remedy.
-    """
-    plain = name.strip().lower()
-    if plain in RESERVED_COMMANDS:
-        raise ConfigError(
-            f"the submit command {name!r} is set by Treehammer",
-            hint=f"Use {RESERVED_COMMANDS[plain]}.",
-        )
-    _check_command(name, "", frozenset())
-    check_command_value(name, value, "", names)
-
-
-def check_description(text: str, where: str) -> None:
-    """Check every command of a submit description.
-
-    A name that the description references as ``$(NAME)`` is a variable and may be anything.
-
-    Raises:
-        ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
-    """
-    variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
-    assignments = []
-    for statement, name, value in _split_statements(text):
-        word = (statement.split() or ["#"])[0].lower().rstrip(":")
-        if word.startswith("#") or word in _NON_COMMANDS:
-            continue
-        if word == "queue" or not name:
-            raise ConfigError(
-                f"{statement.strip()!r} is not an assignment",
-                where=where,
-                hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
-            )
-        _check_command(name, where, variables)
-        assignments.append((name, value))
-    names = [name for name, _ in assignments]
-    for name, value in assignments:
-        check_command_value(name, value, where, names)
-
-
-def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
-    plain = name.strip().lower()
-    if plain in load_known_commands() or plain in variables or _OWN_ATTRIBUTE.fullmatch(plain):
-        return
-    for prefix, words in _COMMAND_FAMILIES.items():
-        # request_memry is a typo, request_widgets a custom resource of the pool.
-        if plain.startswith(prefix) and plain != prefix:
-            if not suggest_word(plain[len(prefix) :], words):
-                return
-            break
-    attribute = re.sub(r"\W", "_", name.strip())
-    raise ConfigError(
-        f"HTCondor has no submit command {name!r}",
-        where=where,
-        hint=f"{suggest_word(plain, load_known_commands())}A custom attribute is written "
-        f"+{attribute}.",
-    )
-
-
-def check_command_value(name: str, value: str, where: str, names: Iterable[str]) -> None:
-    """Check a value: no continued line and, of a custom attribute, no string without quotes.
-
-    Args:
-        name: submit command.
-        value: its value.
-        where: place of both, for messages.
-        names: all commands of the description; values may refer to custom attributes.
-
-    Raises:
-        ConfigError: HTCondor would read something else; the hint names the remedy.
-    """
-    value = value.strip()
-    if value.endswith("\\") or "\n" in value:
-        raise ConfigError(
-            f"the value of {name!r} continues on the next line, which HTCondor would take as a part of it",
-            where=where,
-            hint="Remove the backslash or line break at its end.",
-        )
-    if not _OWN_ATTRIBUTE.fullmatch(name.strip().lower()) or "$(" in value:
-        return
-    if problem := _find_expression_problem(value, names):
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-        raise ConfigError(
-            f"the value of {name!r} {problem}",
-            where=where,
-            hint=f"""Quote a string within the value: {name} = '"{quoted}"'. """
-            "An attribute of the job is written MY.NAME.",
-        )
-
-
-def _find_expression_problem(value: str, names: Iterable[str]) -> str:
-    """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
-    if not value or _STRING_OR_NUMBER.fullmatch(value):
-        return ""
-    # HTCondor's own parser; without the bindings, the pool's schedd refuses the value.
-    with suppress(ImportError):
-        import classad2
-
-        try:
-            classad2.ExprTree(value)
-        except classad2.ClassAdException:
-            return "is not a ClassAd expression"
-    if _EXPRESSION_MARK.search(value):
-        return ""
-    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
-    attributes = {match[0].removeprefix(match[1]) for match in matches if match}
-    attributes |= {command.replace("_", "") for command in load_known_commands()}
-    for match in _NUMBER_OR_NAME.finditer(value):
-        name = (match["name"] or "true").lower()
-        if name not in attributes and not _KNOWN_NAME.fullmatch(name):
-            return f"names the attribute {match['name']}, which jobs do not have"
-    return ""
-
-
-def _split_statements(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield text, name and value of each statement; name and value are '' without an assignment.
-
-    A statement has its continuation lines, and with ``@=TAG`` those until ``@TAG``, whose value is ''.
-    """
-    lines = iter(text.splitlines())
-    for line in lines:
-        statement = line
-        while statement.endswith("\\") and not line.lstrip().startswith("#"):
-            following = next(lines, None)
-            if following is None:
-                break
-            statement += f"\n{following}"
-        match = _ASSIGNMENT.fullmatch(statement.replace("\\\n", " "))
-        name, sign, value = match.groups() if match else ("", "", "")
-        if sign == "@=":
-            end, value, following = f"@{value.strip()}", "", ""
-            while following.strip() != end:
-                following = next(lines, end)
-                statement += f"\n{following}"
-        yield statement, name, value
-
-
 @dataclass(frozen=True)
-class Submission:
+class Submission(SubmissionFolder):
     """Jobs of a campaign with the same description, and the folder they are submitted from."""
-
-    root: Path
-    campaign: str
-    tag: str
-
-    @classmethod
-    def for_jobs(cls, root: Path, campaign: str, text: str, job_ids: Sequence[str]) -> Submission:
-        """Return the submission of these jobs; the same jobs and text give the same submission.
-
-        Raises:
-            BatchError: the campaign's id is not a valid folder name.
-        """
-        require_folder_name(campaign)
-        whole = json.dumps([campaign, text, list(job_ids)])
-        return cls(root, campaign, sha256(whole.encode()).hexdigest()[:12])
-
-    @property
-    def name(self) -> str:
-        """Name of the submission in the jobs' ads."""
-        return f"{self.campaign}.{self.tag}"
 
     @property
     def constraint(self) -> str:
         """ClassAd expression that matches exactly its jobs."""
         return f'{SUBMISSION_ATTRIBUTE} == "{self.name}"'
-
-    @property
-    def path(self) -> Path:
-        """Folder of the submission."""
-        return self.root / self.campaign / self.tag
 
     @property
     def log_file(self) -> Path:
@@ -351,49 +131,9 @@ class Submission:
         return hold_lock(self.lock_file)
 
     @cached_property
-    def _index(self) -> tuple[tuple[str, ...], str]:
-        """Job ids, and the text of their description.
-
-        Raises:
-            BatchError: the folder is damaged.
-        """
-        path = self.path / "submission.json"
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            return tuple(document["jobs"]), str(document["text"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BatchError(
-                f"damaged submission ({error})",
-                where=str(path),
-                hint="Remove this folder; records of its jobs that were not collected are lost.",
-            ) from error
-
-    @property
-    def job_ids(self) -> tuple[str, ...]:
-        """Ids of its jobs: number N is proc N of the cluster.
-
-        Raises:
-            BatchError: the folder is damaged.
-        """
-        return self._index[0]
-
-    @cached_property
     def previous_attempts(self) -> int:
-        """Number of the last attempt of its jobs before they were requeued.
-
-        It is 0 for new jobs, and for a submission whose folder was removed after collection.
-
-        Raises:
-            BatchError: the folder is damaged.
-        """
-        return _parse_previous_attempts(self._index[1]) if self.path.exists() else 0
-
-    @cached_property
-    def staged_s(self) -> int:
-        """When its folder was written, in seconds since 1970 UTC; 0 for a removed folder."""
-        with suppress(OSError):
-            return int((self.path / "submission.json").stat().st_mtime)
-        return 0
+        """Number of the last attempt of its jobs before they were requeued; 0 for new or removed ones."""
+        return _parse_previous_attempts(self.text) if self.path.exists() else 0
 
     @property
     def cluster(self) -> int | None:
@@ -409,13 +149,9 @@ class Submission:
         write_atomically(self.path / "cluster.json", json.dumps({"cluster": cluster}))
         return cluster
 
-    def batch_id(self, cluster: int, proc: int) -> str:
-        """Return the batch id of a job, which :func:`parse_batch_id` reads."""
-        return f"{cluster}.{proc}@{self.name}"
-
-    def batch_ids(self, cluster: int) -> dict[str, str]:
-        """Return job id -> batch id."""
-        return {job_id: self.batch_id(cluster, proc) for proc, job_id in enumerate(self.job_ids)}
+    def batch_id(self, number: int, place: int) -> str:
+        """Return CLUSTER.PROC@NAME, which :func:`parse_batch_id` reads."""
+        return f"{number}.{place}@{self.name}"
 
     def job_folder(self, proc: int) -> Path:
         """Return the folder of one job."""
@@ -506,16 +242,13 @@ class Submission:
         """
         hint = "Free disk space, or choose another submit_dir for the pool."
         whole = self.full_description(text, jobs, spool=spool)
-        with create_folder_atomically(
-            self.path, self.root / _INCOMING / self.name, hint
-        ) as incoming:
+        with create_folder_atomically(self.path, self.incoming, hint) as incoming:
             _write_inputs(incoming, text, jobs)
             (incoming / self.description_file.name).write_text(whole, encoding="utf-8")
-            index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
-            (incoming / "submission.json").write_text(index, encoding="utf-8")
+            write_index(incoming, text, jobs)
             _change_owner(incoming, self.root)
             # The submissions of a campaign, one for each site, send the same worker and payload.
-            for earlier in [*find_submissions(self.root, self.campaign)][:1]:
+            for earlier in [*self.list_folders(self.root, self.campaign)][:1]:
                 for name in ("shared", _PACKED):
                     link_equal_files(incoming / name, earlier.path / name)
             if not self.path.parent.exists():
@@ -536,7 +269,7 @@ class Submission:
         Raises:
             BatchError: the folder is damaged.
         """
-        text = PREVIOUS_ATTEMPTS.sub("", self._index[1]).rstrip("\n")
+        text = PREVIOUS_ATTEMPTS.sub("", self.text).rstrip("\n")
         text += f"\nMy.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = {previous_attempts}\n"
         return [
             JobDescription(job_id, text, inputs(job_id, self._find_inputs(job_id)))
@@ -551,17 +284,6 @@ class Submission:
         items = (item for folder in folders for item in folder.iterdir())
         return {item.name: item for item in items if item.name not in outputs}
 
-    def remove(self) -> int:
-        """Remove the folder and return its bytes.
-
-        Raises:
-            BatchError: it cannot be removed.
-        """
-        size = remove_folder_atomically(self.path, self.root / _INCOMING / f"{self.name}.removed")
-        with suppress(OSError):  # the campaign has other submissions
-            self.path.parent.rmdir()
-        return size
-
 
 def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | None:
     """Return submission, cluster and proc of a batch id; None for another format."""
@@ -572,23 +294,13 @@ def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | N
     return Submission(root, campaign, tag), int(cluster), int(proc)
 
 
-def find_submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
-    """Yield the submissions of one campaign, or of all, newest first."""
-    dated = []
-    for name in glob(f"{campaign}/*/submission.json", root_dir=root):
-        with suppress(FileNotFoundError):  # removed meanwhile
-            dated.append(((root / name).stat().st_mtime, root / name))
-    for _, path in sorted(dated, reverse=True):
-        yield Submission(root, path.parent.parent.name, path.parent.name)
-
-
 def _select_statements(text: str, *, spool: bool) -> Iterator[str]:
     """Yield the statements of a template.
 
     Raises:
         BatchError: one sets a reserved key.
     """
-    for statement, name, _ in _split_statements(text):
+    for statement, name, _ in split_statements(text):
         key = (name or statement.split(maxsplit=1)[0] if statement.strip() else "").lower()
         if _RESERVED_KEY.fullmatch(key):
             raise BatchError(
@@ -615,11 +327,7 @@ def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
     for job in jobs:
         if job.inputs.keys() != first.keys():
             raise BatchError(f"job {job.job_id} has other inputs than {jobs[0].job_id}")
-    return {
-        name: source
-        for name, source in first.items()
-        if all(job.inputs[name] == source for job in jobs)
-    }
+    return find_shared_inputs(jobs)
 
 
 def _write_inputs(folder: Path, text: str, jobs: Sequence[JobDescription]) -> None:

@@ -23,8 +23,7 @@ def has_permission(issuer: Any, action: str, kwargs: dict[str, Any], session: An
         is_owner = rule.get_rule(kwargs["rule_id"], session=session)["account"] == issuer
         return bool(is_owner) and "account" not in kwargs.get("options", {})
     if action == "add_replicas":
-        limit = account_limit.get_local_account_limit(issuer, session, kwargs["rse_id"])
-        return bool(limit)
+        return bool(account_limit.get_local_account_limit(issuer, session, kwargs["rse_id"]))
     if action in ("declare_bad_file_replicas", "add_bad_pfns"):
         return bool(accounts.has_account_attribute(issuer, MAY_DECLARE_BAD, session=session))
     return None

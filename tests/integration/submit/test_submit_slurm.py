@@ -15,9 +15,9 @@ from slurm_cluster import PARTITION, run_slurm
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch import slurm_batch
 from treehammer.submit.batch.interface import BatchEvent, JobDescription, JobStatus
-from treehammer.submit.batch.slurm_batch import SlurmBatch
+from treehammer.submit.batch.slurm import slurm_batch
+from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
 
 _SITES = """
 [sites.HPC]

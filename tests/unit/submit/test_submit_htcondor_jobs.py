@@ -34,15 +34,14 @@ from treehammer.submit.batch.htcondor.pool import (
     PoolUnreachableError,
     split_conjunction,
 )
-from treehammer.submit.batch.htcondor.submit_description import (
+from treehammer.submit.batch.htcondor.submit_commands import (
     RESERVED_COMMANDS,
-    START_VARIABLE,
-    Submission,
     check_command_value,
     check_description,
     check_site_command,
     load_known_commands,
 )
+from treehammer.submit.batch.htcondor.submit_description import START_VARIABLE, Submission
 from treehammer.submit.batch.interface import JobDescription, JobStatus
 from treehammer.submit.batch.job_folders import pack_inputs, unpack_output
 from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
@@ -743,7 +742,6 @@ def test_history_is_asked_once_for_all_clusters(
 
 def test_submissions_of_a_campaign_store_equal_inputs_once(tmp_path: Path) -> None:
     root, source = tmp_path / "submit", tmp_path / "source"
-    (root / ".incoming").mkdir(parents=True)
     (source / "payload").mkdir(parents=True)
     (source / "payload/read.py").write_text("read")
     (source / "worker.pyz").write_bytes(bytes(1_000_000))

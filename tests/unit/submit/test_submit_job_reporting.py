@@ -295,7 +295,6 @@ def test_tokens_stay_private_in_queues(tmp_path: Path, monkeypatch: pytest.Monke
     grid = make_grid_plan(tmp_path / "grid", READING_TEST)
     described_grid = described(grid, settings, tmp_path / "grid-out")
     root = tmp_path / "pool"
-    (root / ".incoming").mkdir(parents=True)
     text = described_grid[0].text
     submission = Submission.for_jobs(
         root, grid.campaign_id, text, [j.job_id for j in described_grid]

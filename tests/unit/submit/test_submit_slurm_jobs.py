@@ -11,9 +11,9 @@ from plan_factory import SHELL_TEST, make_grid_plan
 
 from treehammer.config import load_settings
 from treehammer.errors import BatchError, ConfigError, SitesError
-from treehammer.submit.batch import slurm_batch
 from treehammer.submit.batch.interface import JobDescription, JobStatus
-from treehammer.submit.batch.slurm_batch import SlurmBatch
+from treehammer.submit.batch.slurm import slurm_batch, slurm_commands
+from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
 from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
@@ -64,7 +64,8 @@ class SlurmAnswers:
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
     answers = SlurmAnswers(tmp_path / "slurm")
-    monkeypatch.setattr(slurm_batch, "run_command", answers.run)
+    for module in (slurm_batch, slurm_commands):
+        monkeypatch.setattr(module, "run_command", answers.run)
     return answers
 
 
@@ -222,7 +223,7 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
     for name, script in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(slurm_batch, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_commands, "COMMAND_TIMEOUT_S", 0.2)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for command, message in (
         ("sbatch", "there is no sbatch on this machine"),
@@ -230,4 +231,4 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
         ("scontrol", "scontrol fails: Unable to contact slurm controller\n.*Queued jobs continue"),
     ):
         with pytest.raises(BatchError, match=message):
-            slurm_batch.run_command(command)
+            slurm_commands.run_command(command)

@@ -1,40 +1,12 @@
-"""Slurm batch system: jobs are tasks of arrays, in a folder that nodes and this machine share.
-
-::
-
-    DATA_DIR/slurm/
-      CAMPAIGN/
-        TAG/                      one array: jobs of a campaign with one description
-          slurm.sbatch            the script, rendered from ``slurm.sbatch.j2``
-          submission.json         job ids in order: number N of the list is task N
-          array.json              number of the array; absent: it may or may not be queued
-          previous_attempts       number of the last attempt before the jobs were requeued
-          shared/                 inputs that all jobs share
-          jobs/N/inputs/          inputs of task N
-          jobs/N/output/attempt-K/  output of its start K, with ``node`` and ``exit_code``
-          jobs/N/cancelled        exists once Treehammer cancelled it
-
-States come from ``squeue``, which knows ended jobs for some minutes (``MinJobAge``), then from ``sacct``
-where Slurm has an accounting database, and without one from the files of the job.  These tell its end
-and exit code, but not why Slurm ended it.
-
-``TAG`` is computed from campaign, description and job ids, and part of the array's name: a repeated
-submission, after any failure, first looks for that name.
-"""
+"""Jobs of the Slurm cluster of this machine."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
@@ -56,27 +28,24 @@ from treehammer.submit.batch.interface import (
     LoadPools,
     ProbeResult,
 )
-from treehammer.submit.batch.job_folders import (
-    copy_input,
-    create_folder_atomically,
-    link_input,
-    remove_folder_atomically,
-    require_folder_name,
+from treehammer.submit.batch.slurm.array_folder import (
+    FORGOTTEN,
+    ArrayFolder,
+    quote_option,
+    read_end,
+)
+from treehammer.submit.batch.slurm.slurm_commands import (
+    TaskRecord,
+    load_accounting,
+    load_queue,
+    run_command,
 )
 from treehammer.text_formatting import pluralize
 
 #: Largest number of tasks of an array; Slurm's default of MaxArraySize is 1001.
 MAX_ARRAY_JOBS = 1000
-#: Longest time in seconds that a command of Slurm may take.
-COMMAND_TIMEOUT_S = 60.0
 #: Arguments of a command at most.
 _MAX_ARGUMENTS = 500
-_FIELDS = (
-    "Name:200|,ArrayJobID:40|,ArrayTaskID:40|,State:40|,Reason:200|,exit_code:40|,StartTime:40|,"
-    "EndTime:40|,NodeList:200|,RestartCnt:20|"
-)
-_ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
-_ARRAY_OPTION = re.compile(r"^#SBATCH --array=\S*%(\d+)$", re.MULTILINE)
 #: State in Slurm -> state, event and reason; other states are ends.
 _STATES: Mapping[str, tuple[JobState, BatchEvent | None, str]] = {
     **dict.fromkeys(
@@ -96,10 +65,6 @@ _STATES: Mapping[str, tuple[JobState, BatchEvent | None, str]] = {
     "CANCELLED": (JobState.LOST, BatchEvent.LOST, "removed from the queue"),
 }
 _OTHER_END = (JobState.LOST, BatchEvent.LOST, "ended by Slurm")
-#: Reason of an end that only the job's files show.
-_FORGOTTEN = (
-    "it left no exit code, and Slurm no longer knows why it ended (time limit, memory, node)"
-)
 #: Reasons for which jobs wait as planned.
 _PLANNED_REASONS = ("None", "JobArrayTaskLimit", "Dependency")
 #: Options that Treehammer sets.
@@ -108,187 +73,6 @@ _RESERVED_OPTIONS = frozenset(
 )
 _OPTION_NAME = re.compile(r"[a-z][a-z-]+")
 _BATCH_ID = re.compile(r"(\d+)_(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
-
-
-def run_command(*command: str) -> str:
-    """Run a command of Slurm and return its output.
-
-    Raises:
-        BatchError: it is missing, fails, or does not end in time.
-    """
-    try:
-        completed = subprocess.run(
-            command,
-            env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise BatchError(
-            f"there is no {command[0]} on this machine",
-            where="slurm",
-            hint="Use a login node of the cluster, or add the folder of Slurm's commands to PATH.",
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BatchError(
-            f"Slurm does not answer ({command[0]}: {error})",
-            where="slurm",
-            hint="Queued jobs continue. Try again later.",
-        ) from error
-    if completed.returncode:
-        lines = (
-            line.removeprefix(f"{command[0]}: error: ") for line in completed.stderr.splitlines()
-        )
-        message = "; ".join(lines) or f"exit code {completed.returncode}"
-        hint = "Queued jobs continue. Try again later." * ("contact" in message)
-        raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
-    return completed.stdout
-
-
-@dataclass(frozen=True)
-class TaskRecord:
-    """What Slurm says of one task; times in microseconds since 1970 UTC, 0 if there are none."""
-
-    state: str
-    reason: str
-    exit_code: int | None
-    started_us: int
-    ended_us: int
-    node: str
-    restarts: int = 0
-
-
-def _parse_record(
-    state: str, reason: str, code: str, started: str, ended: str, node: str, restarts: str = ""
-) -> TaskRecord:
-    number, _, signal = code.partition(":")
-    exit_code = -int(signal) if signal.strip("0") else int(number or 0)
-    started_us, ended_us = (
-        int(text) * 1_000_000 if text.isdigit() else 0 for text in (started, ended)
-    )
-    times = (started_us, ended_us)
-    return TaskRecord(state.partition(" ")[0], reason, exit_code, *times, node, int(restarts or 0))
-
-
-@dataclass(frozen=True)
-class ArrayFolder:
-    """Folder of one array."""
-
-    root: Path
-    campaign: str
-    tag: str
-
-    @classmethod
-    def for_jobs(cls, root: Path, campaign: str, text: str, job_ids: Sequence[str]) -> ArrayFolder:
-        """Return the folder of jobs with one description."""
-        require_folder_name(campaign)
-        digest = sha256(json.dumps([campaign, text, *job_ids]).encode()).hexdigest()
-        return cls(root, campaign, digest[:16])
-
-    @property
-    def name(self) -> str:
-        """Name of the array."""
-        return f"{self.campaign}.{self.tag}"
-
-    @property
-    def path(self) -> Path:
-        """Path of the folder."""
-        return self.root / self.campaign / self.tag
-
-    @cached_property
-    def index(self) -> tuple[tuple[str, ...], str]:
-        """Job ids, and the rendered template.
-
-        Raises:
-            BatchError: the folder is damaged.
-        """
-        path = self.path / "submission.json"
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            return tuple(document["jobs"]), str(document["text"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BatchError(f"damaged submission ({error})", where=str(path)) from error
-
-    @cached_property
-    def previous_attempts(self) -> int:
-        """Number of the last attempt of its jobs before they were requeued; 0 for new jobs."""
-        with suppress(OSError, ValueError):
-            return int((self.path / "previous_attempts").read_text(encoding="ascii"))
-        return 0
-
-    @property
-    def array(self) -> int | None:
-        """Number of the array; None until it was seen in the queue."""
-        with suppress(OSError, ValueError):
-            return int((self.path / "array.json").read_text(encoding="ascii"))
-        return None
-
-    def batch_ids(self, array: int) -> dict[str, str]:
-        """Return job id -> batch id."""
-        return {job: f"{array}_{task}@{self.name}" for task, job in enumerate(self.index[0])}
-
-    def job_folder(self, task: int) -> Path:
-        """Return the folder of a job."""
-        return self.path / "jobs" / str(task)
-
-    def sandboxes(self, task: int) -> dict[int, Path]:
-        """Return attempt -> output folder."""
-        folders = self.job_folder(task).glob("output/attempt-*")
-        return dict(sorted((int(folder.name.rpartition("-")[2]), folder) for folder in folders))
-
-    def render_script(self, text: str, count: int) -> str:
-        """Complete a rendered template by the options that Treehammer sets."""
-        throttle = _ARRAY_OPTION.search(text)
-        options = {
-            "job-name": self.name,
-            "array": f"0-{count - 1}{f'%{throttle[1]}' if throttle else ''}",
-            "chdir": _quote_option(self.path),
-            "output": "jobs/%a/slurm.out",
-        }
-        first, _, rest = _ARRAY_OPTION.sub("", text).partition("\n")
-        lines = (f"#SBATCH --{name}={value}" for name, value in options.items())
-        return "\n".join([first, *lines, rest])
-
-    def stage(self, text: str, jobs: Sequence[JobDescription], previous_attempts: int) -> None:
-        """Write all files of the jobs.
-
-        Raises:
-            BatchError: the folder cannot be written; none of it exists then.
-        """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        incoming = self.path.with_name(f".{self.tag}.incoming")
-        with create_folder_atomically(self.path, incoming, "Free disk space.") as folder:
-            shared = {
-                name: source
-                for name, source in jobs[0].inputs.items()
-                if all(job.inputs.get(name) == source for job in jobs)
-            }
-            (folder / "shared").mkdir(parents=True)
-            for name, source in shared.items():
-                copy_input(source, folder / "shared" / name)
-            for task, job in enumerate(jobs):
-                inputs = folder / "jobs" / str(task) / "inputs"
-                inputs.mkdir(parents=True)
-                for name in job.inputs.keys() - shared.keys():
-                    link_input(job.inputs[name], inputs / name)
-            index = {"jobs": [job.job_id for job in jobs], "text": text}
-            (folder / "submission.json").write_text(json.dumps(index), encoding="utf-8")
-            (folder / "previous_attempts").write_text(f"{previous_attempts}\n", encoding="ascii")
-            script = self.render_script(text, len(jobs))
-            (folder / "slurm.sbatch").write_text(script, encoding="utf-8")
-
-    def remove(self) -> int:
-        """Remove the folder and return its bytes.
-
-        Raises:
-            BatchError: it cannot be removed.
-        """
-        size = remove_folder_atomically(self.path, self.root / ".removed" / self.tag)
-        with suppress(OSError):  # the campaign has other arrays
-            self.path.parent.rmdir()
-        return size
 
 
 class SlurmBatch(BatchSystem):
@@ -366,29 +150,20 @@ class SlurmBatch(BatchSystem):
 
     def _find_array(self, folder: ArrayFolder) -> int | None:
         """Find the number of an array by its name, or by what its jobs left."""
-        arrays = [array for name, array, *_ in _load_queue() if name == folder.name]
+        arrays = [array for name, array, *_ in load_queue() if name == folder.name]
         nodes = folder.path.glob("jobs/*/output/attempt-*/node")
         return next(iter([*arrays, *(int(path.read_text().split()[1]) for path in nodes)]), None)
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of jobs that are or were in the queue."""
         requested, batch_ids = set(job_ids), dict[str, str]()
-        for folder in self._list_folders():
-            contained = requested.intersection(folder.index[0]) - batch_ids.keys()
+        for folder in ArrayFolder.list_folders(self.root):
+            contained = requested.intersection(folder.job_ids) - batch_ids.keys()
             array = (folder.array or self._find_array(folder)) if contained else None
             if array:
                 ids = folder.batch_ids(array)
                 batch_ids |= {job_id: ids[job_id] for job_id in contained}
         return batch_ids
-
-    def _list_folders(self, campaign: str = "*") -> list[ArrayFolder]:
-        """List the folders of arrays, newest first."""
-        files = sorted(
-            self.root.glob(f"{campaign}/*/submission.json"),
-            key=lambda path: path.stat().st_mtime_ns,
-            reverse=True,
-        )
-        return [ArrayFolder(self.root, path.parts[-3], path.parts[-2]) for path in files]
 
     def _locate(self, batch_ids: Iterable[str]) -> Iterator[tuple[str, ArrayFolder, int, int]]:
         """Yield each id of this batch system with its folder, array and task."""
@@ -401,7 +176,7 @@ class SlurmBatch(BatchSystem):
 
     def list_campaigns(self) -> frozenset[str]:
         """List the campaigns with folders of arrays."""
-        return frozenset(folder.campaign for folder in self._list_folders())
+        return frozenset(folder.campaign for folder in ArrayFolder.list_folders(self.root))
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; a second call queues nothing."""
@@ -410,7 +185,7 @@ class SlurmBatch(BatchSystem):
             groups[folder].append((batch_id, task))
         requeued: dict[str, str] = {}
         for folder, tasks in groups.items():
-            job_ids, text = folder.index
+            job_ids, text = folder.job_ids, folder.text
             jobs = []
             for _, task in tasks:
                 folders = (folder.path / "shared", folder.job_folder(task) / "inputs")
@@ -423,17 +198,14 @@ class SlurmBatch(BatchSystem):
 
     def describe(self, campaign_id: str, jobs: Sequence[JobDescription]) -> str:
         """Return the script of an array."""
-        folder = self._name_folder(self.root, campaign_id, jobs)
+        folder = ArrayFolder.for_group(self.root, campaign_id, jobs)
         return folder.render_script(jobs[0].text, len(jobs))
 
     def stage(self, campaign_id: str, jobs: Sequence[JobDescription], folder: Path) -> None:
         """Write an array below a folder, with a ``slurm.sbatch`` for sbatch."""
-        array = self._name_folder(folder.resolve() / self.name, campaign_id, jobs)
+        array = ArrayFolder.for_group(folder.resolve() / self.name, campaign_id, jobs)
         array.stage(jobs[0].text, jobs, 0)
-
-    @staticmethod
-    def _name_folder(root: Path, campaign: str, jobs: Sequence[JobDescription]) -> ArrayFolder:
-        return ArrayFolder.for_jobs(root, campaign, jobs[0].text, [job.job_id for job in jobs])
+        array.incoming.parent.rmdir()
 
     # -- state
 
@@ -442,12 +214,12 @@ class SlurmBatch(BatchSystem):
         jobs = [*self._locate(batch_ids)]
         if not jobs:
             return {}
-        records = {(array, task): record for _, array, task, record in _load_queue()}
+        records = {(array, task): record for _, array, task, record in load_queue()}
         if missing := {array for _, _, array, task in jobs if (array, task) not in records}:
-            records = _load_accounting(missing) | records
+            records = load_accounting(missing) | records
         statuses = {}
         for batch_id, folder, array, task in jobs:
-            record = records.get((array, task)) or _read_end(folder, task)
+            record = records.get((array, task)) or read_end(folder, task)
             if record is not None:
                 statuses[batch_id] = _make_status(batch_id, folder, task, record)
         return statuses
@@ -462,7 +234,7 @@ class SlurmBatch(BatchSystem):
         jobs = {(array, task) for _, _, array, task in self._locate(batch_ids)}
         reasons = Counter(
             record.reason
-            for _, array, task, record in _load_queue()
+            for _, array, task, record in load_queue()
             if (array, task) in jobs and record.state == "PENDING" and not _is_held(record)
         )
         return [
@@ -504,12 +276,12 @@ class SlurmBatch(BatchSystem):
         counts, ended = Counter(folder for folder, _ in jobs), set[str]()
         for folder, task in jobs:
             if folder.path.is_dir():
-                ended.add(folder.index[0][task])
+                ended.add(folder.job_ids[task])
         return sum(
             folder.remove()
             for campaign in {folder.campaign for folder in counts}
-            for folder in self._list_folders(campaign)
-            if ended.issuperset(folder.index[0])
+            for folder in [*ArrayFolder.list_folders(self.root, campaign)]
+            if ended.issuperset(folder.job_ids)
         )
 
     def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
@@ -534,55 +306,6 @@ def _run_probe(subject: str, check: str, *command: str) -> ProbeResult:
         return ProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
 
 
-def _load_queue() -> Iterator[tuple[str, int, int, TaskRecord]]:
-    """Load name, array, task and record of this user's jobs, also of those that ended lately.
-
-    Raises:
-        BatchError: Slurm does not answer.
-    """
-    text = run_command("squeue", "--me", "-r", "--noheader", "--states=all", "-O", _FIELDS)
-    for line in text.splitlines():
-        name, array, task, *fields = (field.strip() for field in line.split("|")[:10])
-        if task.isdigit():
-            yield name, int(array), int(task), _parse_record(*fields)
-
-
-def _load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:
-    """Load the records of tasks from Slurm's accounting; empty if there is none."""
-    jobs = ",".join(map(str, sorted(arrays)))
-    command = ("sacct", "-n", "-P", "-X", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
-    try:
-        text = run_command(*command)
-    except BatchError:
-        return {}
-    records = {}
-    for line in text.splitlines():
-        job, state, *fields = line.split("|")
-        array, _, task = job.partition("_")
-        if task.isdigit():
-            records[int(array), int(task)] = _parse_record(state, "", *fields)
-    return records
-
-
-def _read_end(folder: ArrayFolder, task: int) -> TaskRecord | None:
-    """Read the end of a job that Slurm no longer knows from its files; None without any."""
-    sandboxes = folder.sandboxes(task)
-    if not sandboxes:
-        is_cancelled = (folder.job_folder(task) / "cancelled").exists()
-        return TaskRecord("CANCELLED", "", None, 0, 0, "") if is_cancelled else None
-    number, sandbox = max(sandboxes.items())
-    node, code = sandbox / "node", sandbox / "exit_code"
-    with suppress(OSError, ValueError):
-        started_us = node.stat().st_mtime_ns // 1000
-        host, restarts = node.read_text().split()[0], number - 1 - folder.previous_attempts
-        if not code.exists():
-            return TaskRecord("NODE_FAIL", _FORGOTTEN, None, started_us, 0, host, restarts)
-        ended_us = code.stat().st_mtime_ns // 1000
-        exit_code = int(code.read_text())
-        return TaskRecord("COMPLETED", "", exit_code, started_us, ended_us, host, restarts)
-    return None
-
-
 def _is_held(record: TaskRecord) -> bool:
     return record.state == "REQUEUE_HOLD" or "held" in record.reason.lower()
 
@@ -600,8 +323,8 @@ def _classify_record(
     if state is JobState.QUEUED and _is_held(record):
         return JobState.HELD, BatchEvent.HELD, ""
     if state is JobState.LOST:
-        is_forgotten = record.reason == _FORGOTTEN
-        reason = _FORGOTTEN if is_forgotten else f"{reason} ({record.state})"
+        is_forgotten = record.reason == FORGOTTEN
+        reason = FORGOTTEN if is_forgotten else f"{reason} ({record.state})"
     return state, event, reason
 
 
@@ -622,18 +345,6 @@ def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskReco
         attempts.append(AttemptStatus(number, state, *times, code, reason, event, record.node))
     hold = Hold(record.reason) if state is JobState.HELD else None
     return JobStatus(batch_id, state, tuple(attempts), event, reason, hold)
-
-
-def _quote_option(value: object) -> str:
-    """Quote the value of an option of sbatch in a script.
-
-    Raises:
-        ValueError: it has a line break, a quotation mark or a backslash, which Slurm may misread.
-    """
-    text = str(value)
-    if re.search(r"[\n\r\"'\\]", text):
-        raise ValueError(f"{text!r} cannot be the value of an option of sbatch")
-    return f'"{text}"' if re.search(r"[\s#]", text) else text
 
 
 def _refuse_delay(delay: str) -> str:
@@ -659,7 +370,7 @@ def _check_option(name: str, value: str, _names: Iterable[str]) -> None:
             hint="Write long options without dashes, such as account, partition and qos.",
         )
     try:
-        _quote_option(value)
+        quote_option(value)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -669,7 +380,7 @@ def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> Sl
         raise ConfigError(f"slurm@{argument}: Slurm has no argument", hint='Write batch = "slurm".')
     batch = SlurmBatch(settings.data_dir / "slurm")
     try:
-        _quote_option(batch.root)
+        quote_option(batch.root)
     except ValueError as error:
         raise ConfigError(f"{error}; choose another --data-dir", where="data_dir") from error
     return batch
@@ -677,8 +388,8 @@ def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> Sl
 
 BATCH = BatchDeclaration(
     _open_slurm,
-    Path(__file__).with_name("slurm.sbatch.j2"),
-    {"option": _quote_option, "word": shlex.quote, "refuse_delay": _refuse_delay},
+    Path(__file__).parents[1] / "slurm.sbatch.j2",
+    {"option": quote_option, "word": shlex.quote, "refuse_delay": _refuse_delay},
     is_per_cluster=True,
     check_command=_check_option,
 )

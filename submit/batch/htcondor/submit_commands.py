@@ -1,0 +1,212 @@
+"""Commands of HTCondor's submit language, and the check of descriptions and sites that use them.
+
+HTCondor silently takes a misspelled command for a user's variable; every command of a template or a
+site is therefore checked against HTCondor's list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from treehammer.errors import ConfigError, suggest_word
+
+#: Commands that Treehammer sets -> the option of a site or of submit to use instead.
+RESERVED_COMMANDS: Mapping[str, str] = {
+    "requirements": "the site's own 'requirements'",
+    **dict.fromkeys(("universe", "grid_resource"), "the site's own 'grid_resource'"),
+    "executable": "the site's own 'python'",
+    "environment": "the site's own 'environment'",
+    "request_memory": "the test's memory_limit_mb, and the site's ceilings.memory_mb for less",
+    **dict.fromkeys(
+        ("max_materialize", "max_idle"), "--in-flight, or the site's ceilings.in_flight"
+    ),
+    **dict.fromkeys(
+        (
+            *("arguments", "batch_name", "error", "initialdir", "input", "log"),
+            *("output", "queue", "should_transfer_files", "transfer_executable"),
+            *("transfer_input_files", "transfer_output_files", "transfer_output_remaps"),
+        ),
+        "a template of the site's own in its 'templates' folder",
+    ),
+}
+#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
+_COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "request_": ("cpus", "memory", "disk", "gpus"),
+    "require_": ("gpus",),
+    "transform_body_": (),
+    "ec2_tag_": ("names",),
+    "ec2_parameter_": ("names",),
+    "cloud_label_": ("names",),
+}
+#: Names in expressions, in lower case, beside the job's own and those named like a submit command.
+_KNOWN_NAME = re.compile(
+    r"(my|target)\..*|true|false|undefined|error|clusterid|procid|owner|user|qdate|jobstatus|jobprio"
+    r"|jobuniverse|numjobstarts|numholds|diskusage|memoryusage|imagesize|residentsetsize|cmd|iwd"
+    r"|enteredcurrentstatus|currenttime"
+)
+_OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
+#: First words of lines that are not assignments.
+_NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
+_ASSIGNMENT = re.compile(r"\s*([+\w.]+)\s*(@?=)\s*(.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$\w*\((\w+)")
+_STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|[-+]?\d[\d.]*(e[-+]?\d+)?', re.IGNORECASE)
+#: Anything by which an expression is more than a text without its quotes.
+_EXPRESSION_MARK = re.compile(r'[()\[\]{}<>=!&|?"]|\b(is|isnt)\b', re.IGNORECASE)
+_NUMBER_OR_NAME = re.compile(r"\d[\w.]*|(?P<name>'[^']+'|[A-Za-z_][\w.]*)")
+
+
+@cache
+def load_known_commands() -> frozenset[str]:
+    """Load all commands, in lower case."""
+    lines = Path(__file__).with_name("known_commands.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def check_site_command(name: str, value: str, names: Iterable[str]) -> None:
+    """Check a command that a site adds to every job.
+
+    Args:
+        name: submit command.
+        value: its value.
+        names: all commands of the site.
+
+    Raises:
+        ConfigError: the command does not exist, or is set by Treehammer, or its value is invalid; the
+            hint names the remedy.
+    """
+    plain = name.strip().lower()
+    if plain in RESERVED_COMMANDS:
+        raise ConfigError(
+            f"the submit command {name!r} is set by Treehammer",
+            hint=f"Use {RESERVED_COMMANDS[plain]}.",
+        )
+    _check_command(name, "", frozenset())
+    check_command_value(name, value, "", names)
+
+
+def check_description(text: str, where: str) -> None:
+    """Check every command of a submit description.
+
+    A name that the description references as ``$(NAME)`` is a variable and may be anything.
+
+    Raises:
+        ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
+    """
+    variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
+    assignments = []
+    for statement, name, value in split_statements(text):
+        word = (statement.split() or ["#"])[0].lower().rstrip(":")
+        if word.startswith("#") or word in _NON_COMMANDS:
+            continue
+        if word == "queue" or not name:
+            raise ConfigError(
+                f"{statement.strip()!r} is not an assignment",
+                where=where,
+                hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
+            )
+        _check_command(name, where, variables)
+        assignments.append((name, value))
+    names = [name for name, _ in assignments]
+    for name, value in assignments:
+        check_command_value(name, value, where, names)
+
+
+def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
+    plain = name.strip().lower()
+    if plain in load_known_commands() or plain in variables or _OWN_ATTRIBUTE.fullmatch(plain):
+        return
+    for prefix, words in _COMMAND_FAMILIES.items():
+        # request_memry is a typo, request_widgets a custom resource of the pool.
+        if plain.startswith(prefix) and plain != prefix:
+            if not suggest_word(plain[len(prefix) :], words):
+                return
+            break
+    attribute = re.sub(r"\W", "_", name.strip())
+    raise ConfigError(
+        f"HTCondor has no submit command {name!r}",
+        where=where,
+        hint=f"{suggest_word(plain, load_known_commands())}A custom attribute is written "
+        f"+{attribute}.",
+    )
+
+
+def check_command_value(name: str, value: str, where: str, names: Iterable[str]) -> None:
+    """Check a value: no continued line and, of a custom attribute, no string without quotes.
+
+    Args:
+        name: submit command.
+        value: its value.
+        where: place of both, for messages.
+        names: all commands of the description; values may refer to custom attributes.
+
+    Raises:
+        ConfigError: HTCondor would read something else; the hint names the remedy.
+    """
+    value = value.strip()
+    if value.endswith("\\") or "\n" in value:
+        raise ConfigError(
+            f"the value of {name!r} continues on the next line, which HTCondor would take as a part of it",
+            where=where,
+            hint="Remove the backslash or line break at its end.",
+        )
+    if not _OWN_ATTRIBUTE.fullmatch(name.strip().lower()) or "$(" in value:
+        return
+    if problem := _find_expression_problem(value, names):
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        raise ConfigError(
+            f"the value of {name!r} {problem}",
+            where=where,
+            hint=f"""Quote a string within the value: {name} = '"{quoted}"'. """
+            "An attribute of the job is written MY.NAME.",
+        )
+
+
+def _find_expression_problem(value: str, names: Iterable[str]) -> str:
+    """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
+    if not value or _STRING_OR_NUMBER.fullmatch(value):
+        return ""
+    # HTCondor's own parser; without the bindings, the pool's schedd refuses the value.
+    with suppress(ImportError):
+        import classad2
+
+        try:
+            classad2.ExprTree(value)
+        except classad2.ClassAdException:
+            return "is not a ClassAd expression"
+    if _EXPRESSION_MARK.search(value):
+        return ""
+    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
+    attributes = {match[0].removeprefix(match[1]) for match in matches if match}
+    attributes |= {command.replace("_", "") for command in load_known_commands()}
+    for match in _NUMBER_OR_NAME.finditer(value):
+        name = (match["name"] or "true").lower()
+        if name not in attributes and not _KNOWN_NAME.fullmatch(name):
+            return f"names the attribute {match['name']}, which jobs do not have"
+    return ""
+
+
+def split_statements(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield text, name and value of each statement; name and value are '' without an assignment.
+
+    A statement has its continuation lines, and with ``@=TAG`` those until ``@TAG``, whose value is ''.
+    """
+    lines = iter(text.splitlines())
+    for line in lines:
+        statement = line
+        while statement.endswith("\\") and not line.lstrip().startswith("#"):
+            following = next(lines, None)
+            if following is None:
+                break
+            statement += f"\n{following}"
+        match = _ASSIGNMENT.fullmatch(statement.replace("\\\n", " "))
+        name, sign, value = match.groups() if match else ("", "", "")
+        if sign == "@=":
+            end, value, following = f"@{value.strip()}", "", ""
+            while following.strip() != end:
+                following = next(lines, end)
+                statement += f"\n{following}"
+        yield statement, name, value
