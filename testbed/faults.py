@@ -287,8 +287,9 @@ def configure_server(
         except TestbedError as error:
             path.write_text(before)
             _restart_servers(box, site, doors[door])
+            values = ", ".join(f"{name}={value}" for name, value in settings.items())
             raise TestbedError(
-                f"the server does not start with {_format_settings(settings) or 'its first settings'}; "
+                f"the server does not start with {values or 'its first settings'}; "
                 "the settings before are back",
                 where=f"{site}, door {door}",
                 hint="Its log has the reason: treehammer testbed logs.",
@@ -296,10 +297,6 @@ def configure_server(
         if not settings:
             original.unlink()
     return changes
-
-
-def _format_settings(settings: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _replace_directives(text: str, settings: Mapping[str, str]) -> str:

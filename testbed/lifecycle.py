@@ -121,7 +121,9 @@ def bring_up(
         if check_running(box, say):
             return False
         mount_namespace.check_mount_namespaces(box)
-        _install_components(components, say)
+        with ThreadPoolExecutor(len(components)) as pool:
+            for installation in [pool.submit(part.install, say) for part in components]:
+                installation.result()
         _remove_workspace(box)
         with _watch_start(box):
             try:
@@ -190,12 +192,6 @@ def check_running(box: Workspace, say: ProgressCallback) -> bool:
             "or give the new one another --name.",
         )
     return True
-
-
-def _install_components(components: Sequence[Component], say: ProgressCallback) -> None:
-    with ThreadPoolExecutor(len(components)) as pool:
-        for installation in [pool.submit(component.install, say) for component in components]:
-            installation.result()
 
 
 def _start_components(

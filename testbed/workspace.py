@@ -162,12 +162,13 @@ def define_workspace(name: str, sites: int, settings: Settings, **options: Any) 
             hint="Use up to 20 lower-case letters, digits and '-'; start with a letter or digit.",
         )
     folder = workspaces_folder() / name
+    user = pwd.getpwnam(ORDINARY_USER) if os.getuid() == 0 else None
     box = Workspace(
         name=name,
         folder=folder,
         cache=settings.cache_dir / "testbed",
         sites=tuple(f"SITE_{chr(ord('A') + number)}" for number in range(sites)),
-        user=_find_ordinary_user(),
+        user=(user.pw_uid, user.pw_gid) if user else None,
         hidden_folders=_folders_to_hide(settings),
         software_dir=settings.software_dir,
         **options,
@@ -188,13 +189,6 @@ def define_workspace(name: str, sites: int, settings: Settings, **options: Any) 
             hint=f"Choose a shorter --name, or a shorter folder in {WORKSPACES_VARIABLE}.",
         )
     return box
-
-
-def _find_ordinary_user() -> tuple[int, int] | None:
-    if os.getuid() != 0:
-        return None
-    entry = pwd.getpwnam(ORDINARY_USER)
-    return entry.pw_uid, entry.pw_gid
 
 
 def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:

@@ -7,8 +7,8 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Generator, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from hypothesis import settings
 
 from treehammer.errors import remember_invocation
-from treehammer.testbed import workspace
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and processes
 # that tests start would inherit that: there would be no interrupting them.
@@ -108,10 +107,11 @@ class GroupEnds:
 
 
 ENDS = pytest.StashKey[GroupEnds]()
-WATCH = pytest.StashKey[Any]()
 
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
-pytest_plugins = ["database_fixtures", "grid_fixtures", "tiny_dataset"]
+pytest_plugins = ["database_fixtures", "tiny_dataset"]
+if find_spec("grid_fixtures"):  # the testbed is there
+    pytest_plugins.append("grid_fixtures")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -124,13 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End expensive fixtures after their groups, and all that tests start with this process.
-
-    Services inherit the mark, and those of testbeds have their own: a killed run leaves none.
-    """
-    mark = Path(tempfile.gettempdir(), "treehammer-tests", str(os.getpid()))
-    os.environ[workspace.ENVIRONMENT_MARK] = str(mark)
-    config.stash[WATCH] = workspace.watch_owner(mark, os.getpid())
+    """End expensive fixtures after their groups."""
     config.stash[ENDS] = GroupEnds()
     config.pluginmanager.register(config.stash[ENDS])
 

@@ -11,15 +11,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.production import KIT_FOLDER
-from treehammer.testbed.components.database_server import PostgresServer, install_postgres
+
+if TYPE_CHECKING:
+    from treehammer.testbed.components.database_server import PostgresServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAYLOADS_FOLDER = REPOSITORY / "benchmarks" / "payloads"
@@ -48,14 +51,12 @@ def account_command(
     Raises:
         RuntimeError: it ended with a code that is not accepted.
     """
-    # An installed program has compiled modules.
-    environment = dict(os.environ)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     start = time.monotonic()
     process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
-        env=environment,
+        # An installed program has compiled modules.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -75,13 +76,11 @@ def _session_memory(session: int) -> int:
     total = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
+            with suppress(OSError):  # the process has ended
                 # After the name in brackets: state, parent, group, session …; the 22nd is resident pages.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # the process has ended
-            if int(fields[3]) == session:
-                total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+                if int(fields[3]) == session:
+                    total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
     return total
 
 
@@ -123,6 +122,8 @@ def wait_for_service(process: subprocess.Popen[bytes], port: int) -> None:
 @contextmanager
 def run_postgres(folder: Path) -> Iterator[PostgresServer]:
     """Run a durable PostgreSQL server with its data in a folder."""
+    from treehammer.testbed.components.database_server import PostgresServer, install_postgres
+
     programs = install_postgres(config.load_settings().cache_dir / "testbed", print)
     folder.mkdir(exist_ok=True)
     server = PostgresServer(programs, folder.absolute(), {"shared_buffers": "256MB"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ _ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{database_server.TRUST_L
 
 class SharedPostgresServer(database_server.PostgresServer):
     """Server shared by tests, which create and drop their databases."""
+
+    process: subprocess.Popen[bytes] | None
 
     def __init__(self, programs: Path, folder: Path) -> None:
         super().__init__(programs, folder, _SETTINGS, _ACCESS_RULES)

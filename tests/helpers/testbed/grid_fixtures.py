@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,17 @@ from treehammer.testbed.lifecycle import start_time
 from treehammer.testbed.workspace import Workspace
 
 SITE_COUNT = 3
+WATCH = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End all that tests start with this process.
+
+    Services inherit the mark, and those of testbeds have their own: a killed run leaves none.
+    """
+    mark = Path(tempfile.gettempdir(), "treehammer-tests", str(os.getpid()))
+    os.environ[workspace.ENVIRONMENT_MARK] = str(mark)
+    config.stash[WATCH] = workspace.watch_owner(mark, os.getpid())
 
 
 class Grid:

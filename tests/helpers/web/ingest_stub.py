@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from treehammer.testbed.credentials import CertificateAuthority
+from certificate_authority import CertificateAuthority
 
 TOKEN = "header.claims.5ecretSignature"
 

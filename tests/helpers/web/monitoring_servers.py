@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from certificate_authority import CertificateAuthority, find_free_port
+
 from treehammer import config
-from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.debian_packages import PackageTree
-from treehammer.testbed.network import find_free_ports
 from treehammer.web.service.proxy_setup import render_proxy
 
 PATIENCE_S = 240.0
@@ -175,7 +175,7 @@ def run_alertmanager(folder: Path, webhook: str, mail_port: int) -> Iterator[int
         mail_port: port of the mail server.
     """
     folder.mkdir()
-    (port,) = find_free_ports(1)
+    port = find_free_port()
     text = (DEPLOYMENT / "alertmanager.yml").read_text()
     for shipped, value in (
         ("https://chat.example.org/hooks/treehammer", webhook),
@@ -233,7 +233,7 @@ def run_prometheus(
         key: of the service, to read the metrics of its process.
     """
     folder.mkdir()
-    (port,) = find_free_ports(1)
+    port = find_free_port()
     rules = folder / "treehammer.rules.yml"
     shipped = (DEPLOYMENT / "treehammer.rules.yml").read_text()
     rules.write_text(re.sub(r"for: \w+", "for: 0s", shipped))

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import psutil
+from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
 from monitoring_servers import run_proxy
 from service_thread import make_body
@@ -26,8 +27,6 @@ from treehammer.sql.core.access_keys import AccessKey, mint_job_token
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring, load_master_keys
-from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.testbed.network import find_free_ports
 
 PATIENCE_S = 90.0
 #: Addresses of this machine: attackers and victims must differ.
@@ -210,7 +209,7 @@ def run_proxied_service(
 ) -> Iterator[ProxiedService]:
     """Run a service behind a proxy, which is configured for the same settings except the given ones."""
     authority = CertificateAuthority(folder / "authority")
-    port, public = find_free_ports(2)
+    port, public = find_free_port(), find_free_port()
     service = ProxiedService(folder, proxy, (port, public), authority)
     with run_proxy(proxy, folder / "proxy", replace(service.settings, **proxy_settings), authority):
         service.start()

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
 from service_thread import make_body, make_sent_measurement
 
@@ -25,8 +26,6 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.keyring import Keyring, load_master_keys
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.testbed.network import find_free_ports
 
 TIMEOUT_S = 60.0
 
@@ -45,7 +44,7 @@ class RunningService:
         folder.mkdir(parents=True, exist_ok=True)
         self.database = database
         self.log = folder / "serve.log"
-        (self.port,) = find_free_ports(1)
+        self.port = find_free_port()
         self.clock = clock
         certificate, key = authority.issue_server_certificate()
         self.context = ssl.create_default_context(cafile=str(authority.ca))

@@ -15,13 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import command_forker
+from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
 
 from treehammer.config import Settings
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.testbed.network import find_free_ports
 
 #: Longest start on a busy machine.
 START_TIMEOUT_S = 180
@@ -41,7 +40,7 @@ class ServiceProcess:
         self.database = database or f"sqlite:///{folder / 'central.db'}"
         self.authority = CertificateAuthority(folder)
         certificate, key = self.authority.issue_server_certificate()
-        (self.port,) = find_free_ports(1)
+        self.port = find_free_port()
         self._python = python
         self._options = ["--data-dir", str(folder / "data"), "--database", self.database]
         self._serve = [
@@ -123,7 +122,7 @@ def read_whole_rows(database: str) -> list[dict[str, object]]:
 def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
     """Serve the database in a folder, and yield the base URL."""
     log = folder / "serve.log"
-    (port,) = find_free_ports(1)
+    port = find_free_port()
     words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]
     with log.open("wb") as stream:
         process = start_command(words, stream, folder=folder)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from certificate_authority import find_free_port
 from console import agrees, commands, normalize, run
 from polling import wait_until
 from repository_code import REPOSITORY, DemoRun
@@ -25,7 +26,6 @@ from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.network import find_free_ports
 
 pytestmark = [
     pytest.mark.root,
@@ -170,7 +170,7 @@ def test_last_printed_commands_open_results_page(demo_run: DemoRun) -> None:
     """Run the printed commands unchanged except for the port, which may be in use."""
     typed, address = demo_run.output.splitlines()[-2:]
     _, _, command = typed.partition("The page on these results: ")
-    (port,) = find_free_ports(1)
+    port = find_free_port()
     where = urlsplit(address.split()[-1])
     assert (where.scheme, where.port, where.path) == ("http", 8443, "/")
     process = subprocess.Popen(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from certificate_authority import CertificateAuthority
 from click.testing import CliRunner
 from command_forker import start_command
 from measurement_factory import make_measurement
@@ -34,7 +35,6 @@ from treehammer.sql.engine.database_backup import back_up_database, recover_data
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store
-from treehammer.testbed.credentials import CertificateAuthority
 
 KILLS = 20
 

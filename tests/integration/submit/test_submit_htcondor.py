@@ -29,6 +29,7 @@ from machine_requirements import helper_environment
 from polling import wait_until
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.config import Settings
 from treehammer.errors import BatchError, NothingToDoError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
@@ -263,6 +264,8 @@ def issuer(pool: Grid) -> ScitokenIssuer:
 
 class TokenDesk(GridUser):
     """A user of the first pool who authenticates only by a SciToken."""
+
+    settings: Settings
 
     def use_token(self, token: Path) -> None:
         """Write a sites file with this token, and spooling as for a remote schedd."""

@@ -14,6 +14,7 @@ from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
 from tiny_dataset import write_dataset
 
+from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
@@ -67,6 +68,8 @@ with open(os.environ["TREEHAMMER_RESULT"], "w") as result:
 
 class SixSitesUser(GridUser):
     """User of the whole testbed, whose only credentials are tokens."""
+
+    settings: Settings
 
     def __init__(self, folder: Path, grid: Grid) -> None:
         super().__init__(folder, grid)

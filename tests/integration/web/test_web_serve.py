@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import run_command
 from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
@@ -22,8 +23,6 @@ from treehammer.sql.core.access_keys import mint_job_token, parse_key
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring, load_master_keys
 from treehammer.sql.write.store import Store
-from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.testbed.network import find_free_ports
 
 PATIENCE_S = 60.0
 
@@ -36,7 +35,7 @@ class Administrator:
         self.database = f"sqlite:///{folder / 'data' / 'results.db'}"
         self.authority = CertificateAuthority(folder / "authority")
         self.certificate, self.key = self.authority.issue_server_certificate()
-        (self.port,) = find_free_ports(1)
+        self.port = find_free_port()
         self._running: list[subprocess.Popen[str]] = []
 
     def command(self, *words: str) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from certificate_authority import CertificateAuthority
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -47,7 +48,6 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_model import Ceilings
-from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.text_formatting import JobRamp
 
 HOSTILE_TEXT = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificate_authority import CertificateAuthority
 from ingest_stub import IngestStub, StubReply
 from measurement_factory import make_campaign_row, make_job_row
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_local_plan, make_settings
@@ -52,7 +53,6 @@ from treehammer.submit.campaigns.job_reporting import (
 from treehammer.submit.campaigns.submission import submit_plan
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
-from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.text_formatting import JobRamp
 from treehammer.web.api.ingest import parse_campaign_document
 

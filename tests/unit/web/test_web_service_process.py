@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificate_authority import CertificateAuthority
 from local_servers import serve_http
 from service_thread import run_service
 from starlette.applications import Starlette
@@ -24,7 +25,6 @@ from treehammer.errors import ConfigError, ExitCode
 from treehammer.program_output import SystemdNotifier
 from treehammer.submit.tools import access_checks
 from treehammer.submit.tools.installation_checks import DiagnosisState
-from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.web.service.service_process import (
     check_settings,
     configure_uvicorn,

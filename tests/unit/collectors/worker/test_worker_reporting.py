@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from certificate_authority import CertificateAuthority
 from ingest_stub import TOKEN, IngestStub, StubReply
 from local_servers import serve_http
 from measurement_factory import make_measurement
@@ -42,7 +43,6 @@ from treehammer.collectors.worker.start_meetings import (
     FolderMeeting,
     ServiceMeeting,
 )
-from treehammer.testbed.credentials import CertificateAuthority
 
 FAR = 1e9
 
