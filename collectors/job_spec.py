@@ -262,6 +262,10 @@ class ExecutionLimits:
     memory_bytes: int
 
 
+#: Seconds beyond the waiting limit for which a job without an answer waits for the start of its load.
+START_PATIENCE_S = 60.0
+
+
 @dataclass(frozen=True)
 class LoadSpec:
     """The part of a job in the load that several jobs bring about together.
@@ -306,6 +310,13 @@ class LoadSpec:
     def first_step(self) -> int:
         """Step at which this job's level of the ramp begins."""
         return round(self.level_start_s / self.step_s)
+
+    def longest_wait_s(self, executions: int) -> float:
+        """Return the longest time that a job spends before its loads; 0 without a barrier."""
+        if not self.barrier:
+            return 0.0
+        each_s = self.wait_s + START_PATIENCE_S + self.level_start_s + self.lead_s
+        return executions * each_s + (executions - 1) * self.duration_s
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
+from treehammer import verticals
 from treehammer.collectors.software import providers
 from treehammer.errors import TreehammerError
 
@@ -19,6 +20,7 @@ NODE_PACKAGE = "treehammer_node"
 
 _PACKED_MODULES = (
     "__init__",
+    "cache_counts",
     "http_requests",
     "job_spec",
     "json_documents",
@@ -31,6 +33,8 @@ _PACKED_MODULES = (
 )
 _KIT_FOLDER = "kit"
 _PACKED_FOLDERS = ("record", "software", "worker", _KIT_FOLDER)
+#: Folders of verticals that travel, too.
+_PACKED_PARTS = ("worker", _KIT_FOLDER)
 #: Entry of the archive, which any Python since 2.6 can read: those before 3.9 look for a newer one.
 _MAIN = f'''"""Start the worker, if need be with another Python."""
 
@@ -40,7 +44,7 @@ import sys
 if sys.version_info < (3, 9):
     os.execv("/bin/sh", ["/bin/sh"] + sys.argv)
 
-from {NODE_PACKAGE}.worker.__main__ import main
+from {NODE_PACKAGE}.collectors.worker.__main__ import main
 
 sys.exit(main())
 '''
@@ -74,12 +78,13 @@ def build_worker(target: Path, *, bytecode: bool = False) -> Path:
             stream.write(_START_SCRIPT.read_bytes())
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
                 _add_entry(archive, "__main__.py", _MAIN.encode())
+                _add_entry(archive, f"{NODE_PACKAGE}/__init__.py", b"")
                 for path in _list_sources():
-                    relative = path.relative_to(_package_folder())
+                    relative = path.relative_to(_root_folder())
                     name = f"{NODE_PACKAGE}/{relative.as_posix()}"
                     _add_entry(archive, name, path.read_bytes())
                     # The kit's modules run unpacked.
-                    if bytecode and path.suffix == ".py" and relative.parts[0] != _KIT_FOLDER:
+                    if bytecode and path.suffix == ".py" and _KIT_FOLDER not in relative.parts:
                         _add_entry(archive, f"{name}c", _load_bytecode(path, name))
                 for name, module in sorted(providers.list_extensions().items()):
                     _add_extension(archive, name, module)
@@ -107,14 +112,22 @@ def _add_extension(archive: zipfile.ZipFile, name: str, module: str) -> None:
     _add_entry(archive, f"{name}-0.dist-info/entry_points.txt", text.encode())
 
 
-def _package_folder() -> Path:
-    return Path(__file__).parent
+def _root_folder() -> Path:
+    return Path(verticals.__file__).parent
 
 
 def _list_sources() -> Iterator[Path]:
-    yield from (_package_folder() / f"{name}.py" for name in _PACKED_MODULES)
-    for folder in _PACKED_FOLDERS:
-        for path in sorted((_package_folder() / folder).rglob("*")):
+    own = _root_folder() / "collectors"
+    yield Path(verticals.__file__)
+    yield from (own / f"{name}.py" for name in _PACKED_MODULES)
+    folders = [own / folder for folder in _PACKED_FOLDERS]
+    for part in (_root_folder() / vertical for vertical in verticals.VERTICALS):
+        present = [part / folder for folder in _PACKED_PARTS if (part / folder).is_dir()]
+        if present:
+            yield part / "__init__.py"
+            folders += present
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from treehammer import config
 from treehammer.collectors.software import providers
+from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.production import KIT_FOLDER
 
 if TYPE_CHECKING:
     from treehammer.testbed.components.database_server import PostgresServer
@@ -29,6 +29,7 @@ PAYLOADS_FOLDER = REPOSITORY / "benchmarks" / "payloads"
 TREEHAMMER = Path(sys.executable).with_name("treehammer")
 #: Seconds until a service must answer.
 START_LIMIT_S = 60
+_NODE = tempfile.TemporaryDirectory(prefix="treehammer-node-")
 
 
 @dataclass(frozen=True)
@@ -146,4 +147,4 @@ def set_up_software(version: str) -> providers.SoftwareSetup:
     request = providers.prepare_software(
         providers.parse_software_request(version), config.load_settings().software_dir, print
     )
-    return providers.setup_software(request, os.environ, KIT_FOLDER)
+    return providers.setup_software(request, os.environ, locate_kit(f"{_NODE.name}/kit"))

@@ -14,6 +14,7 @@ import os
 import sys
 from typing import List, Optional
 
+from ...verticals import import_parts
 from ..job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE
 from ..record.node_needs import SCRATCH, describe_lack
 from ..shared_files import DISK_FULL_ERRNOS
@@ -26,7 +27,7 @@ from .service_client import ServiceConfigError
 
 #: Errors of a folder in which the job may not write.
 _UNWRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
-DONE, FAILED, INVALID_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, INVALID_INPUT = 0, 1, 2
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -44,11 +45,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options = build_parser(for_jobs=words[:1] in (["run"], ["upload"])).parse_args(words)
     if options.verb == "upload":
         return _upload_sandboxes(options)
-    if options.verb == "bench":
-        return _run_bench(options)
-    if options.verb == "log":
-        return _write_log_calls(options)
-    return _run_job(options)
+    if options.verb == "run":
+        return _run_job(options)
+    code: int = options.perform(options)  # a vertical's verb
+    return code
 
 
 def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
@@ -80,39 +80,9 @@ def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
     )
     uploader.add_upload_command(verbs)
     if not for_jobs:
-        from ..kit.treehammer_load.server import log_parser
-        from . import benchmark_command
-
-        benchmark_command.add_bench_command(verbs)
-        log_parser.add_log_command(verbs)
+        for part in import_parts("worker"):
+            part.add_verbs(verbs)
     return parser
-
-
-def _run_bench(options: argparse.Namespace) -> int:
-    from . import benchmark_command
-    from .benchmark import BenchmarkError
-
-    try:
-        return benchmark_command.run_bench(options)
-    except BenchmarkError as error:
-        print_line(str(error), "stderr")
-        return INVALID_INPUT
-    except KeyboardInterrupt:
-        print_line("interrupted; the benchmark's files are removed", "stderr")
-        return INTERRUPTED
-
-
-def _write_log_calls(options: argparse.Namespace) -> int:
-    from ..kit.treehammer_kit.payload_task import PayloadError
-    from ..kit.treehammer_load.server import log_parser
-
-    try:
-        return log_parser.write_log_calls(options)
-    except PayloadError as error:
-        print_line(str(error.document["message"]), "stderr")
-        return INVALID_INPUT
-    except (BrokenPipeError, KeyboardInterrupt):
-        return INTERRUPTED
 
 
 def _upload_sandboxes(options: argparse.Namespace) -> int:

@@ -25,12 +25,12 @@ from treehammer.errors import (
 )
 from treehammer.extensions import (
     ExtensionGroup,
-    import_parts,
     list_extensions,
     load_extension,
 )
 from treehammer.lazy_command import LazyCommand
 from treehammer.version import __version__
+from treehammer.verticals import import_parts
 
 #: Commands by section of ``treehammer --help``, in the order of a user's work; verticals add theirs.
 SECTIONS: dict[str, dict[str, LazyCommand]] = {

@@ -1,4 +1,4 @@
-"""Extensions: shipped modules found by their name, verticals, and entry points of other packages."""
+"""Extensions: shipped modules found by their name, and entry points of other packages."""
 
 from __future__ import annotations
 
@@ -7,24 +7,10 @@ from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from treehammer.errors import ConfigError
-
-#: Folders that nothing else imports: each can be deleted with its tests. They enter by the modules
-#: whose names :func:`import_parts` is given.
-VERTICALS = ("load", "watch", "testbed")
-
-
-def import_parts(name: str) -> list[ModuleType]:
-    """Import the module or package of this name of each vertical that is there and has it."""
-    folder = Path(__file__).parent
-    return [
-        import_module(f"treehammer.{vertical}.{name}")
-        for vertical in VERTICALS
-        if (folder / vertical).is_dir() and find_spec(f"treehammer.{vertical}.{name}")
-    ]
+from treehammer.verticals import import_parts  # noqa: F401, for modules that import it from here
 
 
 class ExtensionGroup(StrEnum):

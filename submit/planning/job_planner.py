@@ -33,7 +33,6 @@ from treehammer.collectors.record.metric_catalogue import (
     RECORD_VERSION,
 )
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.load_start import longest_wait_s
 from treehammer.datasets.manifest import Manifest
 from treehammer.hctests.definition.execution_order import (
     LaunchDesign,
@@ -106,7 +105,7 @@ class PlannedJob:
         """Seconds after which the batch system ends the job; 0 for no limit."""
         limit, load = self.spec.limits.wall_s, self.spec.load
         count = len(self.spec.executions)
-        wait_s = longest_wait_s(load, count) if load else 0.0
+        wait_s = load.longest_wait_s(count) if load else 0.0
         before = self.spec.payload.before
         # The last command restores the settings.
         wait_s += (count + 1) * before.timeout_s if before else 0.0

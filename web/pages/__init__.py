@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from treehammer.extensions import import_parts
+from treehammer.verticals import import_parts
 from treehammer.web.page import Page
 
 

@@ -18,7 +18,6 @@ from ...s3_signing import mask_signatures
 from ...shared_files import DISK_FULL_ERRNOS
 from ...software.wheels import expected_root_version
 from ..child_processes import BoundedLog, ForkedCall, StopSignals, print_line
-from ..load_report import LoadReport
 from ..probes import node_state
 from . import execution_record, payload_failures, payload_process
 from .execution_record import ExecutionRecord
@@ -111,8 +110,8 @@ class Execution:
         if not self.attempt(self.prepare):
             self._withdraw_from_start()
         self.attempt(lambda: self.evaluate(self._run_watching_payload()))
-        if self._context.common_start is not None:
-            self._context.common_start.announce_end(self._name)
+        if self._context.load is not None:
+            self._context.load.announce_end(self._name)
         self.finish()
 
     def start(self) -> None:
@@ -163,25 +162,25 @@ class Execution:
 
     def _withdraw_from_start(self) -> None:
         """Release the other jobs from waiting for this one, unless it failed later."""
-        common_start = self._context.common_start
-        if common_start is not None and self._record.phase != "start":
-            common_start.withdraw(self._name)
+        load = self._context.load
+        if load is not None and self._record.phase != "start":
+            load.withdraw(self._name)
 
     def _run_watching_payload(self) -> PayloadRun:
         """Run the payload; report its load, or tell one that watches a server when the load ended."""
-        common_start, signals = self._context.common_start, self._context.signals
-        watches = common_start is not None and common_start.is_watch
-        load = self._context.job.load
-        jobs = load.jobs if load and not watches else 0
-        report = LoadReport(self._folder, self._context.attempt, jobs, os.environ)
-        if not (watches or self._context.distance.has_proxies or report.is_possible):
+        load, signals = self._context.load, self._context.signals
+        report = load.open_report(self._folder, self._context.attempt) if load else None
+        supervised = (load is not None and load.is_watch) or (
+            report is not None and report.is_possible
+        )
+        if not (supervised or self._context.distance.has_proxies):
             return self.run_payload()
         # In a child, so that a proxy, or the process which waits for the end, is not one of the
         # payload's, and so that a late report delays nothing.
         call = ForkedCall(lambda: supervise_payload(self, signals))
         with (
-            common_start.watching_end(self._name, os.path.join(self._folder, END_FILE))
-            if common_start is not None and watches
+            load.watching_end(self._name, os.path.join(self._folder, END_FILE))
+            if load is not None and load.is_watch
             else nullcontext()
         ):
             while not select.select([call.fd], [], [], _STOP_POLL_S)[0]:
@@ -189,9 +188,10 @@ class Execution:
                 if signals.stopped_by:
                     call.stop()
                     break
-                report.send_if_due()
+                if report is not None:
+                    report.send_if_due()
             result = call.result()
-        if not signals.stopped_by:
+        if report is not None and not signals.stopped_by:
             report.end()
         if isinstance(result, Failure):
             raise ExecutionError(result)

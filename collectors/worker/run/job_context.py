@@ -31,11 +31,11 @@ from ...record.outcome import Failure
 from ...software.providers import RUNNABLE_PAYLOAD_KINDS
 from ..child_processes import StopSignals
 from ..distance import JobDistance
-from ..load_start import CommonStart
 from ..probes import credential_checks, node_state
 from ..probes.node_check import check_node
 from ..probes.process_stats import Cgroup
 from ..probes.storage_door import DoorWatch
+from .load_phases import LoadPhases
 
 #: Plan-owned values that the worker fills in.
 _WORKER_FIELDS = ("measurement_id", "attempt")
@@ -203,7 +203,7 @@ class JobContext:
         signals: the worker's signals.
         doors: doors through which executions read.
         distance: brings about the distance of executions to their data.
-        common_start: lets executions of a load test start together; None for other tests.
+        load: phases of a load test, whose executions start together; None for other tests.
         node: what the node has and lacks.
         builds: failures of the builds in folders, None for success.
         loops: folders of the libraries of compiled loops, '' for none.
@@ -220,12 +220,12 @@ class JobContext:
         kit: str,
         attempt: int,
         signals: StopSignals,
-        common_start: Optional[CommonStart] = None,
+        load: Optional[LoadPhases] = None,
         count: Optional[InstructionCount] = None,
         work: str = "",
         service_url: str = "",
     ) -> None:
-        self.common_start = common_start
+        self.load = load
         self.count = count
         self.work = os.path.abspath(work or os.path.join(output, "work"))
         self.distance = JobDistance(self.work)

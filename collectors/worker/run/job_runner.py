@@ -14,12 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
+from ....verticals import import_parts
 from ...job_spec import PAIRED, ExecutionSpec, JobSpec
 from ...record.measurement_record import Measurement
 from ...record.outcome import FAILURE_CLASSES
 from ...shared_files import write_atomically
 from ..child_processes import StopSignals, print_line
-from ..load_start import CommonStart
 from ..outbox import describe_upload_problems
 from ..probes import node_state
 from ..probes.node_state import measure_calibration
@@ -29,6 +29,7 @@ from . import execution_record, payload_process
 from .execution import Execution
 from .job_context import JobContext
 from .launch import Launch
+from .load_phases import open_phases
 from .node_commands import restore_settings
 
 #: Version of the layout of ``attempt.json``.
@@ -43,6 +44,7 @@ MAX_FAILED_BYTES = 500_000
 #: Modules and packages of the worker that the load generator of the kit uses.
 _SHARED_WITH_KIT = (
     "record",
+    "cache_counts.py",
     "http_requests.py",
     "job_spec.py",
     "json_documents.py",
@@ -73,9 +75,6 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str 
         kit = locate_kit(os.path.join(work, "kit"))
         job_folder = os.path.abspath(job_folder)
         uploader = Uploader(job_folder, output, signals)
-        common_start = None
-        if job.load is not None:
-            common_start = CommonStart(job.load, job_folder, uploader.endpoint, signals)
         service_url = uploader.endpoint.url if uploader.endpoint else ""
         context = JobContext(
             job,
@@ -84,7 +83,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str 
             kit,
             attempt,
             signals,
-            common_start,
+            open_phases(job.load, job_folder, uploader.endpoint, signals),
             work=work,
             service_url=service_url,
         )
@@ -246,16 +245,19 @@ def _group_launches(specs: Sequence[ExecutionSpec]) -> Iterator[Tuple[ExecutionS
 
 
 def locate_kit(target: str) -> str:
-    """Return the payload kit's folder: the installed one, or a copy from the zipapp in ``target``.
+    """Return the payload kit's folder: the installed one, or a copy in ``target``.
 
-    The modules that the kit shares with the worker are copied beside it.
+    It is a copy from the zipapp, and where verticals bring further packages of the kit.  The modules
+    that the kit shares with the worker are copied beside it.
     """
     package = __package__.rsplit(".", 2)[0]
     source = importlib.resources.files(package)
     kit = source.joinpath("kit")
-    if isinstance(kit, Path):
+    further = [importlib.resources.files(part.__name__) for part in import_parts("kit")]
+    if isinstance(kit, Path) and not further:
         return os.path.abspath(kit)
-    _extract(kit, target)
+    for folder in (kit, *further):
+        _extract(folder, target)
     for name in _SHARED_WITH_KIT:
         _extract(source.joinpath(name), os.path.join(os.path.dirname(target), name))
     return target
@@ -266,6 +268,8 @@ def _extract(source: Any, target: str) -> None:
         os.makedirs(target, exist_ok=True)
         for item in source.iterdir():
             _extract(item, os.path.join(target, item.name))
+    elif isinstance(source, Path):
+        shutil.copy2(source, target)  # Python's bytecode fits the time of the module
     else:
         with open(target, "wb") as stream:
             stream.write(source.read_bytes())

@@ -27,18 +27,18 @@ from ...record import node_needs
 from ...record.outcome import ExecutionError
 from ...shared_files import local_path, write_atomically
 from ...software import providers
-from ..load_start import LoadStart
 from ..probes import credential_checks, node_state, storage_door
 from ..probes.node_check import NodeCheck
 from . import input_files, node_commands, server_cache
 from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
+from .load_phases import LoadStart
 from .payload_addresses import PayloadAddresses, find_addresses, locate_url
 from .payload_failures import attribute_to_compiler
 
 if TYPE_CHECKING:
-    from ...kit.treehammer_load.server.cache_counts import CacheCounter
+    from ...cache_counts import CacheCounter
 
 #: Files in the payload's folder: its job, and the result that it writes.
 PAYLOAD_JOB_FILE = "job.json"
@@ -413,10 +413,10 @@ class PayloadPreparation:
         )
 
     def _await_common_start(self) -> None:
-        if self._context.common_start is None:
+        if self._context.load is None:
             return
         self._record.phase = "start"
-        self._load_start = self._context.common_start.wait(
+        self._load_start = self._context.load.wait(
             self._name, is_first=self._spec == self._context.job.executions[0]
         )
         self._record.values.update(self._load_start.values())

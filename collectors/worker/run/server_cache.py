@@ -30,7 +30,7 @@ from .job_context import JobContext
 from .node_commands import describe_failure, run_logged_command
 
 if TYPE_CHECKING:
-    from ...kit.treehammer_load.server.cache_counts import CacheCounter
+    from ...cache_counts import CacheCounter
 
 #: Kind of the failure of an eviction, in the class of the set-up.
 SERVER_CACHE = "server-cache"
@@ -141,7 +141,7 @@ def begin_counting(spec: ExecutionSpec) -> "Optional[CacheCounter]":
     cache = spec.server_cache
     if cache is None or not cache.files:
         return None
-    from ...kit.treehammer_load.server.cache_counts import CacheCounter
+    from ...cache_counts import CacheCounter
 
     counter = CacheCounter({"files": cache.files}, {file.url: () for file in spec.files})
     counter.begin(is_primed=needs_priming(spec))

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from treehammer.collectors.kit.treehammer_load.load_driver import LoadDriver, LoadTimer
-from treehammer.collectors.kit.treehammer_load.operation import (
+from treehammer.load.kit.treehammer_load.load_driver import LoadDriver, LoadTimer
+from treehammer.load.kit.treehammer_load.operation import (
     NO_CEILING,
     CeilingShare,
     Flight,
     Operation,
     StorageClient,
 )
-from treehammer.collectors.kit.treehammer_load.recorder import Recorder, StepClock
+from treehammer.load.kit.treehammer_load.recorder import Recorder, StepClock
 
 
 class SimulatedTimer(LoadTimer):

@@ -18,9 +18,8 @@ from grid_fixtures import run_components
 from polling import wait_until
 
 from treehammer import config
-from treehammer.collectors.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
 from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
-from treehammer.collectors.software import providers
+from treehammer.load.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
 from treehammer.testbed import workspace
 from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.components.xrootd_storage import (
@@ -112,7 +111,6 @@ def run_storage(
         yield part
 
 
-KIT = Path(providers.__file__).parents[1] / "kit"
 SIZE = 8_000_000
 #: Notes the instant of each operation before it is sent.
 PAYLOAD = """

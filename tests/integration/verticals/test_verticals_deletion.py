@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from repository_code import REPOSITORY
 
-from treehammer.extensions import VERTICALS
+from treehammer.verticals import VERTICALS
 
 #: Unit tests that run in the copy, of commands, pages and plans; all others are collected only,
 #: which imports them and their helpers.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repository_code import REPOSITORY
 
-from treehammer.extensions import VERTICALS
+from treehammer.verticals import VERTICALS
 
 #: ``tests/FOLDER/test_FILE.py::test_NAME`` in a page.
 _TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

@@ -20,13 +20,13 @@ from treehammer.collectors.json_documents import (
     parse_document,
     parse_json,
 )
-from treehammer.collectors.kit.treehammer_load.server.log_formats import LogError
-from treehammer.collectors.kit.treehammer_load.server.log_parser import _find_format
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.worker.run.execution_record import _load_document
 from treehammer.datasets.catalogues.recordings import _read_process
 from treehammer.datasets.manifest import Manifest
 from treehammer.errors import TreehammerError
+from treehammer.load.kit.treehammer_load.server.log_formats import LogError
+from treehammer.load.kit.treehammer_load.server.log_parser import _find_format
 from treehammer.sql.transfer.export import MANIFEST_NAME
 from treehammer.sql.transfer.importer import _list_part_files
 

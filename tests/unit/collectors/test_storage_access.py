@@ -27,13 +27,6 @@ from treehammer.collectors.http_requests import (
     parse_digests,
 )
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
-from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
-from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
-from treehammer.collectors.kit.treehammer_load.operation import (
-    LoadFile,
-    Operation,
-    StorageClient,
-)
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.shared_files import (
     IrregularFileError,
@@ -70,6 +63,13 @@ from treehammer.collectors.worker.run.payload_failures import classify_refusal, 
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError
+from treehammer.load.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
+from treehammer.load.kit.treehammer_load.clients.http_client import PlainHttpClient
+from treehammer.load.kit.treehammer_load.operation import (
+    LoadFile,
+    Operation,
+    StorageClient,
+)
 from treehammer.submit.batch.job_folders import unpack_output
 from treehammer.submit.campaigns.attempt_rows import list_record_files
 

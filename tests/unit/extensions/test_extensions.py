@@ -186,8 +186,8 @@ _ON_NODE = """
 import sys
 
 sys.path[:0] = [sys.argv[1]]
-from treehammer_node.job_spec import SoftwareRequest
-from treehammer_node.software.providers import setup_software
+from treehammer_node.collectors.job_spec import SoftwareRequest
+from treehammer_node.collectors.software.providers import setup_software
 
 setup = setup_software(SoftwareRequest("tide:high", "tide", "", "/tide/high"), {}, "kit")
 print(setup.python, setup.env["TIDE"])

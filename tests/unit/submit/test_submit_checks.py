@@ -21,7 +21,7 @@ from plan_factory import (
 )
 from repository_code import call_command
 
-from treehammer.collectors.worker.load_start import PATIENCE_S
+from treehammer.collectors.job_spec import START_PATIENCE_S
 from treehammer.config import load_settings
 from treehammer.datasets.manifest import OLD_NTUPLES, OTHER_TREES, Manifest
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError, SitesError
@@ -486,7 +486,7 @@ def test_jobs_know_their_place_in_the_load(tmp_path: Path) -> None:
     # The same variant at the same time everywhere.
     orders = {tuple(dict(e.variant)["rate_hz"] for e in job.spec.executions) for job in jobs}
     assert len(orders) == 1
-    wait_s = 4 * (100 + PATIENCE_S + 40 + 5) + 3 * 60
+    wait_s = 4 * (100 + START_PATIENCE_S + 40 + 5) + 3 * 60
     assert jobs[-1].wall_limit_s == 4 * (600 + WALL_LIMIT_OVERHEAD_S) + wait_s
 
 

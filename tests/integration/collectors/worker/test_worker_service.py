@@ -28,8 +28,8 @@ from treehammer.collectors.job_spec import (
     ExecutionSpec,
     ServiceSpec,
 )
-from treehammer.collectors.worker import benchmark
-from treehammer.collectors.worker.benchmark import PARTS
+from treehammer.load.worker import benchmark
+from treehammer.load.worker.benchmark import PARTS
 
 Spec = Callable[..., ExecutionSpec]
 

@@ -26,13 +26,10 @@ from machine_requirements import find_python, skip_or_fail
 
 from treehammer.collectors import cli, worker_zipapp
 from treehammer.collectors.job_spec import NODE_EXIT_CODE
-from treehammer.collectors.kit.treehammer_load.operation import LoadFile
 from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.worker import benchmark, benchmark_command
-from treehammer.collectors.worker.benchmark import PARTS, BenchmarkResult, PartResult, compute_score
 from treehammer.collectors.worker.probes import process_stats
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
@@ -49,6 +46,9 @@ from treehammer.collectors.worker.probes.process_stats import (
 )
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError
+from treehammer.load.kit.treehammer_load.operation import LoadFile
+from treehammer.load.worker import benchmark, benchmark_command
+from treehammer.load.worker.benchmark import PARTS, BenchmarkResult, PartResult, compute_score
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_packed_modules_need_only_python_3_9_and_its_standard_library(packed: Pa
     standard = set(sys.stdlib_module_names)
     with zipfile.ZipFile(packed) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py")]
-        assert f"{worker_zipapp.NODE_PACKAGE}/worker/run/job_runner.py" in names
+        assert f"{worker_zipapp.NODE_PACKAGE}/collectors/worker/run/job_runner.py" in names
         assert any("/kit/" in name for name in names)
         # It tells an old Python to look for a newer one.
         ast.parse(archive.read("__main__.py"), feature_version=(3, 4))
@@ -178,13 +178,13 @@ def test_kit_travels_with_all_modules_that_it_imports(packed: Path, tmp_path: Pa
     """A job unpacks the kit and these modules, and imports the kit's HTTP client among others."""
     kit = tmp_path / "work" / "kit"
     kit.parent.mkdir()
-    unpack = f"from {worker_zipapp.NODE_PACKAGE}.worker.run.job_runner import locate_kit; locate_kit({str(kit)!r})"
+    unpack = f"from {worker_zipapp.NODE_PACKAGE}.collectors.worker.run.job_runner import locate_kit; locate_kit({str(kit)!r})"
     subprocess.run([sys.executable, "-c", unpack], env={"PYTHONPATH": str(packed)}, check=True)
     modules = [".".join(path.relative_to(kit).with_suffix("").parts) for path in kit.rglob("*.py")]
     loads = sorted(name for name in modules if name.startswith("treehammer_load."))
     assert "treehammer_load.clients.http_client" in loads
     code = "import importlib, treehammer_load\n" + "\n".join(
-        f"importlib.import_module('{worker_zipapp.NODE_PACKAGE}.kit.{name}')" for name in loads
+        f"importlib.import_module('{worker_zipapp.NODE_PACKAGE}.load.kit.{name}')" for name in loads
     )
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(kit)}, check=True)
 

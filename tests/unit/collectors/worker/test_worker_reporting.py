@@ -22,9 +22,8 @@ from measurement_factory import make_measurement
 
 from treehammer.collectors.job_spec import TOKEN_PLACEHOLDER, LoadSpec
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.worker import load_start, service_client
+from treehammer.collectors.worker import service_client
 from treehammer.collectors.worker.child_processes import StopSignals
-from treehammer.collectors.worker.load_start import CommonStart, LoadStart
 from treehammer.collectors.worker.outbox import (
     LONGEST_PAUSE_S,
     Outbox,
@@ -37,7 +36,9 @@ from treehammer.collectors.worker.service_client import (
     ServiceEndpoint,
     ServiceResponse,
 )
-from treehammer.collectors.worker.start_meetings import (
+from treehammer.load.worker import load_start
+from treehammer.load.worker.load_start import CommonStart, LoadStart
+from treehammer.load.worker.start_meetings import (
     Appointment,
     ClockComparison,
     FolderMeeting,
@@ -413,7 +414,7 @@ def test_unreachable_service_lets_the_job_start_alone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(load_start, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(load_start, "START_PATIENCE_S", 1.0)
     load = replace(LOAD, folder="", wait_s=0.5)
     endpoint = ServiceEndpoint("http://127.0.0.1:1", "token")
     start = CommonStart(load, str(tmp_path), endpoint, signals).wait("1-1")

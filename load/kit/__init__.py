@@ -1,0 +1,1 @@
+"""Load generator, which travels to nodes with the payload kit."""

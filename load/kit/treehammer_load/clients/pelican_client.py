@@ -1,0 +1,31 @@
+"""Client of Pelican federations: HTTP requests to the director, which redirects them to caches."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .....collectors.http_requests import NO_TOKEN, BearerToken
+from .....collectors.pelican_director import find_object_url
+from .http_client import HttpClient
+
+
+class PelicanClient(HttpClient):
+    """Client of ``pelican://`` and ``osdf://`` for public objects: a load presents no token.
+
+    Raises:
+        ImportError: aiohttp is not installed.
+        OSError: the federation does not answer.
+    """
+
+    def __init__(self, clients: int, timeout_s: float, url: str) -> None:
+        super().__init__(clients, timeout_s, url)
+        find_object_url(url, os.environ)  # the load itself waits for no discovery
+
+    def load_token(self, _url: str) -> BearerToken:
+        """Return no token."""
+        return NO_TOKEN
+
+    def make_address(self, method: str, url: str) -> Any:
+        """Return the director's address of an object, or that of the cache that answered."""
+        return find_object_url(url, os.environ) if url.startswith("pelican://") else url

@@ -1,0 +1,456 @@
+"""XRootD client through the official Python bindings, and failure classes of all protocols.
+
+Operations are asynchronous.  The bindings and ROOT bring their own copies of the XRootD client, which
+crash in one process.  Failures are classified by statuses of XRootD and HTTP, and by messages of copy
+programs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from threading import Event, Lock
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .....collectors.record.operation_steps import (
+    CLOSE,
+    CONNECT,
+    CREATE,
+    DELETE,
+    LOCATE,
+    MKDIR,
+    OPEN,
+    READ_FILE,
+    RMDIR,
+    STAT,
+    VECTOR_READ,
+    WRITE_FILE,
+)
+from ..operation import Flight, LoadFile, StorageClient
+from .xrootd_files import XrootdHandles, XrootdTransfer, find_server
+
+#: Limits of the client, unless the environment sets them: a dead server must fail within seconds,
+#: and be tried again by the next operation.
+CLIENT_SETTINGS: Mapping[str, str] = {
+    "XRD_CONNECTIONWINDOW": "5",
+    "XRD_CONNECTIONRETRY": "1",
+    "XRD_STREAMERRORWINDOW": "0",
+    "XRD_TIMEOUTRESOLUTION": "1",
+    "XRD_APPNAME": "treehammer",
+}
+#: Pieces of one vector read that every server accepts.
+MAX_VECTOR = 1024
+
+_WARM_UP_S, _REFRESH_S = 2.0, 10.0
+_DOOR_OPERATIONS = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
+
+# Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
+_SERVER_RESPONSE = 400
+_FAILURES_BY_CODE: Mapping[int, str] = {
+    12: "other",
+    13: "not-supported",
+    14: "wrong-data",
+    15: "not-supported",
+    16: "not-found",
+    102: "reset",
+    103: "timeout",
+    104: "reset",
+    105: "reset",
+    107: "reset",
+    108: "refused",
+    109: "reset",
+    110: "credential",
+    202: "server-error",
+    203: "server-error",
+    204: "credential",
+    205: "not-supported",
+    206: "timeout",
+    207: "reset",
+    302: "server-error",
+    303: "server-error",
+    304: "not-found",
+    305: "wrong-data",
+    306: "redirect-limit",
+}
+_FAILURES_BY_RESPONSE: Mapping[int, str] = {
+    3005: "server-error",
+    3007: "server-error",
+    3008: "server-error",
+    3009: "no-space",
+    3010: "not-permitted",
+    3011: "not-found",
+    3012: "server-error",
+    3013: "not-supported",
+    3014: "server-error",
+    3019: "wrong-data",
+    3021: "no-space",
+    3024: "server-error",
+    3025: "not-permitted",
+    3028: "not-supported",
+    3029: "not-found",
+    3030: "credential",
+    3033: "server-error",
+    3034: "timeout",
+    3035: "timeout",
+}
+
+
+def classify_status(code: int, response: int) -> str:
+    """Return the failure class of a status: the client's code, and the server's number."""
+    if code == _SERVER_RESPONSE:
+        return classify_response(response)
+    return _FAILURES_BY_CODE.get(code, "other")
+
+
+def classify_response(number: int) -> str:
+    """Return the failure class of a server's error number."""
+    return _FAILURES_BY_RESPONSE.get(number, "other")
+
+
+FAILURES_BY_STATUS: Mapping[int, str] = {
+    401: "credential",
+    403: "not-permitted",
+    404: "not-found",
+    405: "not-supported",
+    408: "timeout",
+    410: "not-found",
+    416: "wrong-data",
+    429: "server-error",
+    495: "credential",
+    496: "credential",
+    501: "not-supported",
+    504: "timeout",
+    507: "no-space",
+}
+#: Number of a server's error in messages of XRootD's clients, and of a response in those of curl.
+_XROOTD_ERROR = re.compile(r"\[(30\d\d)\]")
+_HTTP_STATUS = re.compile(r"(?:returned error|ClientResponseError): (\d{3})")
+#: Messages of xrdcp, curl, ROOT, uproot and the operating system; the first that occurs decides.
+_MESSAGES: Sequence[Tuple[str, str]] = (
+    ("credential", r"auth failed|certificate|unable to .*credential"),
+    ("timeout", r"timed? ?out|operation expired"),
+    ("redirect-limit", r"redirect limit"),
+    ("reset", r"reset by peer|broken pipe|stream error|socket error|empty reply|partial file"),
+    (
+        "refused",
+        r"refused|couldn't connect|failed to connect|cannot connect|connection error|no route",
+    ),
+    ("not-found", r"no such file|FileNotFoundError"),
+    ("not-permitted", r"permission denied|not permitted|read-only file system"),
+    ("no-space", r"no space left|quota exceeded"),
+    ("wrong-data", r"checksum"),
+)
+
+
+def classify_http_status(status: int) -> str:
+    """Return the failure class of an HTTP status that is an error."""
+    return FAILURES_BY_STATUS.get(status, "server-error" if status >= 500 else "other")
+
+
+def classify_exit(text: str) -> str:
+    """Return the failure class of a program that failed, by its output."""
+    numbered = _XROOTD_ERROR.search(text)
+    if numbered:
+        return classify_response(int(numbered[1]))
+    status = _HTTP_STATUS.search(text)
+    if status:
+        return classify_http_status(int(status[1]))
+    for failure, pattern in _MESSAGES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return failure
+    return "other"
+
+
+def limit_client(timeout_s: float) -> int:
+    """Set the limits of XRootD's client in the environment, before its library is loaded.
+
+    Returns:
+        the time limit of a request; the bindings take whole seconds.
+    """
+    timeout = max(1, round(timeout_s))
+    limits = {"XRD_REQUESTTIMEOUT": str(timeout), "XRD_STREAMTIMEOUT": str(timeout)}
+    for name, value in {**CLIENT_SETTINGS, **limits}.items():
+        os.environ.setdefault(name, value)
+    return timeout
+
+
+def _warm_up(door: Any) -> None:
+    """Ping a door once: the first request starts threads and loads plug-ins, which delays it."""
+    answered = Event()
+    if door.ping(timeout=round(_WARM_UP_S), callback=lambda *_: answered.set()).ok:
+        answered.wait(_WARM_UP_S)
+
+
+class _Reader:
+    """The open file of a client, and operations that wait for it."""
+
+    def __init__(self) -> None:
+        self.file: Any = None
+        self.is_open = False
+        self.pending: List[Flight] = []
+
+
+class XrootdClient(StorageClient):
+    """Client of ``root://`` and ``roots://``; each client's user name gives it its own connection.
+
+    Raises:
+        ImportError: the bindings are not installed.
+    """
+
+    cores = len(os.sched_getaffinity(0))
+
+    def __init__(self, clients: int, timeout_s: float, url: str) -> None:
+        super().__init__(clients, timeout_s)
+        self._timeout = limit_client(timeout_s)
+        from XRootD import client  # type: ignore[import-untyped,unused-ignore]
+        from XRootD.client.flags import AccessMode, MkDirFlags, OpenFlags
+
+        self._new_file: Callable[[], Any] = client.File
+        self._new_door: Callable[[str], Any] = client.FileSystem
+        self._doors: Dict[int, Any] = {}
+        self._no_flag, self._refresh_flag = OpenFlags.NONE, OpenFlags.REFRESH
+        # A redirector may send files of one folder to servers that do not have it yet.
+        self._read_flag, self._write_flags = OpenFlags.READ, OpenFlags.NEW | OpenFlags.MAKEPATH
+        self._write_mode = AccessMode.UR | AccessMode.UW | AccessMode.GR | AccessMode.OR
+        self._make_path = MkDirFlags.MAKEPATH
+        self._readers: Dict[int, _Reader] = {}
+        self._lock = Lock()
+        # A file must not be collected before its last callback.
+        self._closing: Dict[int, Any] = {}
+        self._handles = XrootdHandles(self._new_file, self._open_file, _end_answered, self._timeout)
+        _warm_up(client.FileSystem(url))
+
+    def start(self, flight: Flight) -> None:
+        """Send an operation."""
+        operation = flight.operation
+        if operation.handle >= 0:
+            self._handles.start(flight)
+        elif operation.name in _DOOR_OPERATIONS:
+            self._ask_door(flight)
+        elif operation.name in (WRITE_FILE, CREATE, READ_FILE):
+            self._transfer(flight)
+        elif operation.name == CLOSE:
+            self._close_reader(flight)
+        elif operation.name == OPEN and not operation.keep:
+            self._open_once(flight)
+        else:
+            self._use_reader(flight)
+
+    def has_copy(self, url: str) -> bool:
+        """Return whether a redirector that asks its servers again finds a removed path."""
+        door_url, path = split_url(url)
+        door = self._new_door(door_url)
+        status, _ = door.locate(path, self._refresh_flag, timeout=round(_REFRESH_S))
+        return bool(status.ok)
+
+    def _use_reader(self, flight: Flight) -> None:
+        operation = flight.operation
+        with self._lock:
+            reader = self._readers.setdefault(operation.client, _Reader())
+            is_open = reader.is_open
+            if not is_open:
+                reader.pending.append(flight)
+                opens = reader.file is None
+                if opens:
+                    reader.file = self._new_file()
+        flight.send()
+        if is_open:
+            self._read(reader, flight)
+        elif opens:
+            self._open_reader(reader, operation.client, operation.file)
+
+    # -- namespace
+
+    def _ask_door(self, flight: Flight) -> None:
+        operation, timeout = flight.operation, self._timeout
+        door_url, path = split_url(operation.file.url)
+        with self._lock:
+            door = self._doors.get(operation.client)
+            if door is None:
+                door = self._new_door(add_user(door_url, operation.client))
+                self._doors[operation.client] = door
+
+        def answered(status: Any, _response: Any, hosts: Any) -> None:
+            servers = [host.url for host in hosts or ()]
+            server = f"{servers[-1].hostname}:{servers[-1].port}" if servers else ""
+            if status.ok:
+                flight.succeed(server)
+            else:
+                flight.fail(classify_status(status.code, status.errno), server)
+
+        flight.send()
+        send, *arguments = {
+            CONNECT: (door.ping,),  # the first request of a client makes its connection
+            LOCATE: (door.locate, path, self._no_flag),
+            STAT: (door.stat, path),
+            DELETE: (door.rm, path),
+            MKDIR: (door.mkdir, path, self._make_path),
+            RMDIR: (door.rmdir, path),
+        }[operation.name]
+        status = send(*arguments, timeout=timeout, callback=answered)
+        if not status.ok:
+            answered(status, None, None)
+
+    # -- whole files
+
+    def _transfer(self, flight: Flight) -> None:
+        file, operation = self._new_file(), flight.operation
+        self._closing[id(file)] = file
+
+        def end(flight: Flight, status: Any, file: Any, failure: str) -> None:
+            _end_flight(flight, status, file, failure=failure)
+            self._closing.pop(id(file), None)
+
+        reads = operation.name == READ_FILE
+        flight.send()
+        XrootdTransfer(file, flight, self._timeout, end).start(
+            add_user(operation.file.url, operation.client),
+            self._read_flag if reads else self._write_flags,
+            0 if reads else self._write_mode,
+        )
+
+    # -- files that are opened and closed again
+
+    def _open_once(self, flight: Flight) -> None:
+        file = self._new_file()
+        key = id(file)
+        self._closing[key] = file
+
+        def opened(status: Any, _response: Any, _hosts: Any) -> None:
+            _end_flight(flight, status, file)
+            if not status.ok or not self._close_file(file, closed):
+                self._closing.pop(key, None)
+
+        def closed(_status: Any, _response: Any, _hosts: Any) -> None:
+            self._closing.pop(key, None)
+
+        operation = flight.operation
+        flight.send()
+        status = self._open_file(file, operation.file, operation.client, opened)
+        if not status.ok:
+            self._closing.pop(key, None)
+            _end_flight(flight, status, file)
+
+    def _open_file(
+        self, file: Any, source: LoadFile, client: int, callback: Callable[..., None]
+    ) -> Any:
+        url = add_user(source.url, client)
+        return file.open(url, self._read_flag, timeout=self._timeout, callback=callback)
+
+    def _close_file(self, file: Any, callback: Callable[..., None]) -> bool:
+        return bool(file.close(timeout=self._timeout, callback=callback).ok)
+
+    # -- files that stay open
+
+    def _open_reader(self, reader: _Reader, client: int, source: LoadFile) -> None:
+        file = reader.file
+
+        def opened(status: Any, _response: Any, _hosts: Any) -> None:
+            with self._lock:
+                reader.is_open = bool(status.ok)
+                if not reader.is_open:
+                    reader.file = None
+                flights, reader.pending = reader.pending, []
+            for flight in flights:
+                if flight.operation.name == OPEN or not status.ok:
+                    _end_flight(flight, status, file)
+                else:
+                    self._read(reader, flight)
+
+        status = self._open_file(file, source, client, opened)
+        if not status.ok:
+            opened(status, None, None)
+
+    def _close_reader(self, flight: Flight) -> None:
+        with self._lock:
+            reader = self._readers.pop(flight.operation.client, None)
+        flight.send()
+        if reader is None or not reader.is_open:
+            flight.fail("other")  # its open failed
+            return
+        file = reader.file
+        self._closing[id(file)] = file
+
+        def closed(status: Any, _response: Any, _hosts: Any) -> None:
+            _end_flight(flight, status, file)
+            self._closing.pop(id(file), None)
+
+        status = file.close(timeout=self._timeout, callback=closed)
+        if not status.ok:
+            closed(status, None, None)
+
+    def _read(self, reader: _Reader, flight: Flight) -> None:
+        operation, file = flight.operation, reader.file
+        if file is None:
+            # Another read failed at this moment; the next one opens the file again.
+            flight.fail("reset")
+            return
+
+        def finished(status: Any, response: Any, _hosts: Any) -> None:
+            if not status.ok:
+                self._drop_reader(reader, file)
+            read = _count_bytes(response, operation.name) if status.ok else 0
+            _end_flight(flight, status, file, read)
+
+        chunks = list(operation.chunks)
+        if operation.name == VECTOR_READ:
+            status = file.vector_read(chunks, timeout=self._timeout, callback=finished)
+        else:
+            offset, size = chunks[0]
+            status = file.read(offset, size, timeout=self._timeout, callback=finished)
+        if not status.ok:
+            finished(status, None, None)
+
+    def _drop_reader(self, reader: _Reader, file: Any) -> None:
+        """Forget a file that failed: the client's next read opens it again."""
+        with self._lock:
+            if reader.file is not file:
+                return
+            reader.file, reader.is_open = None, False
+        self._closing[id(file)] = file
+        if not self._close_file(file, lambda *_: self._closing.pop(id(file), None)):
+            self._closing.pop(id(file), None)
+
+
+def add_user(url: str, client: int) -> str:
+    """Put a user name that is unique to a client into a URL, unless it has one."""
+    scheme, _, address = url.partition("://")
+    host = address.partition("/")[0]
+    return url if "@" in host else f"{scheme}://th{client}@{address}"
+
+
+def split_url(url: str) -> Tuple[str, str]:
+    """Split a URL into that of its door and the path at the door."""
+    scheme, _, address = url.partition("://")
+    host, _, path = address.partition("/")
+    return f"{scheme}://{host}/", "/" + path.lstrip("/")
+
+
+def _count_bytes(response: Any, name: str) -> int:
+    if response is None:
+        return 0
+    return int(response.size) if name == VECTOR_READ else len(response)
+
+
+def _end_answered(flight: Flight, status: Any, server: str, response: Any) -> None:
+    """End an operation on an open file; reads compare their length."""
+    operation = flight.operation
+    reads = bool(operation.chunks)
+    if not status.ok:
+        flight.fail(classify_status(status.code, status.errno), server)
+    elif reads and _count_bytes(response, operation.name) != operation.bytes:
+        flight.fail("wrong-data", server)
+    else:
+        flight.succeed(server)
+
+
+def _end_flight(
+    flight: Flight, status: Any, file: Any, read: Optional[int] = None, failure: str = ""
+) -> None:
+    server = find_server(file)
+    if not status.ok:
+        flight.fail(classify_status(status.code, status.errno), server)
+    elif failure or (read is not None and read != flight.operation.bytes):
+        flight.fail(failure or "wrong-data", server)
+    else:
+        flight.succeed(server)

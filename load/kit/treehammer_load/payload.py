@@ -1,0 +1,327 @@
+"""Execution of a load test's payload: ``job.json`` in, ``result.json`` out."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from threading import Event
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Union,
+)
+
+from ....collectors.kit.treehammer_kit.payload_report import PayloadReport, report_job
+from ....collectors.kit.treehammer_kit.payload_task import PayloadError
+from ....collectors.record.operation_steps import CONNECT, LOAD_PROGRESS_NAME, VANISH
+from .clients import make_client
+from .clients.copy_client import CopyClient, CopyCommand
+from .engines import ENGINE_GRACE_S, EngineLoad, read_engine
+from .load_driver import (
+    GRACE_S,
+    STOP_GRACE_S,
+    ClosedLoop,
+    ClosedLoopDriver,
+    LoadDriver,
+    LoadTimer,
+    LoadWatchdog,
+)
+from .load_task import GENERATOR, TIMEOUT_S, LoadTask, perform_reads_before
+from .operation import Flight, Operation, StorageClient
+from .recorder import (
+    Recorder,
+    StepClock,
+    measure_round_trip,
+    summarize_calls,
+    summarize_far_tails,
+    summarize_loop,
+    summarize_rows,
+    summarize_transfers,
+)
+from .replay import REPLAYED, Replay
+from .workloads import LoadSpan, MakeOperations, MakePreparation, VanishPoller, find_opening_time
+
+#: Seconds behind its start up to which a job sends missed operations; a later one begins with the next
+#: whole step.
+MAX_BACKLOG_S = 1.0
+#: Receives each operation that ended, and its failure.
+Observe = Callable[[Flight, str], None]
+#: Makes the client of a task for a number of clients.
+MakeTaskClient = Callable[[LoadTask, int], StorageClient]
+#: Seconds for which one thread may hold the interpreter while the one that sends waits for it.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def _locate_progress() -> str:
+    """Return the file that states the last step of the load; '' outside of a job."""
+    result = os.environ.get("TREEHAMMER_RESULT", "")
+    return os.path.join(os.path.dirname(result), LOAD_PROGRESS_NAME) if result else ""
+
+
+def _leave_out(names: FrozenSet[str], sequence: Iterator[Operation]) -> Iterator[Operation]:
+    return (operation for operation in sequence if operation.name not in names)
+
+
+class LoadOutcome(NamedTuple):
+    """Rows of operations, values of the catalogue, and the test's own figures."""
+
+    rows: List[Dict[str, Any]]
+    values: Dict[str, Any]
+    figures: Dict[str, float]
+
+
+def run(
+    make_operations: MakeOperations,
+    prepare: Optional[MakePreparation] = None,
+    make_client: Optional[MakeTaskClient] = None,
+) -> NoReturn:
+    """Run the load described by ``job.json``, write the result, and exit.
+
+    Args:
+        make_operations: :func:`.workloads.open_files`, :func:`.workloads.read_files`, or a function like them.
+        prepare: makes operations that come before the load and are not recorded, such as the
+            writing of files that it deletes.
+        make_client: makes the client of the storage; by default that of the protocol.
+    """
+    run_payload(lambda task: perform_load(task, make_operations, prepare, make_client=make_client))
+
+
+def run_payload(
+    perform: Callable[[LoadTask], LoadOutcome], *, needs_storage: bool = True
+) -> NoReturn:
+    """Perform the task of ``job.json``, write the result, and exit.
+
+    Args:
+        perform: performs the task.
+        needs_storage: whether it needs files, or an area for writing.
+    """
+
+    def perform_job(job: str, report: PayloadReport) -> None:
+        report.phase = "load"
+        outcome = perform(LoadTask.read(job, needs_storage=needs_storage))
+        report.values, report.extras = outcome.values, outcome.figures
+        report.operations = outcome.rows
+
+    report_job("treehammer_load", perform_job)
+
+
+def perform_load(
+    task: LoadTask,
+    make_operations: MakeOperations,
+    prepare: Optional[MakePreparation] = None,
+    *,
+    make_client: Optional[MakeTaskClient] = None,
+    prepare_reads: Sequence[Iterator[Operation]] = (),
+    begin: Optional[Callable[[], None]] = None,
+) -> LoadOutcome:
+    """Perform a load until its end or SIGTERM, and remove the files that it wrote.
+
+    Args:
+        task: the load.
+        make_operations: makes its operations.
+        prepare: makes operations in the folder for writing that come before.
+        prepare_reads: reads of each client that come before.
+        begin: called after these, before the load.
+
+    Raises:
+        PayloadError: the task cannot be performed.
+    """
+    clients = task.read_clients()
+    client = (make_client or _make_task_client)(task, clients)
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    written = task.written
+    wrong: Dict[str, float] = {}
+    try:
+        preparation = prepare(task) if prepare else ()
+        if written is not None:
+            written.prepare(client, preparation, stop, task.ceiling)
+        if prepare_reads:
+            sequences = [_leave_out(client.unsupported, sequence) for sequence in prepare_reads]
+            perform_reads_before(client, sequences, stop, task.ceiling)
+        if begin is not None:
+            begin()
+        outcome = _Load(task, client, clients, stop).perform(make_operations)
+        if written is not None and task.puts_copies and not stop.is_set():
+            wrong["files_wrong"] = float(written.count_wrong(client, stop, task.ceiling))
+        outcome.figures.update(client.summarize())
+    finally:
+        client.abort()
+        if written is not None:
+            written.remove(client, stop)
+        client.close()
+    if written is not None:
+        outcome.figures.update(
+            wrong, files_removed=float(written.removed), files_left=float(len(written.adler32s))
+        )
+    return outcome
+
+
+def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
+    """Make the client of a task's storage, with a copy program and polls if the task requires them."""
+    os.environ.update(task.list_client_settings(task.url))  # before a library reads them
+    if read_engine(task) != GENERATOR:
+        return StorageClient(clients, 0.0)  # the engine has its own
+    client = make_client(
+        task.url,
+        clients,
+        task.read_number("timeout_s", TIMEOUT_S, (0, 3600)),
+        direct=task.read_choice("io", ("buffered", "direct")) == "direct",
+    )
+    poll_s = task.read_poll_s()
+    if poll_s:
+        client = VanishPoller(client, poll_s)
+    if task.client != GENERATOR:
+        command = CopyCommand.find(task.client, task.url, puts=task.puts_copies, env=os.environ)
+        size = task.read_size() if task.puts_copies else None
+        client = CopyClient(client, command, task.url, size)
+    return client
+
+
+def make_step_clock(task: LoadTask, start_us: int, now_s: float) -> StepClock:
+    """Divide the time of a load into steps; a job that comes late begins with the next one.
+
+    Args:
+        task: the load.
+        start_us: start of step 0, microseconds since 1970 UTC.
+        now_s: seconds since then.
+
+    Raises:
+        PayloadError: the load is over.
+    """
+    first = task.first_step
+    if now_s > first * task.step_s + MAX_BACKLOG_S:
+        first = int(now_s // task.step_s) + 1
+    if first * task.step_s >= task.duration_s:
+        raise PayloadError(
+            "payload",
+            "late",
+            "setup",
+            f"the load ended before this job began, at {task.duration_s:g} s",
+        )
+    return StepClock(task.step_s, start_us, first)
+
+
+class _Load:
+    """A load whose client and files are ready."""
+
+    def __init__(self, task: LoadTask, client: StorageClient, clients: int, stop: Event) -> None:
+        self._task, self._client, self._clients = task, client, clients
+        start_us = task.start_us
+        if start_us is None:
+            start_us = round((time.time() + find_opening_time(clients)) * 1e6)
+        self._timer = timer = LoadTimer.from_start(start_us, stop)
+        self._steps = make_step_clock(task, start_us, timer.now())
+
+    @property
+    def _start_s(self) -> float:
+        return self._steps.first * self._steps.step_s
+
+    def perform(self, make_operations: MakeOperations) -> LoadOutcome:
+        """Perform the load; the process ends if it hangs."""
+        task = self._task
+        load = make_operations(task, LoadSpan(self._timer.now(), self._start_s, task.duration_s))
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.freeze()
+        end_s = task.duration_s if not isinstance(load, Replay) else load.end_s
+        patience_s = self._client.timeout_s + STOP_GRACE_S + GRACE_S
+        if isinstance(load, EngineLoad):
+            patience_s += ENGINE_GRACE_S
+        limit_s = min(end_s, task.duration_s) - self._timer.now() + patience_s
+        message = f"the load did not end within {patience_s:g} s after its last instant"
+        with LoadWatchdog(limit_s, message):
+            return self._perform(load)
+
+    def _perform(
+        self, load: Union[Iterator[Operation], ClosedLoop, Replay, EngineLoad]
+    ) -> LoadOutcome:
+        if isinstance(load, EngineLoad):
+            return self._run_engine(load)
+        if isinstance(load, Replay):
+            return self._replay(load)
+        return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)
+
+    def _make_recorder(self, cores: int = 1, observe: Optional[Observe] = None) -> Recorder:
+        written = self._task.written
+        if written is not None:
+            observe = written.observe
+        progress = _locate_progress()
+        return Recorder(self._steps, self._clients, cores=cores, observe=observe, progress=progress)
+
+    def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
+        recorder = self._make_recorder()
+        driver = LoadDriver(self._client, recorder, self._steps, self._timer, self._task.ceiling)
+        rows = recorder.list_rows(driver.run(operations, self._task.duration_s))
+        return self._report(driver, rows, summarize_rows(rows))
+
+    def _replay(self, replay: Replay) -> LoadOutcome:
+        recorder = self._make_recorder(
+            observe=lambda flight, _failure: replay.observe(flight, self._timer.now())
+        )
+        driver = LoadDriver(self._client, recorder, self._steps, self._timer, self._task.ceiling)
+        end_s = driver.run(replay.operations, min(replay.end_s, self._task.duration_s))
+        rows = recorder.list_rows(end_s)
+        figures = {**summarize_rows(rows), **summarize_far_tails(rows, sorted(REPLAYED))}
+        return self._report(driver, rows, {**figures, **replay.summarize()})
+
+    def _run_engine(self, load: EngineLoad) -> LoadOutcome:
+        result = load.perform(self._steps, self._timer, _locate_progress())
+        values = {
+            "load_started_us": self._steps.start_us + round(result.began_s * 1e6),
+            "inventory": result.inventory,
+        }
+        figures = {**result.figures, **measure_round_trip(result.rows)}
+        return LoadOutcome(result.rows, values, figures)
+
+    def _loop(self, load: ClosedLoop) -> LoadOutcome:
+        unsupported = self._client.unsupported
+        load = replace(
+            load, sequences=[_leave_out(unsupported, sequence) for sequence in load.sequences]
+        )
+        observe = load.observe and partial(self._observe_loop, load.observe)
+        recorder = self._make_recorder(self._client.cores if load.moves_files else 1, observe)
+        driver = ClosedLoopDriver(
+            self._client, recorder, self._steps, self._timer, self._task.ceiling
+        )
+        cpu_s = self._timer.cpu_s() + self._client.child_cpu_s()
+        end_s = driver.run_loop(load, self._task.duration_s)
+        cpu_s = self._timer.cpu_s() + self._client.child_cpu_s() - cpu_s
+        rows = recorder.list_rows(end_s, every_step=True)
+        figures = summarize_loop(
+            rows, recorder.spans, self._task.step_s, by_server=load.moves_files
+        )
+        figures["client_cpu_s"] = cpu_s
+        if load.calls:
+            figures = summarize_transfers(rows, load.calls)
+            figures["total_s"] = end_s - self._start_s
+        if not driver.is_complete:
+            figures.pop("total_s", None)
+        return self._report(driver, rows, {**figures, **load.summarize()})
+
+    def _observe_loop(
+        self, observe: Callable[[Flight, str, float], None], flight: Flight, failure: str
+    ) -> None:
+        observe(flight, failure, self._timer.now())
+
+    def _report(
+        self, driver: LoadDriver, rows: List[Dict[str, Any]], figures: Dict[str, float]
+    ) -> LoadOutcome:
+        values: Dict[str, Any] = {}
+        if driver.began_s is not None:
+            values["load_started_us"] = self._steps.start_us + round(driver.began_s * 1e6)
+        figures.update(summarize_calls(rows, (CONNECT, VANISH)))
+        return LoadOutcome(rows, values, {**figures, **measure_round_trip(rows)})

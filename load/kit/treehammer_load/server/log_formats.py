@@ -1,0 +1,269 @@
+"""Formats of server logs: patterns of the lines that begin, carry on and end a call."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Pattern, Tuple, Union
+
+from .....collectors.kit.treehammer_kit.payload_task import PayloadError
+
+#: Names of all keys of a format that a test declares in its settings.
+FORMAT_KEYS = (
+    *("time", "clock", "begin", "work", "part", "pause", "again", "redirect", "end"),
+    *("operations", "moved", "failures"),
+)
+
+
+class LogError(PayloadError):
+    """A log or its format cannot be used."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("payload", "bad-log", "setup", message)
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """Format of a log in which each call has an identity.
+
+    All patterns are regular expressions.  Lines that match none are skipped, so that
+    new kinds of lines do no harm.
+
+    Attributes:
+        time: begins a line; group ``second`` is read with ``clock``, group ``fraction`` (``.123``)
+            is optional.
+        clock: format of ``time.strptime``, in the node's time zone; without a year, this year's or
+            last year's.
+        begin: begins a call; groups ``request``, ``operation``, and if known ``stream``, which
+            distinguishes calls of one connection, and ``size``.
+        end: ends a call; groups ``request``, ``stream`` as above, and if known ``bytes``, and
+            ``code``, which is empty or one of :attr:`successes` after success.
+        part: carries on an answer before its end, with ``bytes``; '' for none.
+        again: answers that the client must send the call again, which continues it; '' for none.
+        pause: states the ``seconds`` that the client must wait before; '' if unknown.
+        redirect: sends the client to another server, which ends the call as ``OPERATION_redirect``;
+            '' for none.
+        work: begins the processing of a call that waited; '' if unknown.
+        operations: operation in the log -> operation of the record; others are skipped.
+        moved: operation in the log -> bytes that it moves: ``answer``, ``size``, or ``difference``
+            of both, for answers that repeat the request.
+        failures: code -> class of failure; ``other`` for the rest.
+    """
+
+    time: str
+    clock: str
+    begin: str
+    end: str
+    part: str = ""
+    work: str = ""
+    again: str = ""
+    pause: str = ""
+    redirect: str = ""
+    operations: Mapping[str, str] = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    successes: Tuple[str, ...] = ("", "0")
+
+    def compile(self) -> LineReader:
+        """Compile the patterns.
+
+        Raises:
+            LogError: one is not a regular expression, or lacks a group.
+        """
+        patterns = {
+            name: _compile(name, getattr(self, name))
+            for name in ("time", *_ROLES)
+            if getattr(self, name)
+        }
+        return LineReader(self, patterns)
+
+
+#: Roles of lines, in the order in which patterns are tried: the most frequent ones first, and the
+#: particular answers before the end, whose pattern may match them as well.
+_ROLES = ("begin", "part", "again", "redirect", "end", "work", "pause")
+_REQUIRED_GROUPS = {
+    "time": {"second"},
+    "begin": {"request", "operation"},
+    "work": {"request"},
+    "part": {"request"},
+    "again": {"request"},
+    "pause": {"request", "seconds"},
+    "redirect": {"request"},
+    "end": {"request"},
+}
+
+
+def _compile(name: str, text: str) -> Pattern[str]:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise LogError(f"format.{name}: not a regular expression: {error}") from error
+    missing = sorted(_REQUIRED_GROUPS[name] - set(pattern.groupindex))
+    if missing:
+        raise LogError(f"format.{name}: add the group (?P<{missing[0]}>...)")
+    return pattern
+
+
+class LogLine(NamedTuple):
+    """A line that belongs to a call: its role, instant and groups."""
+
+    role: str
+    time_us: int
+    groups: Dict[str, Optional[str]]
+
+
+class LineReader:
+    """Reads lines of one format."""
+
+    def __init__(self, form: LineFormat, patterns: Mapping[str, Pattern[str]]) -> None:
+        self.format = form
+        self._time = patterns["time"]
+        self._roles = [(role, patterns[role]) for role in _ROLES if role in patterns]
+        self._known_second = ""
+        self._known_us = 0
+
+    def read(self, line: str) -> Optional[LogLine]:
+        """Read a line; None if it belongs to no call."""
+        stamp = self._time.match(line)
+        if stamp is None:
+            return None
+        for role, pattern in self._roles:
+            match = pattern.match(line, stamp.end())
+            if match is not None:
+                instant = self._read_time(stamp.groupdict())
+                return None if instant is None else LogLine(role, instant, match.groupdict())
+        return None
+
+    def find_time(self, line: str) -> Optional[int]:
+        """Return the instant of any line, microseconds since 1970 UTC; None without one."""
+        stamp = self._time.match(line)
+        return None if stamp is None else self._read_time(stamp.groupdict())
+
+    def _read_time(self, groups: Mapping[str, Optional[str]]) -> Optional[int]:
+        second = groups["second"] or ""
+        # Parsing is slow, and many lines share a second.
+        if second != self._known_second:
+            instant = parse_second(second, self.format.clock)
+            if instant is None:
+                return None
+            self._known_second, self._known_us = second, instant * 1_000_000
+        fraction = groups.get("fraction")
+        return self._known_us + (round(float("0" + fraction) * 1e6) if fraction else 0)
+
+
+def parse_second(text: str, clock: str) -> Optional[int]:
+    """Return local time as seconds since 1970 UTC; None if it is not in the format."""
+    has_year = "%y" in clock or "%Y" in clock
+    now = time.time()
+    year = time.localtime(now).tm_year
+    try:
+        if has_year:
+            return int(time.mktime(time.strptime(text, clock)))
+        # A line of the last days of December may be read in January.
+        instants = [
+            int(time.mktime(time.strptime(f"{number} {text}", f"%Y {clock}")))
+            for number in (year, year - 1)
+        ]
+    except (ValueError, OverflowError):
+        return None
+    return instants[0] if instants[0] <= now + 86_400 else instants[1]
+
+
+_XROOTD_CALL = r"[^\s:]+:(?P<request>\d+@\S+) Xrootd_?{}: (?P<stream>[0-9a-f]{{4}}) "
+
+#: XRootD's log with ``xrootd.trace emsg login request response``; ``xrootd -z`` adds microseconds.
+#: The answer to a login names the user, the request does not: file descriptor and host identify the
+#: connection.
+XROOTD = LineFormat(
+    time=r"(?P<second>\d{6} \d\d:\d\d:\d\d)(?P<fraction>\.\d+)? \d+ ",
+    clock="%y%m%d %H:%M:%S",
+    begin=_XROOTD_CALL.format("Protocol") + r"req=(?P<operation>\w+) dlen=(?P<size>\d+)",
+    # More follows (4000), or comes later: a message beside the answer (4001), a delay (4006).
+    part=_XROOTD_CALL.format("Response") + r"sending (?P<bytes>\d+) data bytes; status=400[016]\b",
+    # Another step of an authentication (4002), or a wait (4005).
+    again=_XROOTD_CALL.format("Response") + r"sending \d+ data bytes; status=400[25]\b",
+    pause=_XROOTD_CALL.format("Protocol") + r"stalling client for (?P<seconds>\d+) sec",
+    redirect=_XROOTD_CALL.format("Response")
+    + r"(?:redirecting|sending \d+ data bytes; status=4004\b)",
+    end=_XROOTD_CALL.format("Response")
+    + r"(?:sending OK|sending err (?P<code>\d+)|"
+    + r"(?:sending|sendfile) (?:final \d+ info and )?(?P<bytes>\d+) data bytes"
+    # Of the other statuses, 4007 alone is a success.
+    + r"(?!; status=(?!0\b|4007\b)))",
+    operations={
+        "login": "connect",
+        "auth": "authenticate",
+        "locate": "locate",
+        "stat": "stat",
+        "mkdir": "mkdir",
+        "open": "open",
+        "read": "read",
+        "pgread": "read",
+        "readv": "vector_read",
+        "write": "write",
+        "pgwrite": "write",
+        "close": "close",
+        "rm": "delete",
+        "rmdir": "rmdir",
+    },
+    moved={
+        "read": "answer",
+        "pgread": "answer",
+        "readv": "difference",
+        "write": "size",
+        "pgwrite": "size",
+    },
+    failures={
+        "3010": "not-permitted",
+        "3011": "not-found",
+        "3009": "no-space",
+        "3012": "server-error",
+        "3013": "not-supported",
+        "3030": "credential",
+    },
+)
+
+#: Log of a DPM daemon as study S4 describes it: threads work on several requests, each of which is
+#: received, processed and answered, and named by an identity in every line.
+DPM = LineFormat(
+    time=r"(?P<second>\d\d/\d\d \d\d:\d\d:\d\d)(?P<fraction>\.\d+)? +\d+,\d+ ",
+    clock="%m/%d %H:%M:%S",
+    begin=r"dpm_srv_(?P<operation>\w+?): .*?request (?P<request>[0-9A-Fa-f-]+) (?:received|by )",
+    work=r"dpm_srv_\w+: .*?processing request (?P<request>[0-9A-Fa-f-]+)",
+    end=r"dpm_srv_\w+: .*?request (?P<request>[0-9A-Fa-f-]+) (?:.* )?returns (?P<code>-?\d+)",
+    operations={
+        "auth": "authenticate",
+        "get": "open",
+        "put": "create",
+        "putdone": "close",
+        "relfiles": "close",
+        "getreqstatus": "stat",
+        "rm": "delete",
+        "mkdir": "mkdir",
+    },
+    failures={"2": "not-found", "13": "not-permitted", "28": "no-space", "110": "timeout"},
+)
+
+FORMATS_BY_NAME: Mapping[str, LineFormat] = {"xrootd": XROOTD, "dpm": DPM}
+
+
+def select_format(value: Union[str, Mapping[str, Any]]) -> LineFormat:
+    """Return a format by its name, or build one from a table of the test's settings.
+
+    Raises:
+        LogError: there is none of this name, or the table has mistakes.
+    """
+    if isinstance(value, str):
+        if value not in FORMATS_BY_NAME:
+            names = ", ".join(FORMATS_BY_NAME)
+            raise LogError(
+                f"format = {value!r}: expected one of {names}, or a table [settings.format]"
+            )
+        return FORMATS_BY_NAME[value]
+    unknown = sorted(set(value) - set(FORMAT_KEYS))
+    missing = [key for key in ("time", "clock", "begin", "end") if not value.get(key)]
+    if unknown or missing:
+        problem = f"unknown key {unknown[0]!r}" if unknown else f"{missing[0]!r} is missing"
+        raise LogError(f"format: {problem} (keys: {', '.join(FORMAT_KEYS)})")
+    return LineFormat(**value)

@@ -1,0 +1,565 @@
+"""Workloads of the shipped tests: reads, opens, deletions, whole files, namespace calls.
+
+Reads and opens follow schedules whose instants are fixed in advance, or sequences without any.
+Whole files follow one after the other in each client: streams, copies, one file for many clients.
+Namespace calls are those of a transfer without data, each timed by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from itertools import accumulate, count
+from queue import SimpleQueue
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+from ....collectors.kit.treehammer_kit.payload_task import PayloadError
+from ....collectors.record.operation_steps import (
+    CLOSE,
+    CONNECT,
+    COPY,
+    CREATE,
+    DELETE,
+    LOCATE,
+    MKDIR,
+    OPEN,
+    READ,
+    READ_FILE,
+    RMDIR,
+    STAT,
+    VANISH,
+    VECTOR_READ,
+    WRITE_FILE,
+)
+from .engines import EngineLoad, read_engine
+from .load_driver import ClosedLoop
+from .load_task import GENERATOR, LoadTask, WrittenFiles
+from .operation import (
+    Chunk,
+    Flight,
+    LoadFile,
+    Operation,
+    StorageClient,
+    WrappingClient,
+    make_blocks,
+)
+
+if TYPE_CHECKING:
+    from .replay import Replay
+
+
+# --- Schedules
+
+#: Patterns of reading.
+CONSECUTIVE, RANDOM, VECTOR = "consecutive", "random", "vector"
+PATTERNS = (CONSECUTIVE, RANDOM, VECTOR)
+
+
+def pace_at_rate(
+    rate_hz: float, start_s: float, end_s: float, part: int = 0, parts: int = 1
+) -> Iterator[float]:
+    """Iterate over evenly spaced instants.
+
+    Args:
+        rate_hz: instants per second.
+        start_s: first possible instant.
+        end_s: no instant is later or equal.
+        part: number of this generator among those that load together; their instants alternate.
+        parts: number of these generators.
+    """
+    for number in count():
+        due_s = start_s + (number + part / parts) / rate_hz
+        # A rounding error must not add an instant.
+        if due_s >= end_s - 1e-9:
+            return
+        yield due_s
+
+
+def pace_clients(
+    clients: int, period_s: float, start_s: float, end_s: float, seed: int
+) -> Iterator[Tuple[float, int]]:
+    """Iterate over instants and clients: each client acts once a period, at a phase of its own."""
+    generator = random.Random(seed)
+    phases = sorted((generator.random() * period_s, client) for client in range(clients))
+    for number in count():
+        for phase, client in phases:
+            due_s = start_s + number * period_s + phase
+            if due_s >= end_s:
+                return
+            yield due_s, client
+
+
+def schedule_opens(
+    instants: Iterator[float], clients: int, files: Sequence[LoadFile], seed: int
+) -> Iterator[Operation]:
+    """Schedule opens by each client in turn, of files drawn at random."""
+    generator = random.Random(seed)
+    for number, due_s in enumerate(instants):
+        yield Operation(due_s, OPEN, number % clients, generator.choice(files))
+
+
+def schedule_reads(
+    instants: Iterator[Tuple[float, int]],
+    clients: int,
+    files: Sequence[LoadFile],
+    seed: int,
+    choose_chunks: ChunkChooser,
+    opening: Tuple[float, float],
+) -> Iterator[Operation]:
+    """Schedule the opening of a file for each client, evenly in ``opening``, then the reads."""
+    client_files = [files[client % len(files)] for client in range(clients)]
+    begin_s, end_s = opening
+    for client in range(clients):
+        due_s = begin_s + (end_s - begin_s) * client / clients
+        yield Operation(due_s, OPEN, client, client_files[client], keep=True)
+    generators = [random.Random(f"{seed} {client}") for client in range(clients)]
+    for due_s, client in instants:
+        chunks = choose_chunks(client, client_files[client].size, generators[client])
+        name = READ if len(chunks) == 1 else VECTOR_READ
+        yield Operation(due_s, name, client, client_files[client], chunks)
+
+
+def sequence_reads(
+    client: int, file: LoadFile, reads: int, lengths: Tuple[int, int], vector: int, seed: int
+) -> Iterator[Operation]:
+    """Open a file and read it at random positions.
+
+    Args:
+        client: number of the client.
+        file: the file.
+        reads: number of reads.
+        lengths: shortest and longest piece in bytes.
+        vector: pieces of one read, which do not overlap and are in order.
+        seed: seed of positions and lengths.
+    """
+    generator = random.Random(f"{seed} {client}")
+    yield Operation(0.0, OPEN, client, file, keep=True)
+    name = READ if vector == 1 else VECTOR_READ
+    for _ in range(reads):
+        sizes = [generator.randint(*lengths) for _ in range(vector)]
+        yield Operation(0.0, name, client, file, place_pieces(file.size, sizes, generator))
+
+
+#: Chooses the next chunks of a client in a file of a size.
+ChunkChooser = Callable[[int, int, random.Random], Sequence[Chunk]]
+
+
+def make_chunk_chooser(pattern: str, block: int, vector: int) -> ChunkChooser:
+    """Make the function that chooses the next chunks to read.
+
+    Args:
+        pattern: ``consecutive`` blocks from a random one, each client on its own; blocks at
+            ``random``; or a ``vector`` of pieces at random, without overlap and in order.
+        block: bytes of one operation.
+        vector: pieces of one vector read.
+    """
+    return {
+        CONSECUTIVE: _ConsecutiveChunks(block).choose,
+        RANDOM: lambda _client, size, generator: [(generator.randint(0, size - block), block)],
+        VECTOR: lambda _client, size, generator: _choose_vector(size, block, vector, generator),
+    }[pattern]
+
+
+class _ConsecutiveChunks:
+    """Position of each client in its file; after the last whole block follows the first."""
+
+    def __init__(self, block: int) -> None:
+        self._block = block
+        self._next: Dict[int, int] = {}
+
+    def choose(self, client: int, size: int, generator: random.Random) -> List[Chunk]:
+        blocks = size // self._block
+        number = self._next.get(client, generator.randrange(blocks))
+        self._next[client] = (number + 1) % blocks
+        return [(number * self._block, self._block)]
+
+
+def _choose_vector(size: int, block: int, vector: int, generator: random.Random) -> List[Chunk]:
+    """Cut a block into equal pieces at random positions."""
+    edges = [block * number // vector for number in range(vector + 1)]
+    return place_pieces(size, [edges[n + 1] - edges[n] for n in range(vector)], generator)
+
+
+def place_pieces(size: int, pieces: Sequence[int], generator: random.Random) -> List[Chunk]:
+    """Draw the gaps between pieces of a file of a size, so that the pieces never overlap."""
+    cuts = sorted(generator.randint(0, size - sum(pieces)) for _ in pieces)
+    before = list(accumulate(pieces, initial=0))
+    return [(cut + before[n], pieces[n]) for n, cut in enumerate(cuts)]
+
+
+# --- Opens, reads and deletions
+
+#: Opens per second before the first step of readers, and seconds for them at most.
+OPENING_RATE_HZ, MAX_OPENING_S = 100.0, 10.0
+#: Pieces of one vector read, and kB of one piece, over every protocol.
+MAX_VECTOR, MAX_PIECE_KB = 200, 2_000
+#: Reads, or files, of one client at most.
+MAX_SEQUENCE = 1_000_000
+
+
+class LoadSpan(NamedTuple):
+    """Present instant, start and end of this job's load, in seconds since step 0 began."""
+
+    now_s: float
+    start_s: float
+    end_s: float
+
+
+#: Makes the operations of a task: in the order of their instants, or for closed loops.
+MakeOperations = Callable[
+    [LoadTask, LoadSpan], Union[Iterator[Operation], ClosedLoop, EngineLoad, "Replay"]
+]
+#: Makes the operations that come before the load and are not recorded.
+MakePreparation = Callable[[LoadTask], Iterator[Operation]]
+
+
+def open_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], EngineLoad]:
+    """Open files of the dataset: ``clients`` clients, ``rate_hz`` opens per second by each."""
+    clients, has_engine = task.read_clients(), read_engine(task) != GENERATOR
+    rate = clients * task.read_number("rate_hz", 2.0, (0, 100_000), zero=has_engine)
+    task.check_count(rate)
+    if has_engine:
+        bound = _bound_rate(rate, task.ceiling.opens_per_s)
+        return EngineLoad(task, OPEN, clients, bound / clients, is_bounded=bound != rate)
+    instants = pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
+    return schedule_opens(instants, clients, task.files, task.seed)
+
+
+def _bound_rate(rate: float, ceiling: float) -> float:
+    """Return the rate of an engine; 0 is as fast as possible, also for a missing ceiling."""
+    return min(rate or ceiling, ceiling or rate)
+
+
+def read_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], EngineLoad]:
+    """Read ``block_kb`` every ``period_s`` by each of ``clients`` clients in a ``pattern``."""
+    clients, has_engine = task.read_clients(), read_engine(task) != GENERATOR
+    period = task.read_number("period_s", 10.0, (0, 86_400), zero=has_engine)
+    block = round(1e3 * task.read_number("block_kb", 2500, (0, 1_000_000)))
+    pattern = task.read_choice("pattern", PATTERNS)
+    vector = task.read_count("vector", 64, MAX_VECTOR) if pattern == VECTOR else 1
+    rate = clients / period if period else 0.0
+    task.check_count(rate)
+    _check_size(task, block, vector, block)
+    if has_engine:
+        _refuse_vectors(pattern == VECTOR)
+        bound = _bound_rate(rate, 1e6 * task.ceiling.mb_per_s / block)
+        return EngineLoad(
+            task,
+            READ,
+            clients,
+            bound / clients,
+            (block, block),
+            pattern == RANDOM,
+            is_bounded=bound != rate,
+        )
+    instants = pace_clients(clients, period, span.start_s, span.end_s, task.seed)
+    chooser = make_chunk_chooser(pattern, block, vector)
+    opening = max(span.now_s, span.start_s - find_opening_time(clients)), span.start_s
+    return schedule_reads(instants, clients, task.files, task.seed, chooser, opening)
+
+
+def find_opening_time(clients: int) -> float:
+    """Return the seconds before the load in which readers open their files."""
+    return min(clients / OPENING_RATE_HZ, MAX_OPENING_S)
+
+
+def _check_size(task: LoadTask, block: int, vector: int, max_bytes: int) -> None:
+    """Refuse blocks with more pieces than bytes, or more bytes than the smallest file."""
+    small = min((file.size for file in task.files), default=0)
+    if not vector <= block <= max_bytes <= small:
+        raise _make_load_error(
+            f"blocks of {max_bytes} bytes in {vector} pieces cannot be read from a file of {small} bytes; "
+            "use another dataset, or smaller blocks"
+        )
+
+
+def _make_load_error(message: str) -> PayloadError:
+    return PayloadError("payload", "bad-load", "setup", message)
+
+
+def _refuse_vectors(has_vectors: bool) -> None:
+    if has_vectors:
+        raise _make_load_error("engines read no vectors: use engine = 'generator', or single reads")
+
+
+def read_pattern(task: LoadTask, _span: LoadSpan) -> Union[ClosedLoop, EngineLoad]:
+    """Read ``reads`` times at random positions: ``vector`` pieces of ``chunk_kb`` each, e.g. 10-20.
+
+    The next read of a client follows the end of its last.
+    """
+    clients = task.read_clients()
+    reads = task.read_count("reads", 500, MAX_SEQUENCE)
+    vector = task.read_count("vector", 1, MAX_VECTOR)
+    low, high = task.read_range("chunk_kb", "10-20", (0, MAX_PIECE_KB))
+    lengths = round(1e3 * low), round(1e3 * high)
+    _check_size(task, vector * lengths[0], vector, vector * lengths[1])
+    if read_engine(task) != GENERATOR:
+        _refuse_vectors(vector > 1)
+        rate = 1e6 * task.ceiling.mb_per_s / lengths[1] / clients
+        return EngineLoad(task, READ, clients, rate, lengths, reads=reads, is_bounded=rate > 0)
+    return ClosedLoop(
+        [
+            sequence_reads(
+                client, task.files[client % len(task.files)], reads, lengths, vector, task.seed
+            )
+            for client in range(clients)
+        ]
+    )
+
+
+def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], ClosedLoop]:
+    """Delete the files of :func:`create_files`: at ``rate_hz`` by each client, or flat out for 0.
+
+    With ``poll_s``, each deletion is followed by stats until the file is really gone.
+    """
+    written, clients = task.require_written(), task.read_clients()
+    then = VANISH if task.read_poll_s() else ""
+
+    def delete(number: int, due_s: float) -> Operation:
+        file = _name_deleted(written, number)
+        return Operation(due_s, DELETE, number % clients, file, then=then)
+
+    rate = _read_deletion_rate(task, clients)
+    if rate:
+        instants = pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
+        return (delete(number, due_s) for number, due_s in enumerate(instants))
+    count = _count_deleted(task, clients)
+    return ClosedLoop(
+        [_delete_every(delete, range(client, count, clients)) for client in range(clients)]
+    )
+
+
+def _delete_every(delete: Callable[[int, float], Operation], numbers: range) -> Iterator[Operation]:
+    return (delete(number, 0.0) for number in numbers)
+
+
+def create_files(task: LoadTask) -> Iterator[Operation]:
+    """Create the files that :func:`delete_files` deletes, of ``size_kb`` each."""
+    written, clients = task.require_written(), task.read_clients()
+    size = task.read_number("size_kb", 0.0, (0, 1e6), zero=True)
+    for number in range(_count_deleted(task, clients)):
+        file = _name_deleted(written, number)._replace(size=round(1e3 * size), number=number)
+        yield Operation(0.0, WRITE_FILE if file.size else CREATE, 0, file)
+
+
+def _name_deleted(written: WrittenFiles, number: int) -> LoadFile:
+    return written.name_file(f"d{number}", 0, 0)
+
+
+def _read_deletion_rate(task: LoadTask, clients: int) -> float:
+    """Return the deletions per second of all clients; 0 for flat out."""
+    rate = clients * task.read_number("rate_hz", 0.0, (0, 100_000), zero=True)
+    task.check_count(rate)
+    return rate
+
+
+def _count_deleted(task: LoadTask, clients: int) -> int:
+    rate = _read_deletion_rate(task, clients)
+    if rate:
+        return math.ceil(rate * task.duration_s) + 1
+    return clients * task.read_count("files", 100, MAX_SEQUENCE)
+
+
+_Poll = Tuple[float, Flight]
+
+
+class VanishPoller(WrappingClient):
+    """Performs ``vanish``: a stat at once, and further ones every ``poll_s``.
+
+    Args:
+        inner: client for the stats.
+        poll_s: seconds between the answer to a stat and the next one.
+    """
+
+    def __init__(self, inner: StorageClient, poll_s: float) -> None:
+        super().__init__(inner)
+        self._poll_s = poll_s
+        self._polls: SimpleQueue[Optional[_Poll]] = SimpleQueue()
+        threading.Thread(target=self._repeat, daemon=True).start()
+
+    def start(self, flight: Flight) -> None:
+        """Send an operation."""
+        if flight.operation.name == VANISH:
+            flight.send()
+            self._ask(flight)
+        else:
+            self.inner.start(flight)
+
+    def close(self) -> None:
+        """End the polling and close the inner client."""
+        self._polls.put(None)
+        self.inner.close()
+
+    def _ask(self, flight: Flight) -> None:
+        def answered(_stat: Flight, _now_s: float, server: str, failure: str) -> None:
+            if failure == "not-found":
+                flight.succeed(server)
+            elif failure:
+                flight.fail(failure, server)
+            elif flight.has_lasted(self.timeout_s):
+                flight.fail("timeout", server)
+            else:
+                self._polls.put((time.monotonic() + self._poll_s, flight))
+
+        self.inner.start(Flight(flight.operation._replace(name=STAT), time.monotonic, answered))
+
+    def _repeat(self) -> None:
+        while True:
+            poll = self._polls.get()
+            if poll is None:
+                return
+            due_s, flight = poll
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+            self._ask(flight)
+
+
+# --- Whole files
+
+WRITE_STREAM, READ_STREAM = "write", "read"
+#: Assignment of files to clients: each client reads its own, or all read the same one.
+OWN, ONE = "own", "one"
+#: Folders of the files that are written: one, or one for each client.
+MANY = "many"
+
+
+def stream_files(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
+    """Move whole files in a ``direction``: ``files`` of ``size_mb`` by each of ``clients``.
+
+    Readers take the dataset's files, else those of :func:`write_streams`; with ``source = "one"``
+    all take the same file. ``client`` names a copy program instead of the generator, which requests
+    blocks of ``block_kib``. With
+    ``connect`` the connection of each client is an operation of its own, before its first file.
+    """
+    streams = _Streams.read(task)
+    connects = task.connects and task.client == GENERATOR
+
+    def sequence(client: int) -> Iterator[Operation]:
+        if connects:
+            yield Operation(0.0, CONNECT, client, LoadFile(task.url))
+        yield from streams.move(client)
+
+    return ClosedLoop([sequence(client) for client in range(streams.clients)], moves_files=True)
+
+
+def write_streams(task: LoadTask) -> Iterator[Operation]:
+    """Make the folders of :func:`stream_files`, and write the files that it reads."""
+    streams = _Streams.read(task)
+    if streams.written is None or (streams.reads and task.files):
+        return
+    if streams.folders == MANY:
+        for client in range(streams.clients):
+            yield Operation(0.0, MKDIR, 0, LoadFile(f"{streams.written.folder}/c{client}"))
+    if streams.reads:
+        for file in streams.list_sources():
+            yield Operation(0.0, WRITE_FILE, 0, file)
+
+
+class _Streams(NamedTuple):
+    """Clients that move whole files."""
+
+    reads: bool
+    program: bool
+    clients: int
+    files: int
+    size: int
+    source: str
+    folders: str
+    written: Optional[WrittenFiles]
+    dataset: Sequence[LoadFile]
+    first: int
+
+    @classmethod
+    def read(cls, task: LoadTask) -> _Streams:
+        make_blocks()
+        clients = task.read_clients()
+        reads = task.read_direction() == READ_STREAM
+        return cls(
+            reads,
+            task.client != GENERATOR,
+            clients,
+            task.read_count("files", 4, MAX_SEQUENCE),
+            task.read_size(),
+            task.read_choice("source", (OWN, ONE)),
+            task.read_choice("folders", (ONE, MANY)),
+            task.written if reads and task.files else task.require_written(),
+            task.files,
+            task.index * clients,
+        )
+
+    def move(self, client: int) -> Iterator[Operation]:
+        """Iterate over the operations of a client."""
+        name = COPY if self.program else READ_FILE if self.reads else WRITE_FILE
+        puts = self.program and not self.reads
+        for number in range(self.files):
+            yield Operation(0.0, name, client, self._choose_file(client, number), puts=puts)
+
+    def list_sources(self) -> List[LoadFile]:
+        """List the files that are read and must be written before."""
+        if self.source == ONE:
+            return [self._choose_file(0, 0)]
+        return [self._choose_file(c, n) for c in range(self.clients) for n in range(self.files)]
+
+    def _choose_file(self, client: int, number: int) -> LoadFile:
+        if self.reads and self.source == ONE:
+            client = number = 0
+        if self.reads and self.dataset:
+            # Jobs that load together read the same one file, but different own ones.
+            first = 0 if self.source == ONE else self.first
+            return self.dataset[((first + client) * self.files + number) % len(self.dataset)]
+        assert self.written is not None
+        name = f"c{client}/{number}" if self.folders == MANY else f"{client}-{number}"
+        return self.written.name_file(name, self.size, client + number)
+
+
+# --- Calls to the namespace
+
+#: Calls of one transfer to its folder, then to its file.
+_CALLS = (MKDIR, CREATE, STAT, LOCATE, OPEN, CLOSE, DELETE, RMDIR)
+
+
+def pretend_transfers(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
+    """Perform ``transfers`` without data by each of ``clients``, after its connection.
+
+    A transfer makes a folder and an empty file beside each other, looks for the file, opens and
+    closes it, and removes both. All do so in one folder, or each client in its own (``folders``).
+    """
+    clients = task.read_clients()
+    transfers = task.read_count("transfers", 10, MAX_SEQUENCE)
+    sequences = [_call(task, client, transfers) for client in range(clients)]
+    return ClosedLoop(sequences, calls=(CONNECT, *_CALLS))
+
+
+def make_own_folders(task: LoadTask) -> Iterator[Operation]:
+    """Make the folders of :func:`pretend_transfers`, for ``folders = "many"``."""
+    for client in range(task.read_clients()):
+        folder = _name_folder(task, client)
+        if folder != task.require_written().folder:
+            yield Operation(0.0, MKDIR, 0, LoadFile(folder))
+
+
+def _name_folder(task: LoadTask, client: int) -> str:
+    folder = task.require_written().folder
+    return f"{folder}/c{client}" if task.read_choice("folders", (ONE, MANY)) == MANY else folder
+
+
+def _call(task: LoadTask, client: int, transfers: int) -> Iterator[Operation]:
+    parent = _name_folder(task, client)
+    yield Operation(0.0, CONNECT, client, LoadFile(task.url))
+    for number in range(transfers):
+        folder, file = (LoadFile(f"{parent}/{kind}{client}-{number}") for kind in ("d", "f"))
+        for name in _CALLS:
+            target = folder if name in (MKDIR, RMDIR) else file
+            yield Operation(0.0, name, client, target, keep=name == OPEN)

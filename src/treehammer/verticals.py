@@ -1,0 +1,22 @@
+"""Verticals: folders that nothing else imports, each of which can be deleted with its tests.
+
+They enter by the modules whose names :func:`import_parts` is given.  This module travels to the node.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import List
+
+VERTICALS = ("load", "watch", "testbed")
+
+
+def import_parts(name: str) -> List[ModuleType]:
+    """Import the module or package of this name of each vertical that is there and has it."""
+    return [
+        import_module(f"{__package__}.{vertical}.{name}")
+        for vertical in VERTICALS
+        if find_spec(f"{__package__}.{vertical}") and find_spec(f"{__package__}.{vertical}.{name}")
+    ]

@@ -1,0 +1,5 @@
+"""Fixtures that run the service."""
+
+from service_thread import draw_in_process, pages, service, start_service
+
+__all__ = ["draw_in_process", "pages", "service", "start_service"]

@@ -1,0 +1,625 @@
+"""Loads in simulated time: schedules, closed loops, sending, recording, written files and ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_load import SimulatedStorage, SimulatedTimer, run_load
+
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
+from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.load.kit.treehammer_load import load_driver, operation, recorder, workloads
+from treehammer.load.kit.treehammer_load.clients import make_client
+from treehammer.load.kit.treehammer_load.load_driver import (
+    ClosedLoop,
+    ClosedLoopDriver,
+    LoadTimer,
+)
+from treehammer.load.kit.treehammer_load.load_task import LoadTask, WrittenFiles
+from treehammer.load.kit.treehammer_load.operation import (
+    NO_CEILING,
+    CeilingShare,
+    Flight,
+    LoadFile,
+    Operation,
+    StorageClient,
+)
+from treehammer.load.kit.treehammer_load.recorder import (
+    Recorder,
+    StepClock,
+    summarize_loop,
+    summarize_rows,
+)
+
+FILE = LoadFile("root://host//a", 1_000_000)
+
+
+def opens(rate: float, end_s: float) -> Iterator[Operation]:
+    instants = workloads.pace_at_rate(rate, 0.0, end_s)
+    operations: Iterator[Operation] = workloads.schedule_opens(instants, 1, [FILE], seed=1)
+    return operations
+
+
+def test_quiet_load_is_recorded_exactly() -> None:
+    timer = SimulatedTimer()
+    rows = run_load(opens(50, 4), 4.0, timer, SimulatedStorage(timer))
+    assert not find_operation_problems(rows)
+    assert [(r["step"], r["scheduled"], r["done"], r["failed"], r["late"]) for r in rows] == [
+        (step, 50, 50, 0, 0) for step in range(4)
+    ]
+    assert {r["server"] for r in rows} == {"server:1094"}
+    assert [r["step_start_us"] for r in rows] == [1_000_000 * n for n in range(1, 5)]
+    assert not any(r["generator_limited"] for r in rows)
+    assert [r["generator_cpu"] for r in rows] == pytest.approx([0.1] * 4)
+    figures = summarize_rows(rows)
+    assert figures["attempted_hz"] == figures["achieved_hz"] == 50
+    assert figures["latency_max_s"] == pytest.approx(0.002, rel=0.01)
+    assert figures["failed_share"] == figures["late_share"] == figures["limited_steps"] == 0
+
+
+def test_running_load_states_its_last_step(tmp_path: Path) -> None:
+    timer, steps = SimulatedTimer(), StepClock(1.0, 1_000_000)
+    path = tmp_path / "progress"
+    recorder = Recorder(steps, clients=1, progress=str(path))
+    driver = load_driver.LoadDriver(SimulatedStorage(timer), recorder, steps, timer, NO_CEILING)
+    documents: list[Any] = []
+    for instant in (0.5, 1.5, 2.5):
+        timer.at(
+            instant,
+            lambda: documents.append(json.loads(path.read_text()) if path.exists() else None),
+        )
+    driver.run(opens(50, 3), 3.0)
+    assert documents[0] is None
+    assert [(document["step"], document["failed"]) for document in documents[1:]] == [
+        (0, 0),
+        (1, 0),
+    ]
+    assert all(49 <= document["done"] <= 50 for document in documents[1:])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_stall_shows_in_tail_and_does_not_delay_sending() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, stall=(1.5, 2.5))
+    rows = run_load(opens(50, 4), 4.0, timer, storage)
+    assert storage.sent == pytest.approx(list(workloads.pace_at_rate(50, 0.0, 4.0)))
+    assert sum(r["done"] for r in rows) == 200
+    assert not any(r["generator_limited"] for r in rows)
+    whole = LatencyHistogram.sum(LatencyHistogram.decode(r["latency"]) for r in rows)
+    assert whole.maximum == pytest.approx(1.0, rel=0.01)
+    assert whole.quantile(0.99) == pytest.approx(0.98, abs=0.03)
+    # A quarter of all instants lie in the stall: as many as without the generator's patience.
+    assert whole.share_above(0.01) == pytest.approx(0.25, abs=0.01)
+
+
+def test_slow_generator_is_marked() -> None:
+    timer = SimulatedTimer()
+    rows = run_load(opens(50, 4), 4.0, timer, SimulatedStorage(timer, send_s=0.021))
+    assert not find_operation_problems(rows)
+    assert sum(r["scheduled"] for r in rows) == 200
+    assert all(r["generator_limited"] for r in rows)
+    assert max(r["lateness_max_s"] for r in rows) == pytest.approx(0.2, abs=0.01)
+    # Latency counts from the schedule, so the wait for the generator is in it.
+    assert LatencyHistogram.decode(rows[-1]["latency"]).maximum == pytest.approx(0.2, abs=0.01)
+    assert set(summarize_rows(rows)) == {"limited_steps", "late_share"}
+
+
+def test_busy_generator_is_marked() -> None:
+    timer = SimulatedTimer(cores=0.95)
+    rows = run_load(opens(50, 1), 1.0, timer, SimulatedStorage(timer))
+    assert rows[0]["generator_limited"]
+    assert not rows[0]["late"]
+
+
+def test_operations_without_answer_end_as_unfinished() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=1e9, timeout_s=5.0)
+    rows = run_load(opens(50, 2), 2.0, timer, storage)
+    assert not find_operation_problems(rows)
+    assert [json.loads(r["failures"]) for r in rows] == [{"unfinished": 50}] * 2
+    assert timer.now() == pytest.approx(2.0 + 5.0 + load_driver.STOP_GRACE_S, abs=0.1)
+
+
+def test_signal_ends_load_with_what_it_has() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, stall=(0.9, 1e9))
+    timer.at(1.25, timer.stop)
+    rows = run_load(opens(50, 100), 100.0, timer, storage)
+    assert not find_operation_problems(rows)
+    done, failed = (sum(r[name] for r in rows) for name in ("done", "failed"))
+    assert (done, failed) == (45, 18)
+    assert rows[-1]["step_s"] == pytest.approx(0.25)
+    assert timer.now() < 1.25 + load_driver.STOP_GRACE_S + 0.1
+
+
+def test_load_ends_though_generator_cannot_follow() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, send_s=0.5, timeout_s=3.0)
+    rows = run_load(opens(50, 2), 2.0, timer, storage)
+    assert timer.now() < 2.0 + 3.0 + 2.0
+    assert sum(r["scheduled"] for r in rows) == 100
+    assert json.loads(rows[0]["failures"])["unfinished"] == 40
+    assert all(r["generator_limited"] for r in rows)
+
+
+def test_operations_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_driver, "MAX_IN_FLIGHT", 10)
+    timer = SimulatedTimer()
+    rows = run_load(opens(50, 2), 2.0, timer, SimulatedStorage(timer, stall=(0.5, 1.5)))
+    assert sum(r["done"] for r in rows) == 100
+    assert any(r["generator_limited"] for r in rows)
+
+
+def test_preparation_counts_to_first_step_without_marking_it() -> None:
+    steps = recorder.StepClock(10.0, 0, first=3)
+    assert steps.find_step(25.0) == 3
+    assert [steps.find_step(due) for due in (30.0, 39.99, 40.0)] == [3, 3, 4]
+    timer = SimulatedTimer()
+    timer.time_s = 1.0
+    early = [Operation(-1.0, "open", 0, FILE, keep=True)]
+    rows = run_load(
+        iter([*early, Operation(1.5, "read", 0, FILE, [(0, 10)])]),
+        2.0,
+        timer,
+        SimulatedStorage(timer),
+    )
+    assert [(r["step"], r["operation"], r["late"], r["generator_limited"]) for r in rows] == [
+        (0, "open", 1, False),
+        (1, "read", 0, False),
+    ]
+    assert rows[1]["bytes"] == 10
+
+
+def test_too_many_servers_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = recorder.Recorder(recorder.StepClock(1.0, 0), clients=1)
+    for number in range(6):
+        flight = Flight(Operation(0.1, "open", 0, FILE), lambda: 0.1, found.record)
+        flight.send()
+        if number % 2:
+            flight.fail("reset", f"s{number}:1")
+        else:
+            flight.succeed(f"s{number}:1")
+    assert len(found.list_rows(1.0)) == 6
+    monkeypatch.setattr(recorder, "MAX_ROWS", 5)
+    (row,) = found.list_rows(1.0)
+    assert not find_operation_problems([row])
+    assert (row["server"], row["scheduled"], row["done"]) == ("", 6, 3)
+    assert json.loads(row["failures"]) == {"reset": 3}
+
+
+@pytest.mark.parametrize("rate", [5000.0, 201.0])
+def test_schedule_stops_at_the_ceiling(rate: float) -> None:
+    """Whatever a test asks for, its job sends no more than its share of the door's ceiling."""
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer)
+    rows = run_load(opens(rate, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
+    for second in range(10):
+        sent = sum(second <= instant < second + 1 for instant in storage.sent)
+        assert sent == pytest.approx(200, abs=1)
+    assert sum(r["scheduled"] for r in rows) == rate * 10, "what was not sent is unfinished"
+    assert all(r["generator_limited"] for r in rows[3:])
+    assert sum(r["held"] for r in rows) == rate * 10 - 1, "all but the first wait for the ceiling"
+
+
+def test_schedule_at_the_ceiling_is_not_delayed() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer)
+    rows = run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
+    assert not any(r["held"] for r in rows)
+    assert storage.sent == pytest.approx(list(workloads.pace_at_rate(200, 0.0, 10.0)))
+
+
+def test_traffic_stops_at_the_ceiling() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer)
+    instants = workloads.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
+    chooser = workloads.make_chunk_chooser("random", 100_000, 1)
+    reads = workloads.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
+    run_load(reads, 10.0, timer, storage, CeilingShare(mb_per_s=5))
+    assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), (
+        "50 MB/s were asked for"
+    )
+
+
+SPAN = workloads.LoadSpan(0.0, 0.0, 60.0)
+
+
+def reads(client: int, count: int) -> Iterator[Operation]:
+    return (Operation(0.0, "read", client, FILE, [(n, 10)]) for n in range(count))
+
+
+def run_loop(
+    counts: list[int],
+    end_s: float,
+    timer: SimulatedTimer,
+    storage: StorageClient,
+    ceiling: CeilingShare = NO_CEILING,
+) -> tuple[ClosedLoopDriver, list[dict[str, Any]], dict[str, float]]:
+    """Run a loop with a number of reads for each client, in steps of 1 s."""
+    steps = StepClock(1.0, 1_000_000)
+    recorder = Recorder(steps, len(counts))
+    driver = ClosedLoopDriver(storage, recorder, steps, timer, ceiling)
+    load = ClosedLoop([reads(client, count) for client, count in enumerate(counts)])
+    rows = recorder.list_rows(driver.run_loop(load, end_s), every_step=True)
+    assert not find_operation_problems(rows)
+    return driver, rows, summarize_loop(rows, recorder.spans, 1.0, by_server=True)
+
+
+def test_rates_are_those_of_the_main_operation_alone() -> None:
+    """Other operations before and after the copies take their own time."""
+    timer = SimulatedTimer()
+    steps = StepClock(1.0, 1_000_000)
+    recorder = Recorder(steps, 1)
+    storage = SimulatedStorage(timer, answer_s=0.5)
+    driver = ClosedLoopDriver(storage, recorder, steps, timer)
+    names = ("mkdir", "copy", "copy", "delete")
+    sequence = (Operation(0.0, name, 0, FILE) for name in names)
+    end_s = driver.run_loop(ClosedLoop([sequence]), 60.0)
+    figures = summarize_loop(recorder.list_rows(end_s, every_step=True), recorder.spans, 1.0)
+    assert figures["total_s"] == pytest.approx(1.0)
+    assert figures["total_mb"] > 0
+    assert figures["achieved_mb_per_s"] == pytest.approx(figures["total_mb"] / figures["total_s"])
+    assert figures["achieved_hz"] == pytest.approx(2.0)
+
+
+def test_each_client_sends_when_its_last_operation_ended() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=0.25)
+    driver, rows, figures = run_loop([6, 2], 60.0, timer, storage)
+    assert storage.sent == [0.0, 0.0, 0.25, 0.25, 0.5, 0.75, 1.0, 1.25]
+    assert driver.is_complete
+    assert [(row["step"], row["scheduled"], row["late"]) for row in rows] == [(0, 6, 0), (1, 2, 0)]
+    assert rows[1]["step_s"] == pytest.approx(0.5)
+    assert figures["total_s"] == pytest.approx(1.5)
+    assert figures["total_mb"] == pytest.approx(80 / 1e6)
+    assert figures["latency_max_s"] == pytest.approx(0.25, rel=0.01)
+    assert figures["achieved_hz"] == pytest.approx(8 / 1.5)
+    assert figures["servers"] == 1
+
+
+def test_closed_loop_stops_at_the_ceiling() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=0.001)
+    ceiling = CeilingShare(mb_per_s=0.001)  # a hundred reads of 10 bytes a second
+    driver, rows, figures = run_loop([1000] * 8, 5.0, timer, storage, ceiling)
+    assert not driver.is_complete
+    assert len(storage.sent) == pytest.approx(500, abs=2)
+    assert sum(sent < 1 for sent in storage.sent) == pytest.approx(100, abs=2), "no burst"
+    assert figures["achieved_hz"] == pytest.approx(100, rel=0.05)
+    assert not any(row["late"] for row in rows)
+    assert all(row["held"] == row["scheduled"] for row in rows)
+
+
+@pytest.mark.parametrize("size", [1_100_000, 27_000_000, 500_000_000])
+def test_whole_files_stay_below_the_ceiling(size: int) -> None:
+    """Also the first file waits for its share, so that few large ones are not above the ceiling."""
+    timer = SimulatedTimer()
+    steps = StepClock(5.0, 1_000_000)
+    found = Recorder(steps, 1)
+    storage = SimulatedStorage(timer, answer_s=0.01)
+    driver = ClosedLoopDriver(storage, found, steps, timer, CeilingShare(mb_per_s=5))
+    file = LoadFile("root://host//a", size)
+    sequence = (Operation(0.0, "read_file", 0, file) for _ in range(1000))
+    rows = found.list_rows(driver.run_loop(ClosedLoop([sequence]), 60.0), every_step=True)
+    assert sum(row["bytes"] for row in rows) == 60 * 5_000_000 // size * size
+    if rows:
+        figures = summarize_loop(rows, found.spans, 5.0)
+        assert 4.9 < figures["achieved_mb_per_s"] <= 5.0
+
+
+def test_slow_storage_is_not_held_back() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=0.05)
+    _, rows, _ = run_loop([1000], 5.0, timer, storage, CeilingShare(mb_per_s=0.001))
+    assert sum(row["held"] for row in rows) <= 1, "the first read alone waits for its share"
+
+
+def test_too_many_clients_are_refused() -> None:
+    ceiling = CeilingShare(clients=8)
+    task = LoadTask([FILE], {"clients": 9}, {}, 1, 0, 1, None, 0, 1.0, 5.0, ceiling=ceiling)
+    with pytest.raises(PayloadError, match="the door permits 8 to this job"):
+        workloads.open_files(task, SPAN)
+    assert replace(task, axes={"clients": 8}).read_clients() == 8
+
+
+def test_stall_delays_the_next_operation_instead_of_adding_late_ones() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=0.1, stall=(0.15, 1.15))
+    _, rows, figures = run_loop([4], 60.0, timer, storage)
+    assert storage.sent == pytest.approx([0.0, 0.1, 1.15, 1.25])
+    assert sum(row["late"] for row in rows) == 0
+    assert figures["latency_max_s"] == pytest.approx(1.05, rel=0.01)
+
+
+def test_long_operations_count_with_all_their_time() -> None:
+    timer = SimulatedTimer()
+    _, rows, figures = run_loop([1], 60.0, timer, SimulatedStorage(timer, answer_s=3.5))
+    assert [(row["step"], row["scheduled"], row["step_s"]) for row in rows] == [
+        (0, 1, 1.0),
+        (1, 0, 1.0),
+        (2, 0, 1.0),
+        (3, 0, pytest.approx(0.5)),
+    ]
+    assert figures["achieved_hz"] == pytest.approx(1 / 3.5)
+
+
+def test_signal_ends_a_loop() -> None:
+    timer = SimulatedTimer()
+    timer.at(1.0, timer.stop)
+    storage = SimulatedStorage(timer, stall=(0.5, 1e9))
+    driver, rows, figures = run_loop([1000], 60.0, timer, storage)
+    assert not driver.is_complete
+    assert sum(row["failed"] for row in rows) == 1
+    assert "total_s" not in figures
+    assert timer.now() < 1.0 + 1.0 + 0.1
+
+
+class _RefusingStorage(StorageClient):
+    def start(self, flight: Flight) -> None:
+        flight.send()
+        flight.fail("refused")
+
+
+def test_operations_that_fail_at_once_do_not_recurse() -> None:
+    timer = SimulatedTimer()
+    driver, rows, figures = run_loop([5_000], 60.0, timer, _RefusingStorage(1, 30.0))
+    assert driver.is_complete
+    assert rows[0]["failed"] == 5_000
+    assert "total_s" not in figures
+
+
+def make_task(folder: Path, files: list[LoadFile] | None = None, /, **axes: Any) -> LoadTask:
+    written = WrittenFiles(str(folder / "job"))
+    return LoadTask(files or [], axes, {}, 1, 0, 1, None, 0, 1.0, 60.0, written)
+
+
+def perform(task: LoadTask, load: Any, *, direct: bool = False) -> list[dict[str, Any]]:
+    """Perform a closed loop on real paths; return its rows."""
+    written = task.require_written()
+    recorder = Recorder(StepClock(1e4, 0), 1, observe=written.observe)
+    client = make_client(task.url, 4, 30.0, direct=direct)
+    timer = LoadTimer(time.monotonic())
+    driver = ClosedLoopDriver(client, recorder, StepClock(1e4, 0), timer)
+    rows = recorder.list_rows(driver.run_loop(load, 1e4), every_step=True)
+    assert driver.is_complete
+    client.close()
+    return rows
+
+
+def prepare(task: LoadTask, operations: Iterator[Operation]) -> None:
+    client = make_client(task.url, 4, 30.0)
+    task.require_written().prepare(client, operations, threading.Event())
+    client.close()
+
+
+def remove(task: LoadTask) -> WrittenFiles:
+    """Remove what a task wrote; the threads of a client that is closed end by themselves."""
+    written = task.require_written()
+    client = make_client(task.url, 4, 30.0)
+    written.remove(client, threading.Event())
+    client.close()
+    return written
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool) -> None:
+    size = operation.BLOCK + 5_001
+    task = make_task(tmp_path, clients=3, files=2, size_mb=size / 1e6, direction="write")
+    prepare(task, workloads.write_streams(task))
+    (row,) = perform(task, workloads.stream_files(task, SPAN), direct=direct)
+    if direct and "other" in row["failures"]:
+        pytest.skip("this file system has no O_DIRECT")
+    assert (row["operation"], row["done"], row["bytes"]) == ("write_file", 6, 6 * size)
+    folder = tmp_path / "job"
+    found = {str(path): zlib.adler32(path.read_bytes()) for path in folder.iterdir()}
+    assert found == task.require_written().adler32s
+    assert len(found) == 6
+    reading = replace(task, axes={**task.axes, "direction": "read"})
+    broken = folder / "0-0"
+    broken.write_bytes(b"x" + broken.read_bytes()[1:])
+    (row,) = perform(reading, workloads.stream_files(reading, SPAN), direct=direct)
+    assert (row["operation"], row["done"], row["bytes"]) == ("read_file", 5, 5 * size)
+    assert json.loads(row["failures"]) == {"wrong-data": 1}
+    written = remove(task)
+    assert (written.removed, written.adler32s) == (6, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_readers_without_dataset_find_files_written_before(tmp_path: Path) -> None:
+    task = make_task(tmp_path, clients=2, files=2, size_mb=0.01, direction="read")
+    prepare(task, workloads.write_streams(task))
+    (row,) = perform(task, workloads.stream_files(task, SPAN))
+    assert (row["done"], row["failed"], row["bytes"]) == (4, 0, 40_000)
+    assert remove(task).removed == 4
+
+
+def test_readers_of_a_dataset_compare_its_checksums(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    files = [
+        LoadFile(str(tmp_path / "a"), 5, adler32=zlib.adler32(b"12345")),
+        LoadFile(str(tmp_path / "a"), 5, adler32=1),
+        LoadFile(str(tmp_path / "a"), 4),
+    ]
+    task = make_task(tmp_path, files, clients=1, files=3, direction="read")
+    assert list(workloads.write_streams(task)) == []
+    (row,) = perform(task, workloads.stream_files(task, SPAN))
+    assert (row["done"], json.loads(row["failures"])) == (1, {"wrong-data": 2})
+
+
+def test_deletion_deletes_what_was_created(tmp_path: Path) -> None:
+    task = make_task(tmp_path, clients=3, files=5, size_kb=2)
+    prepare(task, workloads.create_files(task))
+    paths = list((tmp_path / "job").iterdir())
+    assert {path.stat().st_size for path in paths} == {2000}
+    assert len(paths) == 15
+    (row,) = perform(task, workloads.delete_files(task, SPAN))
+    assert (row["operation"], row["done"], row["failed"]) == ("delete", 15, 0)
+    written = remove(task)
+    assert (written.removed, written.adler32s) == (0, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_deletion_at_a_rate_has_a_file_for_each_instant(tmp_path: Path) -> None:
+    task = make_task(tmp_path, clients=2, rate_hz=1.5)
+    created = {one.file.url: one.name for one in workloads.create_files(task)}
+    assert set(created.values()) == {"create"}
+    deleted = workloads.delete_files(task, SPAN)
+    assert not isinstance(deleted, load_driver.ClosedLoop)
+    found = list(deleted)
+    assert len(found) == 180
+    assert {one.file.url for one in found} <= set(created)
+    assert len({one.file.url for one in found}) == 180
+
+
+def test_preparation_that_fails_names_operation_and_reason(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("no folder")
+    task = make_task(tmp_path, clients=1)
+    with pytest.raises(PayloadError, match=r"mkdir .*/job before the load: .*writable area"):
+        prepare(task, iter(()))
+
+
+def test_loads_that_write_need_a_folder(tmp_path: Path) -> None:
+    task = replace(make_task(tmp_path), written=None)
+    for make in (workloads.stream_files, workloads.delete_files):
+        with pytest.raises(PayloadError, match="set writes = true in the table"):
+            make(task, SPAN)
+
+
+def test_pattern_reads_random_pieces_in_its_range(tmp_path: Path) -> None:
+    file = LoadFile("root://host//a", 10_000_000)
+    task = make_task(tmp_path, [file], reads=200, vector=8, chunk_kb="0.1-100", clients=2)
+    first, second = workloads.read_pattern(task, SPAN).sequences
+    opened, *found = first
+    assert (opened.name, opened.keep) == ("open", True)
+    assert Counter(one.name for one in found) == {"vector_read": 200}
+    sizes = [size for one in found for _, size in one.chunks]
+    assert len(sizes) == 1600
+    assert 100 <= min(sizes) < 1_000
+    assert 99_000 < max(sizes) <= 100_000
+    for one in found:
+        ends = [offset + size for offset, size in one.chunks]
+        assert all(offset >= end for (offset, _), end in zip(one.chunks[1:], ends, strict=False))
+        assert ends[-1] <= file.size
+    assert [one.chunks for one in second][1:] != [one.chunks for one in found]
+
+
+@pytest.mark.parametrize(
+    "axes, message",
+    [
+        ({"chunk_kb": "20-10"}, "chunk_kb = '20-10': expected one number or two like 10-20"),
+        ({"chunk_kb": "x"}, "chunk_kb = 'x': expected"),
+        ({"chunk_kb": "500"}, "cannot be read from a file of 100000 bytes"),
+        ({"vector": 201}, "vector = 201: expected a number above 0 and up to 200"),
+    ],
+)
+def test_patterns_that_cannot_be_read_are_refused(
+    tmp_path: Path, axes: dict[str, Any], message: str
+) -> None:
+    task = make_task(tmp_path, [LoadFile("root://host//a", 100_000)], **axes)
+    with pytest.raises(PayloadError) as error:
+        workloads.read_pattern(task, SPAN)
+    assert message in str(error.value)
+
+
+def test_content_is_that_of_the_number() -> None:
+    whole = b"".join(operation.iterate_blocks(6, 3 * operation.BLOCK + 5))
+    assert len(whole) == 3 * operation.BLOCK + 5
+    assert whole[: operation.BLOCK] == operation.make_blocks()[6]
+    assert whole[2 * operation.BLOCK : 3 * operation.BLOCK] == operation.make_blocks()[0]
+
+
+FILES = [LoadFile("root://host//a", 100), LoadFile("root://host//b", 100)]
+
+
+@pytest.mark.parametrize("rate", [0.3, 7.0, 50.0, 200.0])
+def test_rate_gives_exact_number_of_even_instants(rate: float) -> None:
+    found = list(workloads.pace_at_rate(rate, 5.0, 25.0))
+    assert len(found) == round(20 * rate)
+    assert found[0] == 5.0
+    assert [b - a for a, b in pairwise(found)] == pytest.approx([1 / rate] * (len(found) - 1))
+
+
+def test_generators_that_load_together_alternate() -> None:
+    parts = [list(workloads.pace_at_rate(2.0, 0.0, 10.0, part, 4)) for part in range(4)]
+    assert sorted(chain(*parts)) == pytest.approx(list(workloads.pace_at_rate(8.0, 0.0, 10.0)))
+
+
+def test_each_client_acts_once_a_period_at_its_own_phase() -> None:
+    found = list(workloads.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
+    assert found == sorted(found)
+    assert found == list(workloads.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
+    assert found != list(workloads.pace_clients(50, 10.0, 20.0, 60.0, seed=4))
+    assert len(found) == 50 * 4
+    for client in range(50):
+        own = [due for due, who in found if who == client]
+        assert own == pytest.approx([own[0] + 10.0 * n for n in range(4)])
+        assert 20.0 <= own[0] < 30.0
+    assert len({due for due, _ in found}) == 200
+
+
+def test_opens_go_through_all_clients_and_files() -> None:
+    found = list(
+        workloads.schedule_opens(workloads.pace_at_rate(10.0, 0.0, 10.0), 3, FILES, seed=1)
+    )
+    assert [op.client for op in found[:4]] == [0, 1, 2, 0]
+    assert {op.file for op in found} == set(FILES)
+    assert not any(op.keep for op in found)
+
+
+def test_readers_open_before_they_read() -> None:
+    instants = workloads.pace_clients(4, 2.0, 0.0, 4.0, seed=1)
+    chooser = workloads.make_chunk_chooser(workloads.CONSECUTIVE, 25, 1)
+    found = list(workloads.schedule_reads(instants, 4, FILES, 1, chooser, (-2.0, 0.0)))
+    assert [(op.due_s, op.name, op.client) for op in found[:4]] == [
+        (-2.0, "open", 0),
+        (-1.5, "open", 1),
+        (-1.0, "open", 2),
+        (-0.5, "open", 3),
+    ]
+    assert [op.name for op in found[4:]] == ["read"] * 8
+    for client in range(4):
+        first, second = (op.chunks[0] for op in found[4:] if op.client == client)
+        assert second == ((first[0] + 25) % 100, 25)
+
+
+@given(
+    pieces=st.integers(1, 200),
+    more=st.integers(0, 5000),
+    free=st.integers(0, 5000),
+    seed=st.integers(),
+)
+def test_vector_is_disjoint_ordered_and_complete(
+    pieces: int, more: int, free: int, seed: int
+) -> None:
+    block = pieces + more
+    choose = workloads.make_chunk_chooser(workloads.VECTOR, block, pieces)
+    found = choose(0, block + free, random.Random(seed))
+    assert len(found) == pieces
+    assert sum(size for _, size in found) == block
+    ends = [0]
+    for offset, size in found:
+        assert offset >= ends[-1]
+        assert size > 0
+        ends.append(offset + size)
+    assert ends[-1] <= block + free
+
+
+@given(seed=st.integers())
+def test_random_block_lies_in_file(seed: int) -> None:
+    choose = workloads.make_chunk_chooser(workloads.RANDOM, 40, 1)
+    ((offset, size),) = choose(0, 100, random.Random(seed))
+    assert size == 40
+    assert 0 <= offset <= 60
