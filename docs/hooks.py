@@ -18,15 +18,16 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from treehammer import hctests, patrol, submit
+from treehammer import hctests, submit
 from treehammer.cli import cli
 from treehammer.collectors.cli import SCHEMA_FILE, render_record_schema
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_OWNERS, metrics_owned_by
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.collectors.worker.__main__ import build_parser
 from treehammer.hctests.definition.toml_models import build_test_schema
-from treehammer.patrol.patrol_file import build_patrol_schema
 from treehammer.submit.sites.site_model import build_json_schema
+from treehammer.watch import patrol
+from treehammer.watch.patrol.patrol_file import build_patrol_schema
 
 #: Raw data and plots for the page on benchmarks.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"

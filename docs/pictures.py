@@ -30,15 +30,15 @@ from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.watch import alarms, state_history
-from treehammer.sql.watch.patrol_report import write_entries, write_limits
-from treehammer.sql.watch.patrol_starts import (
+from treehammer.sql.write.store import Store
+from treehammer.watch.store import alarms, state_history
+from treehammer.watch.store.patrol_report import write_entries, write_limits
+from treehammer.watch.store.patrol_starts import (
     PatrolLease,
     PatrolStarts,
     SiteCharge,
     SiteLimits,
 )
-from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
 #: Latest comparisons of which one is shown.

@@ -211,10 +211,10 @@ def _summarize_letters(store: ResultsReader) -> CommandOutput:
     Raises:
         NothingToDoError: there was none.
     """
-    from treehammer.analysis.status.status_rules import load_operations_rule
     from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
     from treehammer.load.analysis.load_tests import judge_storage_days
     from treehammer.load.operation_figures import list_operation_days
+    from treehammer.watch.states.status_rules import load_operations_rule
 
     last_day = datetime.now(UTC).date()
     first_day = last_day - timedelta(days=DAYS - 1)

@@ -45,9 +45,9 @@ from treehammer.sql.read.failure_counts import (
 )
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import SUBJECT_KINDS
 from treehammer.text_formatting import format_minute, pluralize
+from treehammer.watch.store import state_history
+from treehammer.watch.store.state_history import SUBJECT_KINDS
 
 if TYPE_CHECKING:
     from treehammer.sql.read import peer_sums

@@ -288,7 +288,7 @@ def build_monit_documents(
         now_us: time of the states, in microseconds since 1970 UTC.
         producer: name that MONIT assigned.
     """
-    from treehammer.sql.watch.alarms import hash_identity
+    from treehammer.watch.store.alarms import hash_identity
 
     return [
         {

@@ -34,15 +34,15 @@ from benchmarks.scenarios.change_simulation import (
     SearchTally,
     SimulatedJob,
 )
-from treehammer.analysis.changes.change_points import update_changes
-from treehammer.analysis.changes.daily_series import DAY_TOLERANCE, ChangeState, SeriesPlace
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch.alarms import load_change_points
 from treehammer.sql.write.store import Store
+from treehammer.watch.changes.change_points import update_changes
+from treehammer.watch.changes.daily_series import DAY_TOLERANCE, ChangeState, SeriesPlace
+from treehammer.watch.store.alarms import load_change_points
 
 #: Recordings of sites; all others have those of ''.
 RECORDED_FILES: Mapping[str, Path] = {

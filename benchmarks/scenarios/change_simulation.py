@@ -19,21 +19,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.figures import SEED, RatioFigure, print_table, write_results
-from treehammer.analysis.changes.change_search import find_changes
-from treehammer.analysis.changes.daily_series import (
+from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.watch.changes.change_search import find_changes
+from treehammer.watch.changes.daily_series import (
     Attribution,
     ChangeState,
     SeriesKind,
     SeriesPlace,
 )
-from treehammer.analysis.changes.job_points import (
+from treehammer.watch.changes.job_points import (
     MACHINE,
     JobPoint,
     average_points,
     build_families,
     make_series,
 )
-from treehammer.collectors.record.day_numbers import day_to_number
 
 DAYS, FIRST_DAY = 90, date(2026, 3, 1)
 SITES = tuple(f"SITE_{number:02}" for number in range(1, 11))

@@ -10,18 +10,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from treehammer.analysis.alarms.alarm_overview import CheckState
-from treehammer.analysis.status.site_status import Usability, use_by_state
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.engine.database_engine import load_rows
 from treehammer.sql.read.query_model import Condition, Selection
-from treehammer.sql.watch.alarms import ReleaseCheckTable
-from treehammer.sql.watch.patrol_report import load_report
-from treehammer.sql.watch.patrol_starts import PROBE, PatrolLease, PatrolStarts
-from treehammer.sql.watch.state_history import SITE, SUBJECT_KINDS, list_state_changes
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US
+from treehammer.watch.alarms.alarm_overview import CheckState
+from treehammer.watch.states.site_status import Usability, use_by_state
+from treehammer.watch.store.alarms import ReleaseCheckTable
+from treehammer.watch.store.patrol_report import load_report
+from treehammer.watch.store.patrol_starts import PROBE, PatrolLease, PatrolStarts
+from treehammer.watch.store.state_history import SITE, SUBJECT_KINDS, list_state_changes
 
 #: Sites of the events.
 BROKEN, UPGRADED, SLOWED, CHANGED = "SITE_B", "SITE_C", "SITE_D", "SITE_A"

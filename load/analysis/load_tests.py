@@ -16,8 +16,8 @@ from treehammer.text_formatting import format_share
 
 if TYPE_CHECKING:
     # pydantic takes long to load, and the status of a campaign needs no rules.
-    from treehammer.analysis.status.status_rules import OperationsRule
     from treehammer.hctests.definition.toml_models import LoadTable
+    from treehammer.watch.states.status_rules import OperationsRule
 
 
 #: Letters of the study S1: good, warning, failed.

@@ -9,7 +9,6 @@ from itertools import takewhile
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
-from treehammer.analysis.status.status_rules import OperationsRule, load_operations_rule
 from treehammer.collectors.record.operation_steps import (
     CLIENT,
     FIGURE_NAMES,
@@ -42,6 +41,7 @@ from treehammer.text_formatting import (
     format_share,
     format_significant,
 )
+from treehammer.watch.states.status_rules import OperationsRule, load_operations_rule
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns

@@ -133,7 +133,7 @@ class PatrolStartRow(StoredRow):
         entry: name of the entry.
         occasion: unique within the entry.
         campaign_id: identity of the campaign; '' for what existed before the patrol followed it.
-        state: a state of :mod:`treehammer.sql.watch.patrol_starts`.
+        state: a state of :mod:`treehammer.watch.store.patrol_starts`.
         due_us: time at which it was to start.
         claimed_us: time of the claim.
         finished_us: time at which its jobs had ended and its cost was settled.
@@ -187,7 +187,7 @@ class WatchedSeriesRow(StoredRow):
 
     Attributes:
         id: hash of the other values.
-        kind: a value of :class:`treehammer.analysis.changes.daily_series.SeriesKind`.
+        kind: a value of :class:`treehammer.watch.changes.daily_series.SeriesKind`.
         metric: the metric.
         test_name: name of the test.
         work: comparison key over releases: equal for the same work at the same door.
@@ -344,7 +344,7 @@ class ReleaseCheck(StoredRow):
         test_name: its test.
         a: the base; '' where the campaign compares no releases.
         b: the other release of ROOT, or version of the server.
-        state: a value of :class:`treehammer.analysis.alarms.alarm_overview.CheckState`.
+        state: a value of :class:`treehammer.watch.alarms.alarm_overview.CheckState`.
         comparison_id: the stored comparison that decided last.
         compared: variants and metrics with a statistical verdict.
         slower: of them the slower ones.

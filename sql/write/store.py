@@ -248,7 +248,7 @@ class Store(ResultsReader):
 
     @contextmanager
     def writing_connection(self) -> Iterator[Connection]:
-        """Open an exclusive write transaction, for the tables of :mod:`treehammer.sql.watch`."""
+        """Open an exclusive write transaction, for the tables of :mod:`treehammer.watch.store`."""
         with write_transaction(self._engine) as connection:
             yield connection
 

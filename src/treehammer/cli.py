@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "Compare a changed test with its last commit, in turns.",
         ),
         "read": LazyCommand(
-            "submit.cli.tool_commands:read_command",
+            "submit.cli.read_command:read_command",
             "Measure how fast ROOT reads one file, and what limits it.",
         ),
         "submit": LazyCommand(
@@ -88,9 +88,6 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "count": LazyCommand(
             "submit.cli.comparison_commands:count",
             "Count the instructions of a test's read with two ROOT releases.",
-        ),
-        "bisect": LazyCommand(
-            "submit.cli.tool_commands:bisect", "Find the build that changed a metric."
         ),
     },
     "Read results": {
@@ -125,32 +122,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
         ),
     },
-    "Run continuously": {
-        "patrol": LazyCommand(
-            "patrol.cli:patrol", "Run tests by themselves: by time, commit, tag and ROOT release."
-        ),
-        "changes": LazyCommand(
-            "analysis.cli.watch_commands:changes_command",
-            "List what became slower or faster, and since when.",
-            reads_results=True,
-        ),
-        "digest": LazyCommand(
-            "analysis.cli.watch_commands:digest_command",
-            "Print or mail the changes of a week.",
-            reads_results=True,
-        ),
-        "check": LazyCommand(
-            "analysis.cli.watch_commands:check_command",
-            "Print the state of a site, release or the service, for Nagios.",
-            reads_results=True,
-        ),
-        "notify": LazyCommand(
-            "analysis.cli.watch_commands:notify_command",
-            "Send messages about changed states and regressions.",
-            reads_results=True,
-            names_waiting=False,
-        ),
-    },
+    "Run continuously": {},
     "Share results": {
         "serve": LazyCommand("web.cli:serve_command", "Run the results service with its pages."),
         "token": LazyCommand("web.cli:token", "Manage access keys of the results service."),

@@ -46,7 +46,7 @@ from treehammer.text_formatting import (
 )
 
 if TYPE_CHECKING:
-    from treehammer.analysis.status.site_status import SiteUses
+    from treehammer.watch.states.site_status import SiteUses
 
 
 #: Seconds between two polls of local jobs; polling takes CPU time from the measurements.  A job that
@@ -280,8 +280,8 @@ class ExclusionGuard:
         if self._uses and now_us < self._uses[0] + self._uses_age_us:
             return self._uses[1]
         # The rules need pydantic, which takes a tenth of a second to load.
-        from treehammer.analysis.status.site_status import refresh_uses
-        from treehammer.analysis.status.status_rules import load_status_rules
+        from treehammer.watch.states.site_status import refresh_uses
+        from treehammer.watch.states.status_rules import load_status_rules
 
         uses = refresh_uses(
             tracker.store,
@@ -317,7 +317,7 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
         included: sites, and labels of doors, that are used nevertheless.
     """
     # Only jobs at sites of a grid have states, which ``status`` of local campaigns need not load.
-    from treehammer.sql.watch import state_history
+    from treehammer.watch.store import state_history
 
     if job.site in included:
         return ""

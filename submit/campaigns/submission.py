@@ -16,7 +16,6 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from treehammer.analysis.status.site_status import EVERY_SITE
 from treehammer.collectors.job_spec import LOCAL_BATCH, LOOPS_FOLDER, JobState
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
@@ -28,7 +27,6 @@ from treehammer.sql.read.campaign_counts import (
     CampaignCount,
     load_last_attempts,
 )
-from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
@@ -67,6 +65,8 @@ from treehammer.submit.planning.site_selection import read_uses
 from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.watch.states.site_status import EVERY_SITE
+from treehammer.watch.store.state_history import split_door_label
 
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9

@@ -112,8 +112,8 @@ def status(
 
     Example: treehammer sites status --site SITE_A --history
     """
-    from treehammer.sql.watch.state_history import find_latest_rule_set
     from treehammer.submit.planning.site_selection import list_known_sites
+    from treehammer.watch.store.state_history import find_latest_rule_set
 
     evaluation = find_latest_rule_set(store)
     if evaluation is None:
@@ -139,7 +139,7 @@ def status(
 def _find_changes(
     store: ResultsReader, site: str | None, history: bool, since_us: int, superseded: bool
 ) -> list[StatusChangeRow]:
-    from treehammer.sql.watch import state_history
+    from treehammer.watch.store import state_history
 
     if history:
         return state_history.list_state_changes(
@@ -152,7 +152,7 @@ def _find_changes(
 def _describe_changes(
     rows: Iterable[StatusChangeRow], *, history: bool, **output: Any
 ) -> CommandOutput:
-    from treehammer.analysis.status.site_status import flatten_change
+    from treehammer.watch.states.site_status import flatten_change
 
     ordered = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
     columns = _CHANGE_COLUMNS if history else _STATE_COLUMNS
@@ -173,8 +173,8 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
 
     Example: treehammer sites evaluate
     """
-    from treehammer.analysis.status.site_status import update_states
-    from treehammer.analysis.status.status_rules import load_status_rules
+    from treehammer.watch.states.site_status import update_states
+    from treehammer.watch.states.status_rules import load_status_rules
 
     rules = load_status_rules(rules_file or settings.status_rules)
     with open_store(settings) as store:
@@ -207,8 +207,8 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
 
     Example: treehammer sites rules my_rules.toml
     """
-    from treehammer.analysis.status.status_rules import load_status_rules
-    from treehammer.sql.watch.state_history import KIND_WORDS
+    from treehammer.watch.states.status_rules import load_status_rules
+    from treehammer.watch.store.state_history import KIND_WORDS
 
     rules = load_status_rules(file or settings.status_rules)
     is_json = output_form() == JSON
@@ -255,8 +255,8 @@ def override(
     Example: treehammer sites override SITE_A critical --why "disk server burns" --until 24h
     """
     from treehammer.sql.core.watch_rows import OverrideRow
-    from treehammer.sql.watch.state_history import add_override
     from treehammer.sql.write.audit_trail import local_actor
+    from treehammer.watch.store.state_history import add_override
 
     now_us = time.time_ns() // 1000
     until_us = _parse_end(until, now_us)
@@ -275,7 +275,7 @@ def _name_overridden(site: str, kind: str | None, door: str) -> tuple[str, str]:
     Raises:
         ConfigError: a door is named together with jobs or storage.
     """
-    from treehammer.sql.watch.state_history import DOOR, label_door
+    from treehammer.watch.store.state_history import DOOR, label_door
 
     if not door:
         return site, kind or ""
@@ -327,8 +327,8 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
 
     Example: treehammer sites end-override SITE_A
     """
-    from treehammer.sql.watch.state_history import end_overrides
     from treehammer.sql.write.audit_trail import local_actor
+    from treehammer.watch.store.state_history import end_overrides
 
     now_us = time.time_ns() // 1000
     subject, kind = _name_overridden(site, kind, door)
@@ -342,7 +342,7 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
 
 def _evaluate_again(store: Store, settings: Settings) -> None:
     """Evaluate states now, so that everything shows the change at once."""
-    from treehammer.analysis.status.site_status import update_states
-    from treehammer.analysis.status.status_rules import load_status_rules
+    from treehammer.watch.states.site_status import update_states
+    from treehammer.watch.states.status_rules import load_status_rules
 
     update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))

@@ -254,7 +254,7 @@ def list_downtimes(_settings: Settings, store: Store, /, show_all: bool) -> list
 
     Example: treehammer sites downtimes list
     """
-    from treehammer.sql.watch import state_history
+    from treehammer.watch.store import state_history
 
     ends_after_us = 0 if show_all else time.time_ns() // 1000
     return [
@@ -291,12 +291,12 @@ def import_downtimes(
 
     Example: treehammer sites downtimes import downtimes.json --map T2_XX_SITE=SITE_A
     """
-    from treehammer.analysis.status.site_status import update_states
-    from treehammer.analysis.status.status_rules import load_status_rules
-    from treehammer.sql.watch.state_history import replace_downtimes
     from treehammer.submit.planning.site_selection import list_known_sites
-    from treehammer.submit.sites import downtime_documents
     from treehammer.submit.sites.site_registry import load_sites
+    from treehammer.watch.downtimes import downtime_documents
+    from treehammer.watch.states.site_status import update_states
+    from treehammer.watch.states.status_rules import load_status_rules
+    from treehammer.watch.store.state_history import replace_downtimes
 
     now_us = time.time_ns() // 1000
     sites_by_name = _parse_map(mapped)

@@ -12,8 +12,6 @@ from functools import cached_property
 from itertools import chain, product
 from types import MappingProxyType
 
-from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
-from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_access import READ, STAGE, find_limit
 from treehammer.config import Settings
@@ -23,13 +21,6 @@ from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.sql.read.campaign_counts import list_selection_notes
 from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.state_history import (
-    SITE,
-    STORAGE_SITE,
-    SUBJECT_KINDS,
-    label_door,
-    split_door_label,
-)
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import INCLUDE_OPTION
 from treehammer.submit.planning.submission_options import (
@@ -40,6 +31,15 @@ from treehammer.submit.planning.submission_options import (
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.submit.sites.site_registry import load_sites, select_sites
 from treehammer.submit.sites.site_software import find_site_software
+from treehammer.watch.states.site_status import EVERY_SITE, SiteUses, refresh_uses
+from treehammer.watch.states.status_rules import load_status_rules
+from treehammer.watch.store.state_history import (
+    SITE,
+    STORAGE_SITE,
+    SUBJECT_KINDS,
+    label_door,
+    split_door_label,
+)
 
 #: A site that runs jobs, and a site whose storage they read.
 SitePair = tuple[Site, Site]

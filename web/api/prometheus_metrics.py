@@ -28,24 +28,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from treehammer.analysis.alarms import alarm_overview
-from treehammer.analysis.alarms.alarm_overview import list_regressions
-from treehammer.analysis.alarms.alarm_watch import list_slowdowns
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, compare_all_sites
-from treehammer.analysis.status.site_status import Usability, list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.query_model import FigureQuery
-from treehammer.sql.watch import alarms, state_history
-from treehammer.sql.watch.state_history import KIND_WORDS, locate_subject
 from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import make_single_line
 from treehammer.version import __version__
+from treehammer.watch.alarms import alarm_overview
+from treehammer.watch.alarms.alarm_overview import list_regressions
+from treehammer.watch.alarms.alarm_watch import list_slowdowns
+from treehammer.watch.states.site_status import Usability, list_uses
+from treehammer.watch.store import alarms, state_history
+from treehammer.watch.store.state_history import KIND_WORDS, locate_subject
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementWriter, WriteMeasurements
 from treehammer.web.display_formats import day_from_number, day_number, midnight_us, today

@@ -16,11 +16,11 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, is_over
 from treehammer.sql.read.cost_queries import describe_amounts, load_campaign_cost
-from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
+from treehammer.watch.store.state_history import split_door_label
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.arranged_table import count_pages, past_last_page_text

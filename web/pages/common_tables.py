@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
-from treehammer.analysis.status.site_status import use_by_state
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.rows import VerdictRow
@@ -23,10 +21,12 @@ from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.overview_queries import CampaignState
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
-from treehammer.sql.watch.alarms import load_change_points
-from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
+from treehammer.watch.changes import WINDOW_DAYS, change_points
+from treehammer.watch.states.site_status import use_by_state
+from treehammer.watch.store.alarms import load_change_points
+from treehammer.watch.store.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.web.addresses import link_rows
 from treehammer.web.columns import column, columns, hidden
 from treehammer.web.display_formats import EfficiencyExplanation, day_number, format_time, today

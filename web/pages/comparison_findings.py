@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from treehammer.analysis.changes import change_points
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison_notes import rank_sites
 from treehammer.analysis.comparison.conclusion import WALL, select_headline
@@ -16,6 +15,7 @@ from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
+from treehammer.watch.changes import change_points
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.pages import common_tables

@@ -16,8 +16,6 @@ from itertools import groupby, pairwise
 from typing import Any, Generic, TypeVar
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
-from treehammer.analysis.status.rule_judgements import DayOutcomes
-from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.load.analysis.load_tests import StorageDay, judge_storage_days
 from treehammer.load.operation_figures import list_operation_days
@@ -27,6 +25,8 @@ from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share, pluralize
+from treehammer.watch.states.rule_judgements import DayOutcomes
+from treehammer.watch.states.status_rules import load_operations_rule
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import HeatCell, SparkCell

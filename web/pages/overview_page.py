@@ -21,22 +21,22 @@ from treehammer.analysis.comparison.conclusion import (
 )
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
-from treehammer.analysis.status.rule_judgements import (
-    DAY_GRADES,
-    DayOutcomes,
-    describe_daily_rule,
-)
-from treehammer.analysis.status.site_status import find_site_states, index_by_site
-from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.load.analysis.load_tests import StorageDay
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
-from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import join_names
+from treehammer.watch.states.rule_judgements import (
+    DAY_GRADES,
+    DayOutcomes,
+    describe_daily_rule,
+)
+from treehammer.watch.states.site_status import find_site_states, index_by_site
+from treehammer.watch.states.status_rules import load_operations_rule
+from treehammer.watch.store.state_history import CENTRAL, list_standing_states
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts

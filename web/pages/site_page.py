@@ -15,7 +15,6 @@ from treehammer.analysis.descriptive.group_summary import describe_interpreted_l
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
-from treehammer.analysis.status.rule_judgements import DAY_GRADES, DayOutcomes
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -32,10 +31,17 @@ from treehammer.sql.read.query_model import (
     coarsen_day,
 )
 from treehammer.sql.read.site_history import Workload
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, build_table
+from treehammer.watch.pages.site_standing import (
+    FILTERS,
+    MAX_PARTS,
+    SiteQuery,
+    describe_standing,
+)
+from treehammer.watch.states.rule_judgements import DAY_GRADES, DayOutcomes
+from treehammer.watch.store import state_history
+from treehammer.watch.store.state_history import list_standing_states
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
@@ -52,12 +58,6 @@ from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.pages import common_tables, site_charts
-from treehammer.web.pages.site_standing import (
-    FILTERS,
-    MAX_PARTS,
-    SiteQuery,
-    describe_standing,
-)
 
 _ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)

@@ -49,14 +49,14 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, measurement_files
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, import_files, list_files
-from treehammer.sql.watch import patrol_report
-from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
-from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write.audit_trail import Delivery, Sender
 from treehammer.sql.write.keyring import Keyring, SessionTable
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressCallback, no_progress
+from treehammer.watch.store import patrol_report
+from treehammer.watch.store.alarms import replace_change_points, replace_watched_days
+from treehammer.watch.store.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 
 EVERYTHING = Selection()
 

@@ -36,11 +36,11 @@ from treehammer.sql.core.watch_rows import (
     RuleSetRow,
     StatusChangeRow,
 )
-from treehammer.sql.watch import alarms, state_history
-from treehammer.sql.watch.alarms import AlarmOutbox
-from treehammer.sql.watch.patrol_report import write_entries, write_limits
-from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write.store import Store
+from treehammer.watch.store import alarms, state_history
+from treehammer.watch.store.alarms import AlarmOutbox
+from treehammer.watch.store.patrol_report import write_entries, write_limits
+from treehammer.watch.store.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 
 #: Texts that pages must show unchanged as text.
 HOSTILE_TEXTS = (

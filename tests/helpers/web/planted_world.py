@@ -20,8 +20,6 @@ from benchmarks.harness import filled_databases, synthetic_jobs, synthetic_measu
 from benchmarks.harness.figures import SEED
 from benchmarks.harness.program_runs import TREEHAMMER
 from benchmarks.harness.synthetic_measurements import RELEASES, SITE_NAMES, SyntheticCampaigns
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
@@ -30,8 +28,10 @@ from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch import alarms
 from treehammer.sql.write.store import Store
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import load_shipped_rules
+from treehammer.watch.store import alarms
 
 #: Days with measurements, up to yesterday, and those with the regression.
 PLANTED_DAYS, SLOW_DAYS = 48, 24

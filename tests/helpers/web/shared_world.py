@@ -21,13 +21,13 @@ import page_database
 from measurement_factory import build_change_point, make_campaign_row, make_job_row
 from simulated_campaign import build_record
 
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.watch import alarms
 from treehammer.sql.write.store import Store
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import load_shipped_rules
+from treehammer.watch.store import alarms
 
 HOUR_US = 3_600_000_000
 SITES = ("SITE_A", "SITE_B", "SITE_C", "SITE_D", "SITE_E")

@@ -26,8 +26,8 @@ from spool_harness import SpoolHarness
 from treehammer import config
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.tools import bisection_run
-from treehammer.submit.tools.bisection_state import load_state
+from treehammer.watch.bisection import bisection_run
+from treehammer.watch.bisection.bisection_state import load_state
 
 TRIED_TEST = """
 [test]

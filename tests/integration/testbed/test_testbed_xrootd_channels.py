@@ -20,22 +20,15 @@ from spool_harness import SpoolHarness
 from storage_alone import run_storage
 
 from treehammer import config
-from treehammer.analysis.alarms.alarm_watch import REGRESSION
 from treehammer.collectors.cache_counts import parse_cache_info
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError
-from treehammer.patrol import patrol_service
-from treehammer.patrol.patrol_file import parse_patrol_file
-from treehammer.patrol.patrol_service import open_patrol
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read import site_history
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.watch.alarms import AlarmOutbox
-from treehammer.sql.watch.patrol_report import load_report
-from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
@@ -50,6 +43,13 @@ from treehammer.testbed.components.xrootd_storage import (
 from treehammer.testbed.debian_packages import SUITE
 from treehammer.testbed.faults import configure_server, restart_server, set_distance, upgrade_server
 from treehammer.testbed.lifecycle import RunningDaemon, read_state
+from treehammer.watch.alarms.alarm_watch import REGRESSION
+from treehammer.watch.patrol import patrol_service
+from treehammer.watch.patrol.patrol_file import parse_patrol_file
+from treehammer.watch.patrol.patrol_service import open_patrol
+from treehammer.watch.store.alarms import AlarmOutbox
+from treehammer.watch.store.patrol_report import load_report
+from treehammer.watch.store.patrol_starts import FINISHED
 
 OLD_SUITE, OLD, NEW = "bookworm", "XRootD v5.5.3", "XRootD v5.8.1"
 DATASET = "streams"

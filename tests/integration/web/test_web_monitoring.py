@@ -33,17 +33,17 @@ from monitoring_servers import (
 from service_process import serve_folder
 from simulated_campaign import START_US, add_campaign
 
-from treehammer.analysis.alarms.release_checks import (
+from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
+from treehammer.sql.write.store import Store
+from treehammer.watch.alarms.release_checks import (
     record_rerun,
     requested_reruns,
     watch_campaigns,
 )
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.alarms import AlarmOutbox
-from treehammer.sql.write.store import Store
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import load_shipped_rules
+from treehammer.watch.store import state_history
+from treehammer.watch.store.alarms import AlarmOutbox
 
 IDLE_PATROL = """
 [entries.never]

@@ -24,8 +24,6 @@ from treehammer.analysis.status.failure_attribution import (
     is_more_frequent,
 )
 from treehammer.analysis.status.failure_explanation import explain_period
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
@@ -33,9 +31,11 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.failure_counts import FailureSign, Period, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import list_current_states
 from treehammer.sql.write.store import Store
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import load_shipped_rules
+from treehammer.watch.store import state_history
+from treehammer.watch.store.state_history import list_current_states
 
 SITES = tuple("ABCDEFGH")
 TODAY = Period.of_day(STORY_US)

@@ -17,20 +17,6 @@ from plan_factory import SHELL_TEST, make_grid_plan
 from service_thread import StartService
 from store_helpers import WriteExport
 
-from treehammer.analysis.status.rule_judgements import (
-    ReplayWindow,
-    RuleMemory,
-    RunWindow,
-    StateJudgement,
-    judge_runs,
-    replay_rule,
-)
-from treehammer.analysis.status.status_rules import (
-    RULES_FILE,
-    StatusRule,
-    WindowRule,
-    parse_status_rules,
-)
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
@@ -47,6 +33,20 @@ from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
 from treehammer.submit.planning.job_templates import fingerprint_template
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
+from treehammer.watch.states.rule_judgements import (
+    ReplayWindow,
+    RuleMemory,
+    RunWindow,
+    StateJudgement,
+    judge_runs,
+    replay_rule,
+)
+from treehammer.watch.states.status_rules import (
+    RULES_FILE,
+    StatusRule,
+    WindowRule,
+    parse_status_rules,
+)
 from treehammer.web import pages
 from treehammer.web.pages import load_pages
 

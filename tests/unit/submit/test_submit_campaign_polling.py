@@ -34,8 +34,6 @@ from rich.console import Console
 from simulated_campaign import SimulatedCampaign, add_campaign
 
 from treehammer.analysis.statistics.verdict import plan_looks
-from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability, update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.measurement_record import Measurement
@@ -49,7 +47,6 @@ from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
-from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent
 from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
@@ -68,6 +65,9 @@ from treehammer.submit.tools.local_comparison import (
     ends_when_decided,
     find_proving_campaign,
 )
+from treehammer.watch.states.site_status import SiteUses, SubjectUse, Usability, update_states
+from treehammer.watch.states.status_rules import load_shipped_rules
+from treehammer.watch.store import state_history
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from plan_factory import CREATED_US, NOW_US, TrackingHarness, make_attempt_status
 
-from treehammer.analysis.status import rule_judgements, status_rules
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStatus
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
 from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S, StagedSubmissions
+from treehammer.watch.states import rule_judgements, status_rules
+from treehammer.watch.store import state_history
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(

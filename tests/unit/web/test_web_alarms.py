@@ -22,18 +22,18 @@ from service_thread import ServiceThread, run_service
 from simulated_campaign import START_US, add_campaign
 
 from treehammer import config
-from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
-from treehammer.analysis.alarms.alarm_watch import record_events
-from treehammer.analysis.alarms.release_checks import watch_campaigns
-from treehammer.analysis.cli.watch_commands import check_command, notify_command
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules, load_status_rules
 from treehammer.config import Settings
 from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
-from treehammer.sql.watch.patrol_report import write_entries, write_limits
-from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
-from treehammer.sql.watch.state_history import add_override
 from treehammer.sql.write.store import Store
+from treehammer.watch.alarms.alarm_delivery import AlarmChannels
+from treehammer.watch.alarms.alarm_watch import record_events
+from treehammer.watch.alarms.release_checks import watch_campaigns
+from treehammer.watch.cli.watch_commands import check_command, notify_command
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import load_shipped_rules, load_status_rules
+from treehammer.watch.store.patrol_report import write_entries, write_limits
+from treehammer.watch.store.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
+from treehammer.watch.store.state_history import add_override
 
 SITES = {
     "SITE_OK": ("OK", 20, 0),

@@ -28,12 +28,6 @@ from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 
-from treehammer.analysis.changes.weekly_digest import (
-    default_week,
-    load_digest,
-    parse_week,
-    this_week,
-)
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
@@ -41,9 +35,15 @@ from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import ChangePointRow, RuleSetRow, StatusChangeRow
-from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
-from treehammer.sql.watch.state_history import record_evaluation
 from treehammer.sql.write.store import Store
+from treehammer.watch.changes.weekly_digest import (
+    default_week,
+    load_digest,
+    parse_week,
+    this_week,
+)
+from treehammer.watch.store.alarms import replace_change_points, replace_watched_days
+from treehammer.watch.store.state_history import record_evaluation
 from treehammer.web import display_formats
 from treehammer.web.pages import overview_days
 

@@ -17,8 +17,6 @@ from click.testing import CliRunner
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
 from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, MailServer
-from treehammer.analysis.alarms.alarm_watch import record_events
 from treehammer.analysis.descriptive.peer_comparison import (
     PeerComparison,
     contrast_conditions,
@@ -27,7 +25,6 @@ from treehammer.analysis.descriptive.peer_comparison import (
     score_partition,
     split_difference,
 )
-from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
@@ -35,8 +32,11 @@ from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read.peer_sums import WorkSums, load_peer_sums
 from treehammer.sql.read.query_model import Moments
-from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
+from treehammer.watch.alarms.alarm_delivery import AlarmChannels, MailServer
+from treehammer.watch.alarms.alarm_watch import record_events
+from treehammer.watch.states.status_rules import load_status_rules
+from treehammer.watch.store import state_history
 
 TODAY = datetime.now(UTC).date()
 YESTERDAY = TODAY - timedelta(days=1)
@@ -350,7 +350,7 @@ def test_filter_applies_to_parts(standing_service: ServiceThread) -> None:
 def test_too_many_measurements_are_not_read(
     standing_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treehammer.web.pages.site_standing.MAX_READ", 3)
+    monkeypatch.setattr("treehammer.watch.pages.site_standing.MAX_READ", 3)
     kinds = {row["kind"] for row in standing_service.load_tables("/sites/SLOW")["parts"]}
     assert kinds == {"variant", "door"}
 

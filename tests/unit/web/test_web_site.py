@@ -18,13 +18,13 @@ from page_contents import list_marks, load_charts
 from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread
 
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.query_model import Condition, Selection
-from treehammer.sql.watch.state_history import add_override
 from treehammer.sql.write.store import Store
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import load_shipped_rules
+from treehammer.watch.store.state_history import add_override
 from treehammer.web import display_formats
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 

@@ -24,24 +24,25 @@ from measurement_factory import (
     variant_values,
 )
 
-from treehammer.analysis.changes.change_points import (
-    describe_change,
-    select_changes,
-    update_changes,
-)
-from treehammer.analysis.changes.daily_series import NodeIdentity
-from treehammer.analysis.changes.weekly_digest import load_digest, this_week
 from treehammer.analysis.status.failure_explanation import explain_period
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import parse_status_rules
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.watch_rows import AlarmMessage, PatrolStartRow, ReleaseCheck, RuleSetRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import STORAGE_SITE
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.alarms import (
+from treehammer.sql.write.store import Store
+from treehammer.watch.changes.change_points import (
+    describe_change,
+    select_changes,
+    update_changes,
+)
+from treehammer.watch.changes.daily_series import NodeIdentity
+from treehammer.watch.changes.weekly_digest import load_digest, this_week
+from treehammer.watch.states.site_status import update_states
+from treehammer.watch.states.status_rules import parse_status_rules
+from treehammer.watch.store import state_history
+from treehammer.watch.store.alarms import (
     NO_SEVERITY,
     AlarmOutbox,
     ReleaseCheckTable,
@@ -50,8 +51,8 @@ from treehammer.sql.watch.alarms import (
     load_watched_days,
     load_watched_series,
 )
-from treehammer.sql.watch.patrol_report import load_report, write_limits
-from treehammer.sql.watch.patrol_starts import (
+from treehammer.watch.store.patrol_report import load_report, write_limits
+from treehammer.watch.store.patrol_starts import (
     FAILED,
     STORED,
     LeaseLostError,
@@ -61,8 +62,7 @@ from treehammer.sql.watch.patrol_starts import (
     SiteLimits,
     load_use,
 )
-from treehammer.sql.watch.state_history import list_run_outcomes
-from treehammer.sql.write.store import Store
+from treehammer.watch.store.state_history import list_run_outcomes
 
 MAIL, HOOK = ("mail", "a@example.org"), ("webhook", "")
 EVENT = build_alarm_event(happened_us=90, recorded_us=100, text="line\n" * 2000)

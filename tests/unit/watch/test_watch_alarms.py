@@ -1,0 +1,774 @@
+"""Alarms: events of states and recoveries, suspected regressions, and delivery of messages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import math
+import os
+import re
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from local_servers import (
+    MailSink,
+    drip,
+    make_authority,
+    parse_mails,
+    serve_http,
+    serve_mail,
+    serve_tcp,
+)
+from measurement_factory import (
+    build_alarm_event,
+    build_change_point,
+    make_campaign_row,
+    make_job_row,
+)
+from simulated_campaign import START_US, SimulatedCampaign, add_campaign
+
+from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
+from treehammer.cli import cli
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import load_settings
+from treehammer.errors import ConfigError, DeliveryError
+from treehammer.sql.core.evidence import ChangeEvidence
+from treehammer.sql.core.watch_rows import AlarmMessage, ReleaseCheck
+from treehammer.sql.read.stored_comparisons import list_latest_comparisons
+from treehammer.sql.write.store import Store
+from treehammer.watch.alarms import alarm_delivery
+from treehammer.watch.alarms.alarm_delivery import (
+    LEASE_US,
+    RETRY_US,
+    AlarmChannels,
+    MailServer,
+    Webhook,
+    deliver_messages,
+)
+from treehammer.watch.alarms.alarm_overview import (
+    CheckState,
+    assess_release,
+    assess_releases,
+    judge_service,
+    list_regressions,
+)
+from treehammer.watch.alarms.alarm_watch import (
+    find_change_points,
+    find_regressions,
+    find_state_changes,
+)
+from treehammer.watch.alarms.release_checks import (
+    MAX_RERUNS,
+    judge_rerun,
+    record_rerun,
+    requested_reruns,
+    watch_campaigns,
+)
+from treehammer.watch.store.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
+
+HOUR = 3_600_000_000
+
+
+@pytest.fixture
+def outbox(store: Store) -> AlarmOutbox:
+    return AlarmOutbox(store)
+
+
+def observe(
+    outbox: AlarmOutbox,
+    level: AlarmLevel,
+    now_us: int,
+    *,
+    excused: bool = False,
+    rule: str = "daily/1",
+) -> list[AlarmMessage]:
+    """Record a site's state of the last five microseconds; return the new events."""
+    site = SubjectState(
+        AlarmKind.SITE, "SITE_A", level, "reason", ("detail",), since_us=now_us - 5,
+        evidence="/sites/SITE_A", rule=rule, is_excused=excused,
+    )  # fmt: skip
+    events = find_state_changes([site], outbox.load_states(), now_us)
+    return outbox.record_events(events, lambda _: ())
+
+
+def test_each_change_is_one_event(outbox: AlarmOutbox) -> None:
+    assert observe(outbox, AlarmLevel.OK, 10) == []
+    (event,) = observe(outbox, AlarmLevel.CRITICAL, 20)
+    assert event.title == "CRITICAL: site SITE_A, was OK: reason"
+    assert event.text == "reason\ndetail\nRule: daily/1"
+    assert (event.severity, event.happened_us, event.evidence) == ("critical", 15, "/sites/SITE_A")
+    assert observe(outbox, AlarmLevel.CRITICAL, 30) == []
+    (event,) = observe(outbox, AlarmLevel.OK, 40)
+    assert (event.title, event.severity) == ("OK: site SITE_A, was CRITICAL: reason", "critical")
+    (event,) = observe(outbox, AlarmLevel.CRITICAL, 50)
+    assert len(outbox.list_events(10)) == 3
+
+
+def test_trouble_that_a_person_sets_anew_is_an_event(outbox: AlarmOutbox) -> None:
+    """The override before ended between two rounds, or the new one replaces it."""
+    observe(outbox, AlarmLevel.CRITICAL, 10, rule="override/1")
+    (event,) = observe(outbox, AlarmLevel.CRITICAL, 20, rule="override/1")
+    assert (event.title, event.severity) == ("CRITICAL: site SITE_A: reason", "critical")
+    assert observe(outbox, AlarmLevel.CRITICAL, 20, rule="override/1") == []
+    assert observe(outbox, AlarmLevel.CRITICAL, 30) == []
+
+
+def test_processes_that_see_different_states_record_one_event(outbox: AlarmOutbox) -> None:
+    observe(outbox, AlarmLevel.OK, 10)
+    states = outbox.load_states()
+    for level, now_us in ((AlarmLevel.CRITICAL, 30), (AlarmLevel.WARNING, 20)):
+        site = SubjectState(AlarmKind.SITE, "SITE_A", level, "reason")
+        outbox.record_events(find_state_changes([site], states, now_us), lambda _: ())
+    assert [event.state for event in outbox.list_events(10)] == ["CRITICAL"]
+    # A process whose clock is behind continues the sequence.
+    assert len(observe(outbox, AlarmLevel.WARNING, 20)) == 1
+    assert observe(outbox, AlarmLevel.WARNING, 40) == []
+
+
+@pytest.mark.parametrize(
+    ("level", "events"),
+    [
+        (AlarmLevel.OK, 0),
+        (AlarmLevel.UNKNOWN, 0),
+        (AlarmLevel.WARNING, 1),
+        (AlarmLevel.CRITICAL, 1),
+    ],
+)
+def test_first_sight_is_an_event_only_in_trouble(
+    outbox: AlarmOutbox, level: AlarmLevel, events: int
+) -> None:
+    assert len(observe(outbox, level, 10)) == events
+
+
+def test_nobody_is_told_of_an_excused_state(outbox: AlarmOutbox) -> None:
+    observe(outbox, AlarmLevel.OK, 10)
+    assert observe(outbox, AlarmLevel.DOWNTIME, 20, excused=True) == []
+    assert observe(outbox, AlarmLevel.WARNING, 30, excused=True) == []
+    assert observe(outbox, AlarmLevel.OK, 40) == []
+    assert observe(outbox, AlarmLevel.DOWNTIME, 50, excused=True) == []
+    assert len(observe(outbox, AlarmLevel.CRITICAL, 60)) == 1
+
+
+def test_recent_confirmed_slowdown_is_an_event() -> None:
+    now_us = 1_790_000_000_000_000  # 2026-09-21
+    slow = build_change_point(
+        "c1",
+        found_us=now_us,
+        day=20260915,
+        attribution="site",
+        subject="SITE_A",
+        evidence=ChangeEvidence(),
+    )
+    (event,) = find_change_points([slow], now_us)
+    assert event.title.startswith("Change: Site SITE_A: ")
+    assert "+5.1 %" in event.title
+    assert (event.subject_kind, event.subject) == ("site", "SITE_A")
+    assert event.evidence == "/changes/c1"
+    for other in (
+        replace(slow, effect=-0.05),
+        replace(slow, state="provisional"),
+        replace(slow, found_us=now_us - 8 * 24 * HOUR),
+        replace(slow, day=20260801),
+    ):
+        assert list(find_change_points([other], now_us)) == []
+
+
+@pytest.mark.parametrize(
+    ("jobs", "outbox_facts", "level", "summary"),
+    [
+        ({}, (0, 3, 0, None), AlarmLevel.OK, "0 jobs in progress, 0 held"),
+        ({"running": 10, "held": 4}, (0, 0, 0, None), AlarmLevel.OK, "14 jobs in progress, 4 held"),
+        ({"running": 10, "held": 5}, (0, 0, 0, None), AlarmLevel.WARNING, "5 held jobs"),
+        ({"held": 9}, (0, 0, 0, None), AlarmLevel.CRITICAL, "9 held jobs"),
+        ({}, (1, 0, 0, 0), AlarmLevel.WARNING, "a message waits for 2 h"),
+        ({}, (0, 0, 2, None), AlarmLevel.WARNING, "2 undeliverable messages"),
+    ],
+)
+def test_service_is_judged_by_jobs_and_messages(
+    jobs: dict[str, int],
+    outbox_facts: tuple[int, int, int, int | None],
+    level: AlarmLevel,
+    summary: str,
+) -> None:
+    state = judge_service(jobs, OutboxSummary(*outbox_facts), 2 * HOUR, 2 * HOUR)
+    assert (state.level, state.summary) == (level, summary)
+
+
+@pytest.mark.parametrize(
+    ("evaluated_us", "level"),
+    [(None, AlarmLevel.OK), (29 * HOUR, AlarmLevel.WARNING), (HOUR, AlarmLevel.CRITICAL)],
+)
+def test_stale_states_are_a_state_of_the_service(
+    evaluated_us: int | None, level: AlarmLevel
+) -> None:
+    outbox = OutboxSummary(0, 0, 0, None)
+    assert judge_service({}, outbox, evaluated_us, 31 * HOUR).level is level
+
+
+NOW = START_US + 3_600_000_000
+OLD, NEW = "6.38.00", "6.40.00"
+
+
+def list_checks(store: Store) -> list[ReleaseCheck]:
+    return ReleaseCheckTable(store).list_checks()
+
+
+def rerun(store: Store, name: str, effect: float, *, hosts: int = 4, seed: int = 2) -> str:
+    """Start the requested rerun and let it finish."""
+    (request,) = requested_reruns(store)
+    identity = add_campaign(store, name, effect, hosts=hosts, seed=seed)
+    assert record_rerun(store, request, identity, NOW)
+    assert not record_rerun(store, request, "another", NOW)
+    return identity
+
+
+def test_campaign_without_regression_is_clear(store: Store) -> None:
+    add_campaign(store, "nightly", 0.0)
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.a, check.b, check.slower) == (CheckState.CLEAR, OLD, NEW, 0)
+    assert check.compared > 0
+    assert watch_campaigns(store, NOW) == []
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+    assert [(state.name, state.level) for state in assess_releases(store)] == [
+        (OLD, AlarmLevel.UNKNOWN),
+        (NEW, AlarmLevel.OK),
+    ]
+
+
+def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> None:
+    campaign = add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED
+    assert check.effect == pytest.approx(0.08, abs=0.02)
+    assert "CPU" in check.text
+    (request,) = requested_reruns(store)
+    assert (request.campaign_id, request.number) == (campaign, 1)
+    assert list(find_regressions(list_checks(store), NOW)) == []
+    state = assess_release(store, NEW)
+    assert state.level is AlarmLevel.WARNING
+    assert state.evidence == f"/compare/{check.comparison_id}"
+    assert len(store.verdicts(check.comparison_id)) >= check.compared
+    rerun_id = rerun(store, "again", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, rerun_id, 1)
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title.startswith(
+        "Regression: ttree-read is slower with ROOT 6.40.00 than with 6.38.00 by up to +"
+    )
+    assert event.evidence == f"/compare/{check.comparison_id}"
+    # Evidence is the comparison of the rerun, which nobody selected for its result.
+    verdicts = store.verdicts(check.comparison_id)
+    assert any(rerun_id in (row.evidence.campaigns or ()) for row in verdicts)
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    assert watch_campaigns(store, NOW) == []
+
+
+def test_regression_of_every_night_is_one_event(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    add_campaign(store, "second night", 0.08, seed=5)
+    (repeated,) = watch_campaigns(store, NOW + 1)
+    assert repeated.state == CheckState.KNOWN
+    rerun(store, "again", 0.08)
+    watch_campaigns(store, NOW + 2)
+    add_campaign(store, "third night", 0.08, seed=6)
+    watch_campaigns(store, NOW + 3)
+    assert len(list(find_regressions(list_checks(store), NOW))) == 1
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    # Repaired, and broken again.
+    add_campaign(store, "fourth night", 0.0, seed=7)
+    watch_campaigns(store, NOW + 4)
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+    add_campaign(store, "fifth night", 0.08, seed=8)
+    (check,) = watch_campaigns(store, NOW + 5)
+    assert check.state == CheckState.SUSPECTED
+
+
+def test_refuted_regression_is_never_announced(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    rerun(store, "again", 0.0)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.REFUTED
+    assert list(find_regressions(list_checks(store), NOW)) == []
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+
+
+def test_rerun_without_result_is_repeated(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    (request,) = requested_reruns(store)
+    add_campaign(store, "running", 0.08, state="running")
+    running = add_campaign(store, "running", 0.08, state="running")
+    record_rerun(store, request, running, NOW)
+    assert watch_campaigns(store, NOW) == []
+    with Store.open(str(store.url)) as other, other.writing_connection() as connection:
+        connection.exec_driver_sql("DELETE FROM measurement")
+        connection.exec_driver_sql("UPDATE job SET state = 'lost'")
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED
+    (request,) = requested_reruns(store)
+    assert request.number == 2
+
+
+FAST, SLOW = "XRootD v5.8.1", "XRootD v5.8.9"
+
+
+def add_read(
+    store: Store,
+    name: str,
+    hour: int,
+    version: str,
+    *,
+    column: str = "server_version",
+    effect: float = 0.0,
+    jobs: int = 8,
+) -> str:
+    """Add a campaign of one release through a server of this version; return its identity."""
+    plan = SimulatedCampaign(
+        name=name, seed=hour, roots=(OLD,), jobs=jobs, loop_s=10 * math.exp(effect)
+    )
+    id_ = hashlib.sha256(name.encode()).hexdigest()[:12]
+    campaign = make_campaign_row(id_, name=name, created_us=NOW + hour * HOUR)
+    store.add_campaign(campaign, [make_job_row(f"{name}-job", campaign_id=id_, state="done")])
+    store.add([Measurement(row | {column: version}) for row in plan.rows()])
+    return id_
+
+
+@pytest.mark.parametrize(
+    ("column", "suffix"), [("server_version", ""), ("origin_version", " origin")]
+)
+def test_slow_version_of_a_server_is_one_event_of_its_site(
+    store: Store, column: str, suffix: str
+) -> None:
+    add_slow = partial(add_read, column=column, effect=0.7)
+    before = add_read(store, "before", 1, FAST, column=column)
+    watch_campaigns(store, NOW + HOUR)
+    # A single job has no verdict, so the next campaign is compared.
+    add_slow(store, "probe", 2, SLOW, jobs=1)
+    after = add_slow(store, "after", 3, SLOW)
+    checks = watch_campaigns(store, NOW + 4 * HOUR)
+    (check,) = [check for check in checks if check.server]
+    server = f"T2_A:t2_a-door{suffix}"
+    assert (check.campaign_id, check.server, check.a, check.b) == (after, server, FAST, SLOW)
+    (request,) = requested_reruns(store)
+    assert request.reason == (
+        f"confirm that ttree-read is slower with {SLOW} at {server} than with {FAST}"
+    )
+    campaign_id = add_slow(store, "again", 5, SLOW)
+    assert record_rerun(store, request, campaign_id, NOW + 6 * HOUR)
+    (check,) = watch_campaigns(store, NOW + 6 * HOUR)
+    assert check.state == CheckState.CONFIRMED
+    assert check.effect == pytest.approx(0.7, abs=0.2)
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title.startswith(f"Regression: {request.reason[13:]} by up to +")
+    assert (event.subject_kind, event.subject) == (AlarmKind.SITE, "T2_A")
+    assert re.search(r": \+[\d.]+ % \(\+[\d.]+ … \+[\d.]+ %\) at T2_A", event.text)
+    verdicts = store.verdicts(check.comparison_id)
+    assert {row.evidence.campaigns for row in verdicts} == {(before, campaign_id)}
+    assert [regression for regression, _ in list_regressions(store)] == [check]
+    # The next campaign is as slow, and the one before it has read from this version already.
+    add_slow(store, "next day", 24, SLOW)
+    checks = watch_campaigns(store, NOW + 25 * HOUR)
+    assert [check for check in checks if check.server] == []
+
+
+def test_quick_version_of_a_server_is_checked_once(store: Store) -> None:
+    for hour, version in enumerate((FAST, SLOW, SLOW, FAST), 1):
+        add_read(store, f"campaign {hour}", hour, version)
+    checks = [check for check in watch_campaigns(store, NOW + 5 * HOUR) if check.server]
+    assert [(check.a, check.b, check.state) for check in checks] == [
+        (FAST, SLOW, CheckState.CLEAR),
+        (SLOW, FAST, CheckState.CLEAR),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "reruns", "state"),
+    [
+        (("same", "slower"), 1, CheckState.CONFIRMED),
+        (("same", "faster"), MAX_RERUNS, CheckState.REFUTED),
+        (("same", "not enough"), MAX_RERUNS - 1, CheckState.SUSPECTED),
+        ((), MAX_RERUNS - 1, CheckState.SUSPECTED),
+        (("unclear",), MAX_RERUNS, CheckState.UNDECIDED),
+    ],
+)
+def test_rerun_decides(
+    store: Store, verdicts: tuple[str, ...], reruns: int, state: CheckState
+) -> None:
+    add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    row = store.verdicts(check.comparison_id)[0]
+    rows = [replace(row, comparison_key=f"{n}", verdict=word) for n, word in enumerate(verdicts)]
+    slower = {(row.site, row.comparison_key, row.metric) for row in rows}
+    other = replace(row, comparison_key="other", verdict="slower")
+    assert judge_rerun(slower, [*rows, other], reruns) is state
+
+
+def compare(store: Store, campaign: str, *options: str) -> str:
+    """Compare and store, as the command does; return the identity of the comparison."""
+    command = ["--database", str(store.url), "compare", OLD, NEW, "--campaign", campaign, *options]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code in (0, 1), done.output
+    return list_latest_comparisons(store, 1)[0].first_verdict.comparison_id
+
+
+def test_stored_comparisons_count_without_a_check(store: Store) -> None:
+    assert compare(store, add_campaign(store, "on one host", 0.0, hosts=1))
+    old, new = assess_releases(store)
+    assert (new.level, new.summary) == (AlarmLevel.OK, "not slower in 1 compared test")
+    assert assess_release(store, NEW) == new
+    assert (old.level, old.summary) == (
+        AlarmLevel.UNKNOWN,
+        "only the base of comparisons, of 6.40.00",
+    )
+    assert assess_release(store, OLD) == old
+    slower = compare(store, add_campaign(store, "slower", 0.08, hosts=1))
+    state = assess_release(store, NEW)
+    assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    assert state.details[0].endswith(
+        "suspected by stored comparison: 2 of 2 verdicts slower, up to +8.1 %"
+    )
+    assert requested_reruns(store) == []
+    # The check of the finished campaign replaces it.
+    watch_campaigns(store, NOW)
+    assert {check.campaign_id for check in list_checks(store)} != {""}
+
+
+def test_newer_comparison_counts_against_a_clear_check_only(store: Store) -> None:
+    add_campaign(store, "nightly", 0.0)
+    watch_campaigns(store, NOW)
+    slower = compare(store, add_campaign(store, "not finished", 0.08, state="running", seed=2))
+    for state in (assess_release(store, NEW), assess_releases(store)[1]):
+        assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    # A rerun decides whatever people compare.
+    add_campaign(store, "second night", 0.08, seed=3)
+    watch_campaigns(store, NOW + 1)
+    refuting = rerun(store, "again", 0.0, seed=4)
+    watch_campaigns(store, NOW + 2)
+    compare(store, add_campaign(store, "still slower", 0.08, state="running", seed=5))
+    state = assess_release(store, NEW)
+    assert state.level is AlarmLevel.OK
+    assert f"refuted by rerun {refuting}: 0 of " in state.details[0]
+
+
+def test_comparison_of_some_results_does_not_count(store: Store) -> None:
+    campaign = add_campaign(store, "slower", 0.08)
+    slower = compare(store, campaign)
+    compare(store, campaign, "--delta", "0.5")
+    compare(store, campaign, "--where", "site=T2_A")
+    state = assess_release(store, NEW)
+    assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    assert state.details[-1].startswith("Counted: finished campaigns, ")
+
+
+def test_faster_release_is_no_regression_of_the_older_one(store: Store) -> None:
+    add_campaign(store, "faster", -0.08)
+    command = ["--database", str(store.url), "compare", NEW, OLD]
+    assert "slower" in CliRunner().invoke(cli, command).output
+    state = assess_release(store, OLD)
+    assert (state.level, state.summary) == (
+        AlarmLevel.UNKNOWN,
+        "not compared with an older release",
+    )
+
+
+def test_comparison_without_verdict_is_not_called_clear(store: Store) -> None:
+    """Two jobs are not enough: neither the stored comparison nor the check says OK."""
+    compare(store, add_campaign(store, "two jobs", 0.0, hosts=1, jobs=2))
+    for _ in range(2):
+        state = assess_release(store, NEW)
+        assert state.level is AlarmLevel.UNKNOWN
+        assert state.summary == "compared in 1 test, without a verdict"
+        watch_campaigns(store, NOW)
+    (check,) = list_checks(store)
+    assert (check.state, check.compared) == (CheckState.CLEAR, 0)
+
+
+EVENT = build_alarm_event()
+MESSAGE = replace(EVENT, id="m1", channel="mail", recipient="a@example.org")
+LATER = 1_800_000_000_000_000
+
+
+class SlowSink(MailSink):
+    """Mailboxes of a server that keeps a mail, and answers too late."""
+
+    async def answer(self) -> str:
+        """Return the answer to a mail that was received."""
+        await asyncio.sleep(0.7)
+        return await super().answer()
+
+
+class HookSink(BaseHTTPRequestHandler):
+    """Webhook that keeps requests and answers with the next status."""
+
+    requests: list[tuple[dict[str, str], bytes]] = []
+    statuses: list[int] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.requests.append((dict(self.headers), body))
+        self.send_response(self.statuses.pop(0) if self.statuses else 204)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+
+def greet_forever(connection: socket.socket) -> None:
+    """Send line after line of a greeting."""
+    with suppress(OSError):
+        while True:
+            connection.sendall(b"220-mail\r\n")
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def mail_sink() -> Iterator[tuple[MailSink, int]]:
+    sink = MailSink()
+    with serve_mail(sink) as port:
+        yield sink, port
+
+
+@pytest.fixture
+def hook() -> Iterator[str]:
+    HookSink.requests, HookSink.statuses = [], []
+    with serve_http(HookSink) as port:
+        yield f"http://127.0.0.1:{port}/hook"
+
+
+def record_event(outbox: AlarmOutbox, channels: AlarmChannels) -> None:
+    assert outbox.record_events([EVENT], channels.list_recipients) == [EVENT]
+
+
+def deliver(outbox: AlarmOutbox, channels: AlarmChannels, now_us: int = LATER) -> list[str]:
+    """Send what is due at a time; return the deliveries."""
+    return [row.delivery for row in deliver_messages(outbox, channels, lambda: now_us)]
+
+
+def test_event_reaches_each_recipient_once(
+    outbox: AlarmOutbox, mail_sink: tuple[MailSink, int], hook: str, tmp_path: Path
+) -> None:
+    sink, port = mail_sink
+    secret = tmp_path / "secret"
+    secret.write_text("swordfish\n")
+    channels = AlarmChannels.from_settings(
+        load_settings(
+            {
+                "alarm_webhook_url": hook,
+                "alarm_webhook_secret_file": secret,
+                "alarm_smtp_server": f"127.0.0.1:{port}",
+                "alarm_sender": "th@example.org",
+                "alarm_recipients": "ops@example.org, SITE_Ä=admin@a.example, SITE_B=b@b.example",
+                "serve_url": "https://results.example.org",
+            },
+            environ={},
+            folder=tmp_path,
+        )
+    )
+    record_event(outbox, channels)
+    assert deliver(outbox, channels) == ["sent"] * 3
+    assert deliver(outbox, channels) == []
+    assert sorted(mail.rcpt_tos[0] for mail in sink.mails) == ["admin@a.example", "ops@example.org"]
+    mail = parse_mails(sink)[0]
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert "Evidence: https://results.example.org/sites/SITE_%C3%84" in mail.get_content()
+    assert mail["Subject"] == "[treehammer] CRITICAL: site SITE_Ä, was OK: 3 of 4 tests failed"
+    assert mail["Date"] == "Mon, 21 Sep 2026 14:13:20 +0000"
+    ((headers, body),) = HookSink.requests
+    digest = hmac.new(b"swordfish", body, hashlib.sha256).hexdigest()
+    assert headers["X-Treehammer-Signature-256"] == f"sha256={digest}"
+    assert (
+        json.loads(body).items()
+        >= {
+            "id": "event",
+            "delivery": headers["X-Treehammer-Delivery"],
+            "state": "CRITICAL",
+            "subject": "SITE_Ä",
+            "link": "https://results.example.org/sites/SITE_%C3%84",
+        }.items()
+    )
+
+
+def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook: str) -> None:
+    channels = AlarmChannels("warning", Webhook(hook))
+    record_event(outbox, channels)
+    now_us = LATER
+    HookSink.statuses = [503, 307, *[500] * len(RETRY_US)]
+    for attempt, wait_us in enumerate(RETRY_US, 1):
+        assert deliver(outbox, channels, now_us) == ["waiting"]
+        assert len(HookSink.requests) == attempt
+        assert deliver(outbox, channels, now_us + wait_us - 1) == []
+        now_us += wait_us
+    assert deliver(outbox, channels, now_us) == ["given up"]
+    assert outbox.summarize().given_up_count == 1
+    assert len({headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests}) == 1
+    assert len({body for _, body in HookSink.requests}) == 1
+
+
+def test_dripping_servers_do_not_hang_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarm_delivery, "TIMEOUT_S", 0.5)
+    with (
+        serve_tcp(drip) as port,
+        pytest.raises(DeliveryError, match="the answer was not complete after"),
+    ):
+        Webhook(f"http://127.0.0.1:{port}/hook").send_message(MESSAGE, "")
+    with serve_tcp(greet_forever) as port:
+        server = MailServer("127.0.0.1", port, "none", "th@example.org")
+        with pytest.raises(DeliveryError, match=r"127\.0\.0\.1: .* not complete after \d s"):
+            server.send_message(MESSAGE, "")
+
+
+def test_permanent_refusal_is_given_up_at_once(
+    outbox: AlarmOutbox, mail_sink: tuple[MailSink, int], hook: str
+) -> None:
+    sink, port = mail_sink
+    sink.refusals = {"gone@example.org": "550 no such user", "busy@example.org": "451 later"}
+    server = MailServer("127.0.0.1", port, "none", "th@example.org")
+    addresses = [("", f"{name}@example.org") for name in ("gone", "busy", "ops")]
+    channels = AlarmChannels("warning", Webhook(hook), server, addresses)
+    HookSink.statuses = [410]
+    record_event(outbox, channels)
+    rows = deliver_messages(outbox, channels, lambda: LATER)
+    assert [row.recipient for row in rows if row.delivery == "sent"] == ["ops@example.org"]
+    summary = outbox.summarize()
+    assert (summary.sent_count, summary.waiting_count, summary.given_up_count) == (1, 1, 2)
+
+
+def test_message_of_a_killed_process_is_sent_again_with_its_identity(
+    outbox: AlarmOutbox, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = AlarmChannels("warning", Webhook(hook))
+    record_event(outbox, channels)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AlarmOutbox, "mark_sent", die)
+    with pytest.raises(KeyboardInterrupt):
+        deliver_messages(outbox, channels, lambda: LATER)
+    monkeypatch.undo()
+    assert deliver(outbox, channels, LATER + LEASE_US - 1) == []
+    assert deliver(outbox, channels, LATER + LEASE_US) == ["sent"]
+    first, second = (headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests)
+    assert first == second
+
+
+def test_stop_signal_waits_until_the_sent_message_is_marked(
+    outbox: AlarmOutbox, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = AlarmChannels("warning", Webhook(hook))
+    record_event(outbox, channels)
+    answer = HookSink.do_POST
+
+    def interrupt(sink: HookSink) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        answer(sink)
+
+    monkeypatch.setattr(HookSink, "do_POST", interrupt)
+    # Commands that other tests ran in this process may have left another handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            deliver(outbox, channels)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert outbox.summarize().sent_count == 1
+
+
+def test_lost_answer_is_repeated_with_the_same_identity(
+    outbox: AlarmOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarm_delivery, "TIMEOUT_S", 0.5)
+    addresses = [("", "a@example.org")]
+    slow, prompt = SlowSink(), MailSink()
+    with serve_mail(slow) as port:
+        server = MailServer("127.0.0.1", port, "none", "th@example.org")
+        channels = AlarmChannels("warning", None, server, addresses)
+        record_event(outbox, channels)
+        assert deliver(outbox, channels) == ["waiting"]
+    with serve_mail(prompt) as port:
+        channels = replace(channels, mail=replace(server, port=port))
+        assert deliver(outbox, channels, LATER + RETRY_US[0]) == ["sent"]
+    (first,), (second,) = parse_mails(slow), parse_mails(prompt)
+    assert first["Message-ID"] == second["Message-ID"]
+    assert first.as_string() == second.as_string()
+
+
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
+def test_mail_is_encrypted_for_a_known_server_only(
+    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, certificate = MailSink(), make_authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    options: dict[str, Any] = (
+        {"ssl_context": context}
+        if tls == "tls"
+        else {"tls_context": context, "require_starttls": True}
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serve_mail(sink, **options) as port:
+        MailServer("127.0.0.1", port, tls, "th@example.org").send_message(MESSAGE, "")
+        assert [mail.rcpt_tos for mail in sink.mails] == [["a@example.org"]]
+        # Another name of the same server, and a server of an unknown authority.
+        for host, authorities in (("localhost", str(certificate)), ("127.0.0.1", os.devnull)):
+            monkeypatch.setenv("SSL_CERT_FILE", authorities)
+            with pytest.raises(DeliveryError, match="CERTIFICATE_VERIFY_FAILED"):
+                MailServer(host, port, tls, "th@example.org").send_message(MESSAGE, "")
+    assert len(sink.mails) == 1
+
+
+def test_recipients_depend_on_severity_and_site() -> None:
+    server = MailServer("mx", 25, "none", "th@example.org")
+    channels = AlarmChannels("critical", None, server, [("", "all@x.y"), ("B", "b@x.y")])
+    assert list(channels.list_recipients(EVENT)) == [("mail", "all@x.y")]
+    assert not list(channels.list_recipients(replace(EVENT, severity="warning")))
+    at_b = replace(EVENT, subject="B")
+    addresses = [address for _, address in channels.list_recipients(at_b)]
+    assert addresses == ["all@x.y", "b@x.y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("alarm_webhook_url", "http://example.org/x", "must begin with https"),
+        ("alarm_smtp_server", "mail.example.org", "HOST:PORT"),
+        ("alarm_recipients", "SITE_A", "mail addresses"),
+        ("alarm_recipients", "a@b.c\nBcc: x@y.z", "mail addresses"),
+        ("alarm_sender", "nobody", "a mail address"),
+        ("alarm_minimum", "info", "one of warning, critical"),
+    ],
+)
+def test_wrong_setting_is_refused(name: str, value: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_settings({name: value}, environ={}, folder=tmp_path)
+
+
+def test_no_secret_is_shown() -> None:
+    assert "token" not in repr(Webhook("https://hooks.example.org/token", "token"))
+    assert "token" not in repr(MailServer("mx", 25, "tls", "a@b.c", "user", "token"))
+    assert LEASE_US > 2 * alarm_delivery.TIMEOUT_S * 1e6
+
+
+def test_notify_without_channels_names_their_settings(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'results.db'}"
+    with Store.open(database):
+        pass
+    printed = CliRunner().invoke(cli, ["--database", database, "notify"], catch_exceptions=False)
+    assert printed.stderr.startswith("0 sent, 0 failed")
+    assert "set alarm_webhook_url or alarm_recipients" in printed.stderr

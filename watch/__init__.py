@@ -1,0 +1,1 @@
+"""Watch over sites and releases: states, changes, alarms, patrol and bisection."""

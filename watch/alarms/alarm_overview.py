@@ -1,0 +1,519 @@
+"""States of the service, of all sites and of all measured releases, and of one of them by name."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from urllib.parse import quote
+
+from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.analysis.status.subject_state import (
+    SERVICE_NAME,
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SiteState,
+    SubjectState,
+    judge_figure,
+    worst_level,
+)
+from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
+from treehammer.errors import NothingToDoError, suggest_word
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.watch_rows import ReleaseCheck, StatusChangeRow
+from treehammer.sql.read import overview_queries
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.read.stored_comparisons import (
+    ComparisonSummary,
+    VerdictCount,
+    summarize_comparisons,
+    summarize_release_comparisons,
+)
+from treehammer.sql.write.store import Store
+from treehammer.text_formatting import SECOND_US, format_minute, pluralize
+from treehammer.watch.states.site_status import (
+    charge_runs,
+    find_site_states,
+    use_by_state,
+)
+from treehammer.watch.states.state_timeline import CENTRAL_CAUSE, Subject
+from treehammer.watch.states.status_rules import ShareRule, StatusRules, duration_us
+from treehammer.watch.store.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
+from treehammer.watch.store.state_history import (
+    CENTRAL,
+    KIND_WORDS,
+    SITE,
+    find_latest_rule_set,
+    list_current_states,
+    list_outages,
+    list_run_outcomes,
+)
+
+RELEASE_RULE = "release/3"
+#: Comparisons that the state of a release depends on.
+COUNTED = (
+    "Counted: finished campaigns, reruns, and stored comparisons with an older release as A, "
+    "without --where and --delta."
+)
+
+
+class CheckState(StrEnum):
+    """State of a check of one release against another."""
+
+    CLEAR = "clear"
+    SUSPECTED = "suspected"
+    RERUNNING = "rerunning"
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+    #: Slower again while an earlier check of the same test and releases is open or confirmed.
+    KNOWN = "known"
+    NOT_COMPARABLE = "not comparable"
+
+
+#: Level of a release by the state of its newest check of a test.
+_LEVELS = {
+    CheckState.CONFIRMED: AlarmLevel.CRITICAL,
+    CheckState.SUSPECTED: AlarmLevel.WARNING,
+    CheckState.RERUNNING: AlarmLevel.WARNING,
+    CheckState.UNDECIDED: AlarmLevel.WARNING,
+    CheckState.CLEAR: AlarmLevel.OK,
+    CheckState.REFUTED: AlarmLevel.OK,
+}
+
+
+def assess_release(store: Store, release: str) -> SubjectState:
+    """Assess a release by its checks and the newest stored comparison of each test and base."""
+    checks = ReleaseCheckTable(store).list_checks(release=release)
+    return judge_release(release, checks, _load_compared(store, release))
+
+
+def assess_releases(store: Store) -> list[SubjectState]:
+    """Assess all releases that were measured."""
+    checks, compared = _load_checks(store)
+    names = sorted(ReleaseCheckTable(store).list_measured_releases(), key=natural_sort_key)
+    return [judge_release(name, checks[name], compared) for name in names]
+
+
+def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, float]]]:
+    """List the regressions that are confirmed or open, with the largest effect of each metric."""
+    checks, compared = _load_checks(store)
+    releases = sorted({*checks, *(check.b for check in compared)}, key=natural_sort_key)
+    regressions = [
+        check
+        for release in releases
+        for check in _select_decisive(release, checks[release], compared)
+        if _level(check) is not AlarmLevel.OK
+    ]
+    summaries = summarize_comparisons(store, [check.comparison_id for check in regressions])
+    return [
+        (check, _find_effects(summaries[check.comparison_id].counts))
+        for check in regressions
+        if check.comparison_id in summaries
+    ]
+
+
+def _load_checks(store: Store) -> tuple[defaultdict[str, list[ReleaseCheck]], list[ReleaseCheck]]:
+    """Load the checks of each release, the newest first, and all stored comparisons."""
+    by_release: defaultdict[str, list[ReleaseCheck]] = defaultdict(list)
+    for check in ReleaseCheckTable(store).list_checks():
+        by_release[check.b].append(check)
+    return by_release, _load_compared(store)
+
+
+def _load_compared(store: Store, release: str | None = None) -> list[ReleaseCheck]:
+    """Load the stored comparisons that count, of one release on either side or of all."""
+    summaries = summarize_release_comparisons(store, release, _is_counted)
+    return [check_of_comparison(test, comparison) for test, comparison in summaries]
+
+
+def _is_counted(row: VerdictRow) -> bool:
+    """Return whether a comparison, by its first row, is one of all results with an older release.
+
+    A comparison of selected results, or with another tolerance, could hide a regression.
+    """
+    evidence = row.evidence
+    is_whole = not (evidence.where or evidence.where_a or evidence.where_b)
+    has_usual_delta = evidence.delta in (None, DEFAULT_DELTA)
+    return natural_sort_key(row.a) < natural_sort_key(row.b) and is_whole and has_usual_delta
+
+
+def _find_effects(counts: Sequence[VerdictCount]) -> dict[str, float]:
+    """Find the largest effect of each slower metric, of single sites if these alone are slower."""
+    effects: dict[str, float] = {}
+    for rows in (select_headline(counts), counts):
+        for row in rows:
+            if row.verdict == Verdict.SLOWER and row.largest is not None:
+                effects[row.metric] = max(effects.get(row.metric, 0.0), row.largest, key=abs)
+        if effects:
+            break
+    return effects
+
+
+def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> ReleaseCheck:
+    """Describe a stored comparison of two releases as a check: suspected if something is slower.
+
+    It is not rerun, unlike the suspicion of a finished campaign.
+    """
+    first = comparison.first_verdict
+    rows = select_headline(comparison.counts)
+    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
+    effects = [row.largest for row in slower if row.largest is not None]
+    return ReleaseCheck(
+        id=first.comparison_id,
+        campaign_id="",
+        test_name=test_name or "several tests",
+        a=first.a,
+        b=first.b,
+        state=CheckState.SUSPECTED if slower else CheckState.CLEAR,
+        checked_us=first.created_us,
+        changed_us=first.created_us,
+        comparison_id=first.comparison_id,
+        compared=sum(row.count for row in rows if Verdict(row.verdict).is_statistical),
+        slower=sum(row.count for row in slower),
+        effect=max(effects, key=abs, default=None),
+    )
+
+
+def judge_release(
+    release: str, checks: Sequence[ReleaseCheck], compared: Sequence[ReleaseCheck] = ()
+) -> SubjectState:
+    """Judge the checks and stored comparisons of a release.
+
+    Critical: a rerun confirmed that a test is slower. Warning: that is suspected, and no rerun has
+    decided. Unknown: no comparison with another release has a verdict.
+
+    Args:
+        release: name of the release.
+        checks: its checks, the newest first.
+        compared: stored comparisons of any releases (see :func:`check_of_comparison`).
+    """
+    newest = _select_decisive(release, checks, compared)
+    level = worst_level(*map(_level, newest)) if newest else AlarmLevel.UNKNOWN
+    counts = Counter(map(_level, newest))
+    return SubjectState(
+        AlarmKind.RELEASE,
+        release,
+        level,
+        _summarize(newest, level) if newest else _explain_unknown(release, checks, compared),
+        details=(*map(describe_check, newest), COUNTED),
+        figures=(
+            AlarmFigure("compared_tests", len(newest)),
+            AlarmFigure("slower_tests", counts[AlarmLevel.CRITICAL], critical=0),
+            AlarmFigure("suspected_tests", counts[AlarmLevel.WARNING], warning=0),
+        ),
+        since_us=max(
+            (check.changed_us for check in newest if _level(check) is level), default=None
+        ),
+        evidence=link_check(newest[0]) if newest else "/compare",
+        rule=RELEASE_RULE,
+    )
+
+
+def _select_decisive(
+    release: str, checks: Iterable[ReleaseCheck], compared: Iterable[ReleaseCheck]
+) -> list[ReleaseCheck]:
+    """Select the check or stored comparison of each test and base that decides, the worst first.
+
+    The newest check decides. A stored comparison does so where there is none, or where the check
+    is older and clear: only a check can end a suspicion.
+    """
+    decisive: dict[tuple[str, ...], ReleaseCheck] = {}
+    for check in filter(_is_compared, checks):
+        decisive.setdefault((check.test_name, check.a, check.server), check)
+    for comparison in compared:
+        if comparison.b != release or not _is_compared(comparison):
+            continue
+        key = (comparison.test_name, comparison.a, comparison.server)
+        check = decisive.setdefault(key, comparison)
+        if check.state == CheckState.CLEAR and check.changed_us < comparison.changed_us:
+            decisive[key] = comparison
+    return sorted(
+        decisive.values(), key=lambda check: (-_level(check).rank, check.test_name, check.a)
+    )
+
+
+def _explain_unknown(
+    release: str, checks: Iterable[ReleaseCheck], compared: Sequence[ReleaseCheck]
+) -> str:
+    """Say why a release has no state: no verdict, only the base of others, or never compared."""
+    release_checks = [*checks, *(check for check in compared if check.b == release)]
+    if any(check.state != CheckState.NOT_COMPARABLE for check in release_checks):
+        tests = len({check.test_name for check in release_checks})
+        return f"compared in {pluralize(tests, 'test')}, without a verdict"
+    newer = sorted({check.b for check in compared if check.a == release}, key=natural_sort_key)
+    if newer:
+        return f"only the base of comparisons, of {', '.join(newer)}"
+    return "not compared with an older release"
+
+
+def describe_check(check: ReleaseCheck) -> str:
+    """Describe a check in one line, with the campaign or stored comparison that counts."""
+    effect = f", up to {format_effect(check.effect)}" if check.effect is not None else ""
+    slower = f"{check.slower} of {check.compared} verdicts slower{effect}"
+    source = f"campaign {check.campaign_id}" if check.campaign_id else "stored comparison"
+    if check.state in (CheckState.CONFIRMED, CheckState.REFUTED):
+        source = f"rerun {check.rerun_id}"
+    at_server = f" at {check.server}" if check.server else ""
+    releases = f"{check.b}{at_server} against {check.a}"
+    return f"{check.test_name}: {releases} {check.state} by {source}: {slower}"
+
+
+def describe_step(check: ReleaseCheck) -> str:
+    """Say which test is slower since which release or version of a server."""
+    subject = f"{check.b} at {check.server}" if check.server else f"ROOT {check.b}"
+    return f"{check.test_name} is slower with {subject} than with {check.a}"
+
+
+def link_check(check: ReleaseCheck) -> str:
+    """Return the path of the page with the comparison of a check."""
+    if not check.comparison_id:
+        return f"/campaigns/{quote(check.campaign_id, safe='')}"
+    return f"/compare/{quote(check.comparison_id, safe='')}"
+
+
+def _is_compared(check: ReleaseCheck) -> bool:
+    """Return whether a check decides the state; a known regression keeps the earlier check's."""
+    if check.state in (CheckState.NOT_COMPARABLE, CheckState.KNOWN):
+        return False
+    return check.state != CheckState.CLEAR or check.compared > 0
+
+
+def _level(check: ReleaseCheck) -> AlarmLevel:
+    return _LEVELS[CheckState(check.state)]
+
+
+def _summarize(checks: Sequence[ReleaseCheck], level: AlarmLevel) -> str:
+    worst = checks[0]
+    if level is AlarmLevel.OK:
+        return f"not slower in {pluralize(len(checks), 'compared test')}"
+    effect = f" {format_effect(worst.effect)}" if worst.effect is not None else ""
+    return f"{worst.test_name}{effect} against {worst.a}, {worst.state}"
+
+
+#: Shares of the unfinished jobs that are held, in percent.
+HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
+#: Fewer held jobs are not a warning.
+MIN_HELD = 5
+#: Seconds that the oldest message waits for its delivery: a warning, and critical.
+WAITING_LIMITS_S = (3600.0, 86_400.0)
+#: Seconds since the states of sites were evaluated: a warning, and critical.
+STALE_LIMITS_S = (3600.0, 86_400.0)
+SERVICE_RULE = "service/1"
+
+
+def assess_service(store: Store, now_us: int) -> SubjectState:
+    """Assess the service by its database."""
+    latest = find_latest_rule_set(store)
+    jobs = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    evaluated_us = latest.evaluated_us if latest else None
+    return judge_service(jobs, AlarmOutbox(store).summarize(), evaluated_us, now_us)
+
+
+def judge_service(
+    jobs: Mapping[str, int], outbox: OutboxSummary, evaluated_us: int | None, now_us: int
+) -> SubjectState:
+    """Judge the service.
+
+    Warning: a message was given up, one waits for an hour, a fifth of the unfinished jobs is held, or
+    the states of sites were not evaluated for an hour. Critical: a message waits for a day, four
+    fifths of the unfinished jobs are held, or no state was evaluated for a day.
+
+    Args:
+        jobs: unfinished jobs by state.
+        outbox: numbers of messages.
+        evaluated_us: time of the latest evaluation of the states of sites; None before the first.
+        now_us: the time.
+    """
+    count = jobs.get(JobState.HELD.value, 0)
+    open_jobs = sum(jobs.values())
+    waiting_s = _find_age_s(outbox.oldest_us, now_us) or 0.0
+    stale_s = _find_age_s(evaluated_us, now_us)
+    share = 100 * count / open_jobs if open_jobs else 0.0
+    held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
+    oldest_figure = AlarmFigure("oldest_message", waiting_s, "s", *WAITING_LIMITS_S)
+    stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
+    lost_figure = AlarmFigure("given_up_messages", outbox.given_up_count, warning=0)
+    reasons = [
+        (judge_figure(held_figure) if count >= MIN_HELD else AlarmLevel.OK, f"{count} held jobs"),
+        (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
+        (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
+        (judge_figure(lost_figure), f"{outbox.given_up_count} undeliverable messages"),
+    ]
+    problems = [text for level, text in reasons if level is not AlarmLevel.OK]
+    summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {count} held"
+    return SubjectState(
+        AlarmKind.SERVICE,
+        SERVICE_NAME,
+        worst_level(*(level for level, _ in reasons)),
+        summary,
+        details=(
+            f"{open_jobs} unfinished jobs, {count} held",
+            f"messages: {outbox.waiting_count} waiting, {outbox.sent_count} sent, {outbox.given_up_count} given up",
+        ),
+        figures=(
+            AlarmFigure("open_jobs", open_jobs),
+            held_figure,
+            AlarmFigure("waiting_messages", outbox.waiting_count),
+            oldest_figure,
+            lost_figure,
+            stale_figure,
+        ),
+        evidence="/alarms",
+        rule=SERVICE_RULE,
+    )
+
+
+def _find_age_s(time_us: int | None, now_us: int) -> float | None:
+    """Return the seconds since a time; None without one."""
+    return None if time_us is None else max(0.0, (now_us - time_us) / SECOND_US)
+
+
+def assess_site(store: ResultsReader, site: str) -> SubjectState:
+    """Assess a site by the worse state of its jobs and its storage, with the figures of its rules."""
+    rows = list_current_states(store, site=site)
+    return _build_state(site, rows, _measure_figures(store, site))
+
+
+def assess_sites(store: ResultsReader) -> list[SubjectState]:
+    """Assess all sites and central events, without figures."""
+    by_site: defaultdict[str, list[StatusChangeRow]] = defaultdict(list)
+    central = []
+    for row in list_current_states(store):
+        if row.subject_kind == CENTRAL:
+            central.append(_build_central_state(row))
+        else:
+            by_site[row.site].append(row)
+    names = sorted({*by_site, *overview_queries.list_sites(store)} - {""})
+    return [*central, *(_build_state(name, by_site[name]) for name in names)]
+
+
+def _build_state(
+    site: str, rows: Sequence[StatusChangeRow], figures: Iterable[AlarmFigure] = ()
+) -> SubjectState:
+    worst = find_site_states(rows).get(site)
+    if worst is None:
+        return SubjectState(
+            AlarmKind.SITE,
+            site,
+            AlarmLevel.UNKNOWN,
+            "no state was evaluated",
+            figures=tuple(figures),
+            evidence=f"/sites/{quote(site, safe='')}",
+        )
+    explanation = worst.evidence.explanation
+    return SubjectState(
+        AlarmKind.SITE,
+        site,
+        AlarmLevel(worst.state.upper()),
+        worst.reason if len(rows) == 1 else f"{KIND_WORDS[worst.subject_kind]}: {worst.reason}",
+        details=_list_details(rows),
+        figures=tuple(figures),
+        since_us=worst.since_us,
+        evidence=_link_change(worst),
+        rule=f"{worst.cause}/{worst.rule_version}",
+        is_excused=worst.cause == CENTRAL_CAUSE or worst.state == SiteState.DOWNTIME,
+        origin=explanation.sentence if explanation else "",
+        action=explanation.action if explanation else "",
+    )
+
+
+def _build_central_state(row: StatusChangeRow) -> SubjectState:
+    return SubjectState(
+        AlarmKind.CENTRAL,
+        row.site,
+        AlarmLevel(row.state.upper()),
+        row.reason,
+        since_us=row.since_us,
+        evidence=_link_change(row),
+        rule=f"{row.cause}/{row.rule_version}",
+    )
+
+
+def _link_change(row: StatusChangeRow) -> str:
+    """Return the path of the page with the evidence of a change."""
+    return f"/state-changes/{quote(row.id, safe='')}"
+
+
+def _describe_row(row: StatusChangeRow) -> str:
+    text = f"{KIND_WORDS[row.subject_kind]}: {row.state} since {format_minute(row.since_us)} UTC"
+    return f"{text}, {use_by_state(row).usability}, by {row.cause}: {row.reason}"
+
+
+def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
+    """List the states of jobs and storage with their explanations, equal ones once."""
+    explanations = (str(row.evidence.explanation or "") for row in rows)
+    return (*map(_describe_row, rows), *filter(None, dict.fromkeys(explanations)))
+
+
+def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
+    """Measure the figures of the site's jobs that the latest evaluation judged by shares."""
+    latest = find_latest_rule_set(store)
+    if latest is None:
+        return []
+    rules = StatusRules.model_validate_json(latest.document)
+    return [
+        figure
+        for name, rule in sorted(rules.rules.items())
+        if isinstance(rule, ShareRule) and SITE in rule.sites
+        for figure in _measure_share(store, site, name, rule, rules, latest.evaluated_us)
+    ]
+
+
+def _measure_share(
+    store: ResultsReader, site: str, name: str, rule: ShareRule, rules: StatusRules, to_us: int
+) -> list[AlarmFigure]:
+    from_us = to_us - duration_us(rule.window)
+    runs = [run for run in list_run_outcomes(store, from_us, to_us) if run.site == site]
+    by_subject = charge_runs(runs, (), rules, list_outages(store, from_us))
+    charged = by_subject.get(Subject(SITE, site), ())
+    good, bad = sum(run.good for run in charged), sum(run.bad for run in charged)
+    return [
+        AlarmFigure(f"{name}_good", good),
+        AlarmFigure(f"{name}_bad", bad),
+        AlarmFigure(
+            f"{name}_bad_per_good",
+            100 * bad / good if good else None,
+            "%",
+            warning=100 * rule.max_failed_per_success,
+        ),
+    ]
+
+
+def assess_all(store: Store, now_us: int) -> list[SubjectState]:
+    """Assess the service, central events, all sites and all measured releases, in this order."""
+    return [assess_service(store, now_us), *assess_sites(store), *assess_releases(store)]
+
+
+def assess_subject(store: Store, kind: AlarmKind, name: str, now_us: int) -> SubjectState:
+    """Assess one subject, with its figures.
+
+    Raises:
+        NothingToDoError: nothing was measured at this site, or with this release.
+    """
+    if kind is AlarmKind.SERVICE:
+        return assess_service(store, now_us)
+    if kind is AlarmKind.SITE:
+        state = assess_site(store, name)
+        if state.since_us is None and name not in overview_queries.list_sites(store):
+            raise overview_queries.build_unknown_site_error(store, name)
+        return state
+    require_measured_release(store, name)
+    return assess_release(store, name)
+
+
+def require_measured_release(store: Store, name: str) -> None:
+    """Check that a ROOT release was measured.
+
+    Raises:
+        NothingToDoError: it never was; names the nearest release.
+    """
+    releases = ReleaseCheckTable(store).list_measured_releases()
+    if name not in releases:
+        raise NothingToDoError(
+            f"ROOT {name[:100]!r} was never measured", hint=suggest_word(name, releases)
+        )

@@ -1,0 +1,327 @@
+"""Checks of campaigns with several releases of ROOT, or a new version of a server: is something slower?
+
+Each finished campaign with several releases is compared once, each release with the oldest one. A
+campaign that is the first to read from a new version of a server is compared with the last one of
+its test that read from the version before, at the same door. If something is slower, the same
+campaign is to run again, and only the rerun decides. Patrol starts it: it takes the requests of
+:func:`requested_reruns`, submits them and calls :func:`record_rerun`.
+
+========== ==================================================== ===========================
+state      event                                                next state
+========== ==================================================== ===========================
+(new)      nothing is slower                                    clear
+(new)      something is slower                                  suspected
+(new)      the same, while an earlier check is open or          known: neither repeated nor
+           confirmed                                            announced
+suspected  patrol started the rerun                             rerunning
+rerunning  the same variant and metric is slower again          confirmed: is announced
+rerunning  all of them are the same or faster                   refuted
+rerunning  neither, and fewer than three reruns                 suspected
+rerunning  neither, after three reruns                          undecided
+========== ==================================================== ===========================
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    compare_together,
+    compare_with_first,
+)
+from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.verdict_text import (
+    describe_place,
+    format_effect,
+    format_interval,
+    title_metric,
+)
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.watch_rows import ReleaseCheck
+from treehammer.sql.read.campaign_queries import load_campaign
+from treehammer.sql.read.query_model import Condition, Selection
+from treehammer.sql.write.store import Store
+from treehammer.watch.alarms.alarm_overview import (
+    CheckState,
+    describe_step,
+)
+from treehammer.watch.store.alarms import (
+    ReleaseCheckTable,
+    hash_identity,
+)
+
+#: Reruns that may fail to decide.
+MAX_RERUNS = 3
+#: Campaigns older than this are not compared.
+MAX_AGE_US = 7 * DAY_US
+#: Earlier campaigns of a test in which the version of a server before the present one is sought.
+MAX_EARLIER = 10
+#: Columns with versions of servers -> suffix of the server's label, as patrol names its occasions.
+_SERVER_AXES = {"server_version": "", "origin_version": " origin"}
+#: Slower variants that are listed.
+MAX_LISTED = 20
+#: States of a regression that is announced, or may be.
+_OPEN_STATES = (CheckState.SUSPECTED, CheckState.RERUNNING, CheckState.CONFIRMED)
+
+
+@dataclass(frozen=True)
+class RerunRequest:
+    """Request to submit a campaign again.
+
+    Attributes:
+        check_id: the check that it decides.
+        campaign_id: the campaign to repeat: same test at the same commit, same variants and sites.
+        number: 1 for the first rerun; check and number identify the request.
+        reason: one line for people.
+    """
+
+    check_id: str
+    campaign_id: str
+    number: int
+    reason: str
+
+
+def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
+    """Compare newly finished campaigns and judge finished reruns; return the changed checks."""
+    table = ReleaseCheckTable(store)
+    changed: list[ReleaseCheck] = []
+    for campaign_id in table.list_unchecked_campaigns(now_us - MAX_AGE_US):
+        checks = _check_campaign(store, table, campaign_id, now_us)
+        checks += _check_servers(store, table, campaign_id, now_us)
+        table.add_checks(checks)
+        changed += checks
+    for before in table.list_checks(states=(CheckState.RERUNNING,)):
+        if table.is_finished(before.rerun_id):
+            updated = _judge_rerun(store, before, now_us)
+            if table.update_check(before, updated):
+                changed.append(updated)
+    return changed
+
+
+def requested_reruns(store: Store) -> list[RerunRequest]:
+    """List the reruns to start, oldest suspicion first."""
+    checks = ReleaseCheckTable(store).list_checks(states=(CheckState.SUSPECTED,))
+    return [
+        RerunRequest(
+            check.id,
+            check.campaign_id,
+            check.reruns + 1,
+            f"confirm that {describe_step(check)}",
+        )
+        for check in reversed(checks)
+    ]
+
+
+def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int) -> bool:
+    """Record the campaign that patrol started for a request.
+
+    Returns:
+        False if the request is no longer open, such as when it was recorded before.
+    """
+    table = ReleaseCheckTable(store)
+    for check in table.list_checks(states=(CheckState.SUSPECTED,)):
+        if check.id == request.check_id and check.reruns + 1 == request.number:
+            updated = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
+            updated = replace(updated, reruns=request.number, rerun_id=rerun_id)
+            return table.update_check(check, updated)
+    return False
+
+
+def judge_rerun(
+    slower: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow], reruns: int
+) -> CheckState:
+    """Return the state of a check after a rerun.
+
+    Args:
+        slower: site, comparison key and metric of the rows that were slower before.
+        rows: verdicts of the rerun.
+        reruns: number of reruns until now.
+    """
+    verdicts = [row.verdict for row in rows if _identify_row(row) in slower]
+    if Verdict.SLOWER in verdicts:
+        return CheckState.CONFIRMED
+    if verdicts and all(verdict in (Verdict.SAME, Verdict.FASTER) for verdict in verdicts):
+        return CheckState.REFUTED
+    return CheckState.SUSPECTED if reruns < MAX_RERUNS else CheckState.UNDECIDED
+
+
+def _check_campaign(
+    store: Store, table: ReleaseCheckTable, campaign_id: str, now_us: int
+) -> list[ReleaseCheck]:
+    """Compare each release of a campaign with its oldest one."""
+    test_name = load_campaign(store, campaign_id).test_name
+    releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
+    comparisons = _compare_values(store, Selection((campaign_id,)), "root", releases, now_us)
+    if not comparisons:
+        state = CheckState.NOT_COMPARABLE
+        return [_make_check(campaign_id, test_name, "", "", state, now_us)]
+    checks = []
+    for comparison in comparisons:
+        sides = str(comparison.query.a), str(comparison.query.b)
+        check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
+        state = _find_first_state(table, check, comparison)
+        checks.append(_add_result(check, comparison, state))
+    return checks
+
+
+def _find_first_state(
+    table: ReleaseCheckTable, check: ReleaseCheck, comparison: Comparison
+) -> CheckState:
+    if not comparison.regressed:
+        return CheckState.CLEAR
+    for earlier in _list_same_checks(table, check):
+        if earlier.state != CheckState.KNOWN:
+            return CheckState.KNOWN if earlier.state in _OPEN_STATES else CheckState.SUSPECTED
+    return CheckState.SUSPECTED
+
+
+def _list_same_checks(table: ReleaseCheckTable, check: ReleaseCheck) -> Iterator[ReleaseCheck]:
+    """List the checks of the same test, server and releases, the newest first."""
+    compared = attrgetter("test_name", "server", "a")
+    return (
+        other for other in table.list_checks(release=check.b) if compared(other) == compared(check)
+    )
+
+
+@dataclass(frozen=True)
+class _Server:
+    """Server whose versions are compared, with the measurements that read from it."""
+
+    label: str
+    axis: str
+    conditions: tuple[Condition, ...]
+
+
+def _list_server_versions(
+    table: ReleaseCheckTable, campaign_id: str
+) -> dict[_Server, dict[str, int]]:
+    """List the versions of each server that a campaign read from, with the last use of each."""
+    versions: defaultdict[_Server, dict[str, int]] = defaultdict(dict)
+    for row in table.list_servers(campaign_id):
+        column = "storage_site" if row["storage_site"] else "site"
+        place = tuple(Condition(name, "=", row[name]) for name in (column, "door"))
+        for axis, suffix in _SERVER_AXES.items():
+            if version := row[axis]:
+                server = _Server(f"{row[column]}:{row['door']}{suffix}", axis, place)
+                last_us = versions[server].get(version, 0)
+                versions[server][version] = max(last_us, row["last_us"])
+    return dict(versions)
+
+
+def _check_servers(
+    store: Store, table: ReleaseCheckTable, campaign_id: str, now_us: int
+) -> list[ReleaseCheck]:
+    """Compare the version of each server with the one before, until a comparison has verdicts."""
+    checks = []
+    versions = {
+        server: max(times, key=lambda version: times[version])
+        for server, times in _list_server_versions(table, campaign_id).items()
+    }
+    for earlier in table.list_earlier_campaigns(campaign_id, MAX_EARLIER) if versions else ():
+        for server, times in _list_server_versions(table, earlier.id).items():
+            b = versions.get(server)
+            if b is None or b in times:
+                continue
+            a = max(times, key=lambda version: times[version])
+            check = _make_check(
+                campaign_id, earlier.test_name, a, b, CheckState.CLEAR, now_us, server.label
+            )
+            if any(
+                same.checked_us > earlier.created_us for same in _list_same_checks(table, check)
+            ):
+                del versions[server]
+                continue
+            selection = Selection((earlier.id, campaign_id), server.conditions)
+            for comparison in _compare_values(store, selection, server.axis, (a, b), now_us):
+                state = _find_first_state(table, check, comparison)
+                result = _add_result(check, comparison, state)
+                if result.compared:
+                    checks.append(result)
+                    del versions[server]
+    return checks
+
+
+def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
+    first = store.verdicts(check.comparison_id)
+    suspects = {_identify_row(row) for row in first if row.verdict == Verdict.SLOWER}
+    comparisons = []
+    for row in first[:1]:
+        # The rerun takes the place of the campaign that it repeats.
+        campaigns = [id_ for id_ in row.evidence.campaigns or () if id_ != check.campaign_id]
+        selection = Selection.parse([*campaigns, check.rerun_id], row.evidence.where or ())
+        comparisons = _compare_values(store, selection, row.axis, (check.a, check.b), now_us)
+    rows = comparisons[0].verdicts if comparisons else ()
+    state = judge_rerun(suspects, rows, check.reruns)
+    judged = replace(check, state=state, changed_us=now_us)
+    # A suspicion keeps its first comparison, which the next rerun repeats.
+    if state in (CheckState.CONFIRMED, CheckState.REFUTED):
+        judged = _add_result(judged, comparisons[0], state)
+    return judged
+
+
+def _compare_values(
+    store: Store, selection: Selection, axis: str, values: Sequence[str], now_us: int
+) -> list[Comparison]:
+    """Compare further values of an axis with the first and store the verdicts; nothing for fewer."""
+    if len(values) < 2:
+        return []
+    rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
+    queries = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
+    try:
+        comparisons = compare_together(map(Sample.from_row, rows), queries, now_us=now_us)
+    except NothingToDoError:
+        return []
+    for comparison in comparisons:
+        store.replace_comparison(comparison.query.id, comparison.pairs, comparison.verdicts)
+    return comparisons
+
+
+def _make_check(
+    campaign_id: str,
+    test_name: str,
+    a: str,
+    b: str,
+    state: CheckState,
+    now_us: int,
+    server: str = "",
+) -> ReleaseCheck:
+    id_ = hash_identity("release check", campaign_id, a, b, *filter(None, [server]))
+    check = ReleaseCheck(id_, campaign_id, test_name, a, b, state, server=server)
+    return replace(check, checked_us=now_us, changed_us=now_us)
+
+
+def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
+    rows: Sequence[VerdictRow] = select_headline(comparison.verdicts)
+    if comparison.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
+        rows = comparison.of_series  # single sites alone are slower
+    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
+    slower.sort(key=lambda row: -abs(row.effect or 0.0))
+    judged = [row for row in rows if Verdict(row.verdict).is_statistical]
+    return replace(
+        check,
+        state=state,
+        comparison_id=comparison.query.id,
+        compared=len(judged),
+        slower=len(slower),
+        effect=slower[0].effect if slower else None,
+        text="\n".join(map(_describe_row, slower[:MAX_LISTED])),
+    )
+
+
+def _identify_row(row: VerdictRow) -> tuple[str, str, str]:
+    return row.site, row.comparison_key, row.metric
+
+
+def _describe_row(row: VerdictRow) -> str:
+    effect = "" if row.effect is None else f" {format_effect(row.effect)}"
+    interval = f" ({format_interval(row)})" if format_interval(row) else ""
+    return f"{row.label}, {title_metric(row.metric)}:{effect}{interval} {describe_place(row)}"

@@ -1,0 +1,1 @@
+"""Search for the build that changed a metric."""

@@ -1,0 +1,508 @@
+"""Search for changes among all series of one test and metric: steps, attribution and causes.
+
+A step is attributed to the group of series that explains it best: a site, a storage, a door, a
+release, or everything. The idea is that of :mod:`treehammer.analysis.comparison.site_pooling`: each
+site is judged against all others, and undecided series contradict nothing. Causes are facts of the
+series' context that changed on the same day, and on no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from treehammer.analysis.statistics.verdict import ALPHA
+from treehammer.watch.changes.daily_series import (
+    CONFIRM_DAYS,
+    DAY_TOLERANCE,
+    MIN_DAYS,
+    Attribution,
+    ChangeState,
+    DailySeries,
+    Drift,
+    SeriesKind,
+    Step,
+    find_drift,
+    find_steps,
+    is_seconded,
+    is_steady,
+    pool_series,
+)
+
+#: Spread of true sizes within a group (ln), and as a share of the size.
+SIZE_SPREAD, RELATIVE_SPREAD = 0.002, 0.2
+#: Sum of squares by which the best group must beat any other one.
+MIN_LEAD = 6.0
+#: Share of the members with enough data that must take part in the step.
+MIN_TAKING_PART = 0.7
+
+
+@dataclass(frozen=True)
+class SeriesGroup:
+    """Series that share a site, a storage, a release, or all.
+
+    Attributes:
+        attribution: origin of a change that affects all members and no others.
+        subject: name of the site, release, storage or door; '' for all.
+        members: identities of the series.
+    """
+
+    attribution: Attribution
+    subject: str
+    members: frozenset[str]
+
+
+@dataclass(frozen=True)
+class MemberStep:
+    """Step or drift of one series with a change, with its standard error, in ln."""
+
+    identity: str
+    size: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The group that explains a step, and alternatives with the same members.
+
+    Attributes:
+        group: the members; its attribution is unknown where no group explains the step.
+        equivalent: attributions of groups that hold just the same series.
+        steps: of all series at that day.
+    """
+
+    group: SeriesGroup
+    equivalent: Mapping[Attribution, str]
+    steps: Sequence[MemberStep]
+
+
+#: Attribution of indistinguishable groups: the likelier one.
+_PREFERRED: Mapping[frozenset[Attribution], Attribution] = MappingProxyType(
+    {
+        frozenset({Attribution.SITE, Attribution.STORAGE}): Attribution.SITE,
+        frozenset({Attribution.RELEASE, Attribution.CENTRAL}): Attribution.RELEASE,
+    }
+)
+
+
+def group_series(series: Collection[DailySeries], kind: SeriesKind) -> list[SeriesGroup]:
+    """List the groups that may explain a step."""
+    members_by_subject: dict[tuple[Attribution, str], set[str]] = defaultdict(set)
+    for member in series:
+        place = member.place
+        members_by_subject[Attribution.SITE, place.site].add(member.identity)
+        members_by_subject[Attribution.STORAGE, place.storage_site].add(member.identity)
+        members_by_subject[Attribution.STORAGE, f"{place.storage_site} / {place.door}"].add(
+            member.identity
+        )
+        members_by_subject[Attribution.CENTRAL, ""].add(member.identity)
+        if kind is SeriesKind.RATIO:
+            members_by_subject[Attribution.RELEASE, place.release].add(member.identity)
+    return [
+        SeriesGroup(attribution, subject, frozenset(members))
+        for (attribution, subject), members in sorted(members_by_subject.items())
+    ]
+
+
+def explain_change(
+    series: Iterable[DailySeries],
+    groups: Sequence[SeriesGroup],
+    change: Step | Drift,
+    affected: frozenset[str],
+) -> Explanation | None:
+    """Find the group whose members changed while the others did not.
+
+    Args:
+        series: all series of one metric, test and kind.
+        groups: of :func:`group_series`.
+        found: the step or drift.
+        affected: series in which it was detected, in case no group explains it.
+
+    Returns:
+        None where no series has enough days.
+    """
+    steps = [
+        MemberStep(member.identity, estimate.mean, estimate.se)
+        for member in series
+        if (estimate := change.measure(member))
+    ]
+    by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
+    if not by_members:
+        return None
+    misfits = {members: _misfit(steps, members) for members in by_members}
+    best = min(misfits, key=misfits.__getitem__)
+    second_misfit = min(
+        (misfit for members, misfit in misfits.items() if members != best), default=math.inf
+    )
+    unknown = SeriesGroup(Attribution.UNKNOWN, "", _select_changed(steps, affected))
+    if second_misfit - misfits[best] < MIN_LEAD or not _take_part(steps, best):
+        return Explanation(unknown, {}, steps)
+    best_groups = by_members[best]
+    equivalent = {group.attribution: group.subject for group in reversed(best_groups)}
+    return Explanation(_choose_group(best_groups, equivalent) or unknown, equivalent, steps)
+
+
+def _group_by_members(
+    groups: Iterable[SeriesGroup], measured: frozenset[str]
+) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
+    """Collect groups with the same measured members, which the data cannot distinguish."""
+    groups_by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
+    for group in groups:
+        if members := group.members & measured:
+            groups_by_members[members].append(group)
+    return groups_by_members
+
+
+def _choose_group(
+    groups: Sequence[SeriesGroup], equivalent: Mapping[Attribution, str]
+) -> SeriesGroup | None:
+    """Choose among groups with the same members; None where they mean different things."""
+    kinds = frozenset(equivalent)
+    kind = next(iter(kinds)) if len(kinds) == 1 else _PREFERRED.get(kinds)
+    # The first of a kind is the whole storage, the second its only door.
+    match = next((group for group in groups if group.attribution is kind), None)
+    if match is not None:
+        return match
+    members = frozenset[str]().union(*(group.members for group in groups))
+    return SeriesGroup(Attribution.UNKNOWN, "", members)
+
+
+def _misfit(steps: Sequence[MemberStep], members: frozenset[str]) -> float:
+    """Sum of squares that remains if just these members made the same step."""
+    sizes = np.array([step.size for step in steps])
+    inside = np.array([step.identity in members for step in steps])
+    variances = np.array([step.error for step in steps]) ** 2 + SIZE_SPREAD**2
+    size = _average(sizes[inside], variances[inside])
+    widened = variances + inside * (RELATIVE_SPREAD * size) ** 2
+    fitted = np.where(inside, _average(sizes[inside], widened[inside]), 0.0)
+    # The larger variance of members costs its logarithm, as in a likelihood.
+    return float(np.sum((sizes - fitted) ** 2 / widened + np.log(widened / variances)))
+
+
+def _select_changed(steps: Sequence[MemberStep], affected: frozenset[str]) -> frozenset[str]:
+    """Select the series of a pool that made its step themselves; all where none is sure."""
+    decided = [s for s in steps if s.identity in affected and 2 * s.error < abs(s.size)]
+    largest = max((step.size for step in decided), key=abs, default=0.0)
+    changed = {step.identity for step in decided if step.size / largest > 1 / 3}
+    return frozenset(changed) or affected
+
+
+def _average(sizes: np.ndarray, variances: np.ndarray) -> float:
+    return float(np.sum(sizes / variances) / np.sum(1 / variances))
+
+
+def _take_part(steps: Sequence[MemberStep], members: frozenset[str]) -> bool:
+    """Return whether most members with a decided step made it in the same direction."""
+    inside = [step for step in steps if step.identity in members]
+    variances = np.array([step.error**2 + SIZE_SPREAD**2 for step in inside])
+    size = _average(np.array([step.size for step in inside]), variances)
+    decided = [step for step in inside if 2 * step.error < abs(size)]
+    sharing = [step for step in decided if step.size / size > 1 / 3]
+    return len(sharing) >= MIN_TAKING_PART * len(decided)
+
+
+#: Measured days on both sides of a change whose context is compared.
+CONTEXT_DAYS = 7
+#: Days by which context may change before or after the step.
+CONTEXT_TOLERANCE = 1
+#: Largest share of the days on one side that have the usual value of the other.
+MAX_SHARED = 0.2
+
+#: Aspect of the context -> attribution of a change in it.
+ASPECTS: Mapping[str, Attribution] = MappingProxyType(
+    {
+        "storage server": Attribution.STORAGE,
+        "door address": Attribution.STORAGE,
+        "address family": Attribution.STORAGE,
+        "ROOT build": Attribution.RELEASE,
+        "kernel": Attribution.SITE,
+        "operating system": Attribution.SITE,
+        "node type": Attribution.SITE,
+    }
+)
+
+
+@dataclass(frozen=True)
+class ContextCause:
+    """An aspect of the context that changed with a step.
+
+    Attributes:
+        aspect: a key of :data:`ASPECTS`.
+        before: its usual value before.
+        after: its usual value after.
+        share: share of the changed series in which it changed.
+    """
+
+    aspect: str
+    before: str
+    after: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.aspect} {self.before} → {self.after}"
+
+
+def find_causes(
+    members: Sequence[DailySeries], outsiders: Sequence[DailySeries], day: int
+) -> list[ContextCause]:
+    """Find context that changed in most of the members, and more often than in the others."""
+    member_switches, outsider_switches = (
+        _count_switches(members, day),
+        _count_switches(outsiders, day),
+    )
+    causes = []
+    for (aspect, before, after), count in member_switches.most_common():
+        share = count / len(members)
+        outsider_share = outsider_switches[aspect, before, after] / max(len(outsiders), 1)
+        if share > 0.5 and share > 2 * outsider_share:
+            causes.append(ContextCause(aspect, before, after, share))
+    return sorted(causes, key=lambda cause: (-cause.share, list(ASPECTS).index(cause.aspect)))
+
+
+def choose_attribution(
+    group: SeriesGroup, equivalent: Mapping[Attribution, str], causes: Sequence[ContextCause]
+) -> SeriesGroup:
+    """Let a cause decide between groups that hold the same series, such as a site and its storage."""
+    for cause in causes:
+        pointed = ASPECTS[cause.aspect]
+        if pointed in equivalent:
+            return replace(group, attribution=pointed, subject=equivalent[pointed])
+    return group
+
+
+def _count_switches(series: Sequence[DailySeries], day: int) -> Counter[tuple[str, str, str]]:
+    return Counter(switch for member in series for switch in set(_find_switches(member, day)))
+
+
+def _find_switches(series: DailySeries, day: int) -> Iterator[tuple[str, str, str]]:
+    first = int(np.searchsorted(series.days, day - CONTEXT_TOLERANCE))
+    last = int(np.searchsorted(series.days, day + CONTEXT_TOLERANCE, side="right"))
+    sides = (
+        series.contexts[max(first - CONTEXT_DAYS, 0) : first],
+        series.contexts[last : last + CONTEXT_DAYS],
+    )
+    for aspect in ASPECTS:
+        before, after = ([values[aspect] for values in side if aspect in values] for side in sides)
+        if not before or not after:
+            continue
+        old, new = (Counter(values).most_common(1)[0][0] for values in (before, after))
+        if (
+            old != new
+            and before.count(new) <= MAX_SHARED * len(before)
+            and after.count(old) <= MAX_SHARED * len(after)
+        ):
+            yield aspect, old, new
+
+
+#: Changes smaller than this (ln) are not reported.
+MIN_SIZE = 0.005
+#: Drifts smaller than this (ln, over all days) are not reported.
+MIN_DRIFT = 0.01
+#: Looks at a step that count as independent while it is searched every evening: an evening adds one
+#: day to those of the evening before, and its evidence doubles six times in a window of 90 days.
+LOOKS = 20
+#: Limit of changes of one test and metric, in case of wild series.
+MAX_CHANGES = 50
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step, or a drift, that some series share.
+
+    Attributes:
+        group: its origin, with the series that changed.
+        day: first day ordinal after a step, or of a drift.
+        until: last day ordinal of a drift; None for a step.
+        size: change in ln; positive is slower.
+        interval: 95 % interval of the size, over the days of both sides.
+        p: two-sided p-value of no change.
+        days_before: days before it that were used, of a drift those of its first half.
+        days_after: days from it on that were used.
+        seconded: a second detector finds a step as well; the thirds of a drift rise or fall.
+        causes: context that changed with it.
+        steps: sizes of the single series.
+    """
+
+    group: SeriesGroup
+    day: int
+    until: int | None
+    size: float
+    interval: tuple[float, float]
+    p: float
+    days_before: int
+    days_after: int
+    seconded: bool
+    causes: Sequence[ContextCause] = ()
+    steps: Sequence[MemberStep] = field(default=(), repr=False)
+
+    @property
+    def state(self) -> ChangeState:
+        """Whether enough days were measured on both sides."""
+        enough = min(self.days_before, self.days_after) >= CONFIRM_DAYS
+        return ChangeState.CONFIRMED if enough else ChangeState.PROVISIONAL
+
+
+def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change]:
+    """Find the changes in series of one test and metric, by day.
+
+    Single series and every pool that may explain a change are searched, for steps and for drifts
+    over all days. The clearest one is explained and taken out of its series, then the rest is searched again. The probability of any
+    false change in all series together is 5 % (Bonferroni over pools and days), also where they are
+    searched every evening (and over :data:`LOOKS`).
+    """
+    search = _ChangeSearch(series, kind)
+    changes: list[Change] = []
+    for _ in range(MAX_CHANGES):
+        if (change := search.take_clearest()) is None:
+            break
+        if not any(_is_same_change(change, earlier) for earlier in changes):
+            changes.append(change)
+    return sorted(
+        search.bound_incidents(changes),
+        key=lambda change: (change.day, change.group.attribution, change.group.subject),
+    )
+
+
+#: Size of a return relative to that of the change before it.
+_RETURN_SIZES = (0.5, 2.0)
+#: Share of a change's series that another change must have to be the other end of one incident.
+_MIN_SHARED = 0.5
+
+
+def _are_opposite(change: Change, other: Change) -> bool:
+    """Return whether one step takes back the other."""
+    if change.until or other.until:
+        return False
+    smallest, largest = _RETURN_SIZES
+    return smallest <= -change.size / other.size <= largest
+
+
+def _is_same_change(change: Change, other: Change) -> bool:
+    """Return whether two findings are one drift, or one step, whose sides have :data:`MIN_DAYS` days."""
+    if change.group.members != other.group.members or bool(change.until) != bool(other.until):
+        return False
+    return bool(change.until) or abs(change.day - other.day) < MIN_DAYS
+
+
+class _ChangeSearch:
+    """Series with the changes found so far taken out, and the steps of each pool of them."""
+
+    def __init__(self, series: Sequence[DailySeries], kind: SeriesKind) -> None:
+        self._series = {member.identity: member for member in series}
+        self._original = dict(self._series)
+        self._groups = group_series(series, kind)
+        pools = {group.members for group in self._groups}
+        pools |= {frozenset({identity}) for identity in self._series}
+        # A drift counts as one more place of a step.
+        places = 1 + max((len(member.days) for member in series), default=0)
+        self._level = ALPHA / max(len(pools) * places * LOOKS, 1)
+        self._taken: list[Change] = []
+        self._found: dict[frozenset[str], list[Step | Drift]] = {}
+        for pool in sorted(pools, key=sorted):
+            self._found[pool] = self._search_pool(pool)
+
+    def bound_incidents(self, changes: Sequence[Change]) -> list[Change]:
+        """Let both ends of each short incident depend on the days between them alone.
+
+        The first one found was measured over these days, but the second one in series from which the
+        first is taken out: these have many days at its level, which do not confirm that it ended.
+        """
+        return [self._bound_incident(change, changes) for change in changes]
+
+    def _bound_incident(self, change: Change, changes: Sequence[Change]) -> Change:
+        members, shared, bounds = change.group.members, set[str](), [CONFIRM_DAYS]
+        for other in changes:
+            common = members & other.group.members
+            days = self._count_days(common, change.day, other.day)
+            if common and 0 < days < CONFIRM_DAYS and _are_opposite(change, other):
+                shared |= common
+                bounds.append(days)
+        if len(shared) < _MIN_SHARED * len(members):
+            return change
+        before, after = (min(days, *bounds) for days in (change.days_before, change.days_after))
+        return replace(change, days_before=before, days_after=after)
+
+    def _count_days(self, members: frozenset[str], day: int, other_day: int) -> int:
+        """Count the measured days between two days."""
+        first, end = sorted((day, other_day))
+        days = {int(day) for identity in members for day in self._original[identity].days}
+        return sum(first <= day < end for day in days)
+
+    def take_clearest(self) -> Change | None:
+        """Explain the clearest step or drift, and take it out of its series; None without any."""
+        while candidates := [
+            (pool, candidate) for pool, of_pool in self._found.items() for candidate in of_pool
+        ]:
+            pool, clearest = max(
+                candidates,
+                key=lambda candidate: abs(candidate[1].estimate.mean) / candidate[1].estimate.se,
+            )
+            explanation = explain_change(self._series.values(), self._groups, clearest, pool)
+            if explanation and (change := self._build_change(explanation, clearest)):
+                self._take_out(change)
+                return change
+            self._found[pool].remove(clearest)
+        return None
+
+    def _build_change(self, explanation: Explanation, change: Step | Drift) -> Change | None:
+        """Measure the change over the members of the explanation, near the day of the finding."""
+        group = explanation.group
+        candidates = [
+            candidate
+            for candidate in self._search_pool(group.members)
+            if type(candidate) is type(change)
+            # The ends of a short incident are near each other.
+            and candidate.estimate.mean * change.estimate.mean > 0
+            and (candidate.until or abs(candidate.day - change.day) <= DAY_TOLERANCE)
+        ]
+        if not candidates:
+            return None
+        clearest = min(candidates, key=lambda candidate: candidate.estimate.p)
+        members = [self._original[identity] for identity in sorted(group.members)]
+        outsiders = [
+            outsider for key, outsider in self._original.items() if key not in group.members
+        ]
+        causes = [] if clearest.until else find_causes(members, outsiders, clearest.day)
+        group = choose_attribution(group, explanation.equivalent, causes)
+        days, values = pool_series([self._series[member.identity] for member in members])
+        return Change(
+            group,
+            clearest.day,
+            clearest.until,
+            clearest.estimate.mean,
+            clearest.estimate.interval(),
+            clearest.estimate.p,
+            clearest.days_before,
+            clearest.days_after,
+            is_steady(values) if clearest.until else is_seconded(days, values, clearest.day),
+            causes,
+            explanation.steps,
+        )
+
+    def _take_out(self, change: Change) -> None:
+        sizes = {step.identity: step.size for step in change.steps}
+        if any(_is_same_change(change, earlier) for earlier in self._taken):
+            # The members' own steps, over a month, differ from the one between few days.
+            sizes = {}
+        self._taken.append(change)
+        for identity in change.group.members:
+            size = sizes.get(identity, change.size)
+            self._series[identity] = self._series[identity].shift(change.day, size, change.until)
+        for pool in self._found:
+            if pool & change.group.members:
+                self._found[pool] = self._search_pool(pool)
+
+    def _search_pool(self, pool: frozenset[str]) -> list[Step | Drift]:
+        """Find the significant steps and drifts of a pool that are large enough to report."""
+        days, values = pool_series([self._series[identity] for identity in sorted(pool)])
+        steps = find_steps(days, values, self._level)
+        drifts = find_drift(days, values, self._level)
+        return [
+            *(step for step in steps if abs(step.estimate.mean) >= MIN_SIZE),
+            *(drift for drift in drifts if abs(drift.estimate.mean) >= MIN_DRIFT),
+        ]

@@ -1,0 +1,1 @@
+"""Downtimes of sites, from calendars and documents."""

@@ -1,0 +1,583 @@
+"""The patrol: leads or stands by, completes, follows and starts campaigns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from treehammer.collectors.json_documents import parse_json
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.config import Settings
+from treehammer.errors import (
+    DefinitionError,
+    MissingExtraError,
+    StoreError,
+    TreehammerError,
+    explain_missing_extra,
+)
+from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.pinned_tests import EqualCommitsError
+from treehammer.sql.core.watch_rows import AlarmMessage, PatrolEntryRow, PatrolStartRow
+from treehammer.sql.engine.database_engine import read_clock
+from treehammer.sql.write.store import Store
+from treehammer.submit.sites.site_model import Door
+from treehammer.text_formatting import SECOND_US, join_lines
+from treehammer.watch.alarms.alarm_delivery import AlarmChannels
+from treehammer.watch.alarms.alarm_watch import watch_and_notify
+from treehammer.watch.changes.change_points import update_changes
+from treehammer.watch.patrol.campaign_settlement import CampaignSettlement, follow_all
+from treehammer.watch.patrol.campaign_starts import (
+    CampaignStarter,
+    PatrolRequest,
+    StartSites,
+    find_reruns,
+    list_read_doors,
+    record_reruns,
+    select_comparison_sites,
+    select_entry_sites,
+)
+from treehammer.watch.patrol.occasions import (
+    COMMIT,
+    RELEASE,
+    SERVER,
+    TAG,
+    TURNS,
+    Occasion,
+    OccasionFinder,
+    find_turns,
+    name_occasion,
+)
+from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.watch.states.site_status import SiteUses, SubjectUse, find_probe_time, list_uses
+from treehammer.watch.states.status_rules import load_status_rules
+from treehammer.watch.store import patrol_report
+from treehammer.watch.store.alarms import STATE
+from treehammer.watch.store.patrol_starts import (
+    CLAIMED,
+    PROBE,
+    STORED,
+    SUBMITTED,
+    Clock,
+    LeaseLostError,
+    PatrolLease,
+    PatrolStarts,
+)
+from treehammer.watch.store.state_history import split_door_label
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds between two rounds.
+ROUND_S = 5.0
+#: Shortest and longest delay in seconds before a refused or failed start is tried again.
+RETRY_S, MAX_RETRY_S = 30, 1800
+#: Errors of commits that cannot be compared in turns.
+_INCOMPARABLE = (EqualCommitsError, DefinitionError)
+#: Seconds between two evaluations of states and campaigns.
+WATCH_S = 60
+#: Seconds from the start to the first search for changes, and between two searches.
+CHANGES_AFTER_S, CHANGES_EVERY_S = 3600, 86_400
+#: Seconds between two looks for folders of campaigns that ended long ago.
+PURGE_S = 3600
+
+
+def _log_event(event: AlarmMessage) -> None:
+    """Log a new event; the title of a changed state has its reason."""
+    for line in (event.title, *(event.text.splitlines() if event.kind != STATE else ())):
+        _LOG.warning("%s", line)
+
+
+@dataclass
+class _Retry:
+    """Delay of an occasion that could not start."""
+
+    delay_s: int
+    next_us: int
+    reason: str
+
+
+@dataclass
+class _EntryState:
+    """Remarks on an entry from the last round."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a remark, once."""
+        line = join_lines(text)
+        if line and line not in self.notes:
+            self.notes.append(line)
+
+
+class Patrol:
+    """One patrol on a database; of several, one leads and the others stand by.
+
+    Only the leader decides on starts. Each patrol follows the campaigns that it submitted, because
+    a local queue belongs to its machine.
+
+    Args:
+        settings: all settings.
+        file: the patrol file.
+        store: the database.
+        lease: lease on behalf of this patrol.
+    """
+
+    def __init__(
+        self, settings: Settings, file: PatrolFile, store: Store, lease: PatrolLease
+    ) -> None:
+        self._settings = settings
+        self._file = file
+        self._store = store
+        self._lease = lease
+        self._starts = PatrolStarts(store, lease)
+        self._starter = CampaignStarter(settings, store, self._starts, file)
+        self._rules = load_status_rules(settings.status_rules)
+        self._settlement = CampaignSettlement(settings, store, self._starts)
+        self._finder = OccasionFinder(settings, file)
+        self._channels = AlarmChannels.from_settings(settings)
+        self._next_watch_us = 0
+        self._next_purge_us = 0
+        self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
+        #: Entry -> occasions of the present round.
+        self._reruns: Mapping[str, Mapping[str, Occasion]] = {}
+        self._retries: dict[tuple[str, str], _Retry] = {}
+        self._has_written_limits = False
+
+    def run_round(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Run one round: complete, follow, start. Returns whether this patrol leads.
+
+        Args:
+            is_stopping: whether to return before the next step.
+
+        Raises:
+            StoreError: the database refuses.
+        """
+        leads = self._lease.acquire()
+        now_us = self._read_clock()
+        self._complete_starts(now_us, leads=leads)
+        held_starts = [
+            start
+            for start in self._starts.list_open()
+            if start.state == SUBMITTED and start.holder == self._lease.holder
+        ]
+        problems = follow_all(self._settlement, held_starts, now_us)
+        if now_us >= self._next_purge_us:
+            self._next_purge_us = now_us + PURGE_S * SECOND_US
+            kept_us = self._file.patrol.keep_folders * SECOND_US
+            self._settlement.purge_ended(now_us - kept_us)
+        if not leads or is_stopping():
+            return leads
+        try:
+            self._lead(problems, is_stopping)
+        except LeaseLostError as error:
+            _LOG.warning("%s", error)
+            return False
+        return True
+
+    def _read_clock(self) -> int:
+        with self._store.connection() as connection:
+            return self._lease.clock(connection)
+
+    # Interrupted starts
+
+    def _complete_starts(self, now_us: int, *, leads: bool) -> None:
+        """Complete the starts that this patrol stored, and as the leader every claim."""
+        for start in self._starts.list_open():
+            if start.state == SUBMITTED or self._is_delayed(start.entry, start.occasion, now_us):
+                continue
+            claim: PatrolStartRow | None = start
+            if start.state == CLAIMED and leads:
+                try:
+                    claim = self._starts.take_over(start)
+                except LeaseLostError:
+                    return
+            elif start.state == CLAIMED or start.holder != self._lease.holder:
+                continue
+            if claim is not None:
+                self._complete_start(claim, now_us)
+
+    def _complete_start(self, start: PatrolStartRow, now_us: int) -> None:
+        limit_us = parse_json(PatrolRequest, start.request).time_limit_s * SECOND_US
+        if now_us <= start.claimed_us + limit_us:
+            self._starter.submit(start)
+            self._delay(start.entry, start.occasion, "its submission was interrupted", now_us)
+        elif start.state == STORED:
+            self._starts.mark_submitted(start, "not all jobs could be queued within the time limit")
+        else:
+            self._starter.give_up(start, "it could not be submitted within the time limit")
+
+    # New starts
+
+    def _lead(self, problems: dict[str, str], is_stopping: Callable[[], bool]) -> None:
+        if not self._has_written_limits:
+            self._write_limits()
+        self._watch()
+        states = {entry.name: _EntryState() for entry in self._file.entries.values()}
+        for name, problem in problems.items():
+            if name in states:
+                states[name].note(problem)
+        uses = list_uses(self._store)
+        self._reruns = find_reruns(self._store, self._starts, self._read_clock())
+        for entry in self._file.entries.values():
+            if is_stopping():
+                return
+            state = states[entry.name]
+            try:
+                self._visit_entry(entry, state, uses)
+            except LeaseLostError:
+                raise
+            except TreehammerError as error:
+                state.note(str(error))
+        self._finder.update_servers(self._read_clock())
+        self._write_entries(states)
+
+    def _watch(self) -> None:
+        """Evaluate states and campaigns once a minute, and send messages about events."""
+        now_us = self._read_clock()
+        if now_us < self._next_watch_us:
+            return
+        self._next_watch_us = now_us + WATCH_S * SECOND_US
+        record_reruns(self._store, self._starts, now_us)
+        messages = watch_and_notify(
+            self._store, self._rules, self._channels, self._read_clock, _log_event
+        )
+        for message in messages:
+            if message.error:
+                _LOG.warning("a message was not sent: %s: %s", message.title, message.error)
+        if now_us >= self._next_changes_us:
+            self._next_changes_us = now_us + CHANGES_EVERY_S * SECOND_US
+            self._update_changes(now_us)
+
+    def _update_changes(self, now_us: int) -> None:
+        """Search the daily series for changes; the next watch announces new ones."""
+        now = datetime.fromtimestamp(now_us / SECOND_US, UTC)
+        try:
+            with explain_missing_extra():
+                result = update_changes(self._store, now, control=self._settings.control_release)
+        except MissingExtraError as error:
+            _LOG.warning("changes were not searched: %s", error)
+            return
+        _LOG.info("%d series searched for changes, %d new", result.series, result.new)
+
+    def _visit_entry(self, entry: PatrolEntry, state: _EntryState, uses: SiteUses) -> None:
+        """Start the due campaigns of an entry at the sites that may be used, and probe the others.
+
+        Raises:
+            TreehammerError: an obstacle; the entry is tried again later.
+        """
+        now_us = self._read_clock()
+        entry_sites = select_entry_sites(entry, self._settings)
+        commit = self._finder.head_commit(entry, now_us)
+        if entry.quiet.end_of_quiet(now_us) != now_us:
+            state.note("quiet hours")
+            return
+        restrictions = entry_sites.list_restrictions(uses)
+        if self._rules.probes.uses_test(entry.test_name):
+            self._probe_sites(entry, commit, entry_sites, uses, state)
+            self._probe_doors(entry, commit, entry_sites, uses, state)
+        usable = entry_sites.select_usable(uses)
+        message = "; ".join(
+            f"without {name}: {site_uses[0].describe()}" for name, site_uses in restrictions.items()
+        )
+        state.note(message)
+        if entry.follows_servers:
+            state.note(self._finder.update_problem)
+        for occasion in self._find_occasions(entry, commit, now_us):
+            sites = usable
+            if occasion.name.startswith(TURNS):
+                sites = select_comparison_sites(entry, self._settings, uses)
+            if sites is not None:
+                self._start(entry, occasion, sites, state, message)
+
+    def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
+        """Yield the occasions of an entry that have not started yet."""
+        spec = entry.spec_at(commit)
+        occasions: dict[str, Occasion] = {}
+        if commit:
+            name = name_occasion(COMMIT, commit)
+            occasions[name] = Occasion(name, now_us, spec)
+            occasions |= find_turns(self._starts, entry, commit, now_us)
+        if entry.tags:
+            occasions |= self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
+        if entry.follows_releases:
+            releases = self._finder.find_releases(spec, now_us)
+            occasions |= self._drop_existing(entry, RELEASE, releases)
+        if entry.follows_servers:
+            servers = self._finder.find_servers(
+                entry, spec, lambda: self._list_doors(entry, spec), now_us
+            )
+            occasions |= self._drop_existing(entry, SERVER, servers)
+        occasions |= self._reruns.get(entry.name, {})
+        if entry.times is not None:
+            slot = entry.times.latest_slot(now_us)
+            occasions[slot.name] = Occasion(slot.name, slot.due_us, spec)
+        existing = self._starts.find_existing(entry.name, occasions)
+        yield from (occasion for name, occasion in occasions.items() if name not in existing)
+
+    def _list_doors(self, entry: PatrolEntry, spec: str) -> dict[str, Door]:
+        """List the doors through which an entry reads, by label."""
+        named_doors = self._starter.list_named_doors(entry, spec)
+        return list_read_doors(entry, named_doors, self._settings)
+
+    def _drop_existing(
+        self, entry: PatrolEntry, kind: str, occasions: dict[str, Occasion]
+    ) -> dict[str, Occasion]:
+        """Note the tags, releases or versions that exist at the first look; they start no campaign."""
+        first_look = kind + "begin"
+        if self._starts.find_existing(entry.name, [first_look]):
+            return occasions
+        texts = dict.fromkeys(occasions, "existed before the patrol began")
+        self._starts.note_existing(entry.name, {first_look: "the patrol began to follow", **texts})
+        return {}
+
+    def _probe_sites(
+        self,
+        entry: PatrolEntry,
+        commit: str,
+        entry_sites: StartSites,
+        uses: SiteUses,
+        state: _EntryState,
+    ) -> None:
+        """Start the due probe of each site that is critical by the rules, through working doors."""
+        restrictions = entry_sites.list_restrictions(uses)
+        for name, site_uses in restrictions.items():
+            probe = self._find_due_probe(entry, commit, name, site_uses)
+            if probe is not None:
+                pair = entry_sites.narrow_to(name, restrictions)
+                has_choice = uses.have_working_doors(
+                    pair.storage
+                ) and not self._starter.list_named_doors(entry, probe.spec)
+                pair = pair.leave_out_doors(uses, with_critical=has_choice)
+                self._start(entry, probe, pair, state, f"probe of {name}", probe=True)
+
+    def _probe_doors(
+        self,
+        entry: PatrolEntry,
+        commit: str,
+        entry_sites: StartSites,
+        uses: SiteUses,
+        state: _EntryState,
+    ) -> None:
+        """Start the due probe of each critical door that is named by the entry or its test."""
+        usable = entry_sites.select_usable(uses)
+        if usable is None:
+            return
+        for use in (use for name in usable.storage for use in uses.restricted_doors(name)):
+            storage, door = split_door_label(use.site)
+            probe = self._find_due_probe(entry, commit, use.site, [use])
+            if probe is not None and door in self._starter.list_named_doors(entry, probe.spec):
+                probe = replace(probe, axes={DOOR_AXIS: (door,)})
+                pair = StartSites((storage,), usable.runners[:1]).leave_out_doors(uses, use.site)
+                self._start(entry, probe, pair, state, f"probe of {use.site}", probe=True)
+
+    def _find_due_probe(
+        self, entry: PatrolEntry, commit: str, label: str, restrictions: Collection[SubjectUse]
+    ) -> Occasion | None:
+        """Find the due probe of a site or door; None if it has started or an earlier one runs."""
+        due_us = find_probe_time(restrictions, self._rules.probes.every_us, self._read_clock())
+        if due_us is None:
+            return None
+        probe = Occasion(name_occasion(PROBE, f"{label}:{due_us}"), due_us, entry.spec_at(commit))
+        return None if self._was_probed(entry.name, label, probe) else probe
+
+    def _was_probed(self, entry: str, label: str, probe: Occasion) -> bool:
+        """Return whether the probe of a site or door has started, or an earlier one has not ended."""
+        begin = name_occasion(PROBE, f"{label}:")
+        is_running = any(
+            start.entry == entry and start.occasion.startswith(begin)
+            for start in self._starts.list_open()
+        )
+        return is_running or bool(self._starts.find_existing(entry, [probe.name]))
+
+    def _start(
+        self,
+        entry: PatrolEntry,
+        occasion: Occasion,
+        sites: StartSites,
+        state: _EntryState,
+        message: str,
+        *,
+        probe: bool = False,
+    ) -> None:
+        now_us = self._read_clock()
+        key = entry.name, occasion.name
+        if self._is_delayed(*key, now_us):
+            state.note(self._retries[key].reason)
+            return
+        running = [
+            start
+            for start in self._starts.list_open()
+            if start.entry == entry.name and not start.occasion.startswith(PROBE)
+        ]
+        if len(running) >= entry.in_flight and not probe:
+            state.note(f"waits: in_flight = {entry.in_flight} reached")
+            return
+        try:
+            reason = self._starter.start_campaign(
+                entry, occasion, sites, now_us, probe=probe, message=message
+            )
+        except LeaseLostError:
+            raise
+        except TreehammerError as error:
+            reason = str(error)
+            if occasion.name.startswith(TURNS) and isinstance(error, _INCOMPARABLE):
+                # These commits stay as they are, so another attempt would not help.
+                _LOG.info("%s: %s: %s", entry.name, occasion.name, join_lines(reason))
+                self._starts.note_existing(entry.name, {occasion.name: join_lines(reason)})
+                reason = ""
+        if reason:
+            state.note(f"waits: {reason}")
+            self._delay(*key, f"waits: {reason}", now_us)
+        else:
+            self._retries.pop(key, None)
+
+    def _is_delayed(self, entry: str, occasion: str, now_us: int) -> bool:
+        retry = self._retries.get((entry, occasion))
+        return retry is not None and now_us < retry.next_us
+
+    def _delay(self, entry: str, occasion: str, reason: str, now_us: int) -> None:
+        """Delay the next attempt at a start; each time longer."""
+        before = self._retries.get((entry, occasion))
+        delay_s = min(MAX_RETRY_S, 2 * before.delay_s) if before else RETRY_S
+        if before is None or before.reason != reason:
+            _LOG.info("%s: %s: %s", entry, occasion, join_lines(reason))
+        # Forget occasions of the past, which will not start any more.
+        day_ago_us = now_us - 86_400 * SECOND_US
+        self._retries = {k: v for k, v in self._retries.items() if v.next_us > day_ago_us}
+        self._retries[entry, occasion] = _Retry(delay_s, now_us + delay_s * SECOND_US, reason)
+
+    # State for people
+
+    def _write_limits(self) -> None:
+        names = {name for entry in self._file.entries.values() for name in self._known_sites(entry)}
+        limits = {
+            name: self._file.budget.limits_of(name) for name in names | {*self._file.budget.sites}
+        }
+        patrol_report.write_limits(self._store, self._lease, limits)
+        self._has_written_limits = True
+
+    def _known_sites(self, entry: PatrolEntry) -> tuple[str, ...]:
+        try:
+            return select_entry_sites(entry, self._settings).names
+        except TreehammerError:
+            return ()  # the entry's remark says why
+
+    def _write_entries(self, states: dict[str, _EntryState]) -> None:
+        now_us = self._read_clock()
+        rows = [
+            describe_entry(entry, line, now_us, "; ".join(states[entry.name].notes))
+            for line, entry in enumerate(self._file.entries.values())
+        ]
+        patrol_report.write_entries(self._store, self._lease, rows)
+
+
+def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:
+    """Describe an entry with its next start by time; ``line`` is its position in the file."""
+    next_us = None
+    if entry.times is not None:
+        next_us = entry.quiet.end_of_quiet(entry.times.next_slot(now_us).due_us) or None
+    return PatrolEntryRow(
+        name=entry.name,
+        line=line,
+        test=entry.shown_test,
+        follows=entry.follows,
+        sites=entry.shown_sites,
+        every_s=entry.times.every_s if entry.times else None,
+        in_flight=entry.in_flight,
+        next_us=next_us,
+        note=note,
+        checked_us=now_us,
+    )
+
+
+class LeaseKeeper:
+    """Thread that renews the lease while a round plans for a long time."""
+
+    def __init__(self, lease: PatrolLease) -> None:
+        self._lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="patrol lease", daemon=True)
+
+    def __enter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._lease.duration_s / 3):
+            if self._lease.epoch:
+                try:
+                    self._lease.acquire()
+                except StoreError as error:
+                    _LOG.warning("the lease was not renewed: %s", error)
+
+
+@contextmanager
+def open_patrol(
+    settings: Settings,
+    file: PatrolFile,
+    *,
+    clock: Clock = read_clock,
+    on_wait: Callable[[], object] | None = None,
+) -> Iterator[Patrol]:
+    """Open a patrol under the name of this machine and data folder.
+
+    A second patrol with the same data folder waits until the first has ended. The lease is given
+    back at the end.
+
+    Args:
+        settings: all settings.
+        file: the patrol file.
+        clock: the database's clock.
+        on_wait: called before waiting for another process with the same data folder.
+    """
+    holder = f"{socket.gethostname()}:{settings.data_dir}"
+    with (
+        hold_lock(Path(settings.data_dir) / "patrol.lock", on_wait),
+        Store.open(settings.database) as store,
+    ):
+        lease = PatrolLease(store, holder, clock=clock)
+        with LeaseKeeper(lease):
+            yield Patrol(settings, file, store, lease)
+        lease.release()
+
+
+def run_patrol(
+    patrol: Patrol,
+    stop: threading.Event,
+    *,
+    until_s: float | None = None,
+    report: Callable[[str], None] = lambda _status: None,
+) -> None:
+    """Run rounds until ``stop`` is set; an unavailable database is waited for.
+
+    Args:
+        patrol: the patrol.
+        stop: set to stop after the present step.
+        until_s: end, in seconds since 1970 UTC; None for no end.
+        report: receives the status after each round, and is called at least that often.
+    """
+    _LOG.info("patrol begins (process %d)", os.getpid())
+    leads: bool | None = None
+    while not stop.is_set() and (until_s is None or time.time() < until_s):
+        try:
+            now_leads = patrol.run_round(stop.is_set)
+            if now_leads != leads:
+                _LOG.info("leads" if now_leads else "stands by: another patrol leads")
+            leads = now_leads
+            report("leads" if leads else "stands by")
+        except StoreError as error:
+            _LOG.warning("the database is not available: %s", error)
+            report("waits for the database")
+        stop.wait(ROUND_S)
+    _LOG.info("patrol ends; campaigns in flight continue")

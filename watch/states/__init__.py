@@ -1,0 +1,1 @@
+"""States of sites, doors and storages, by rules."""
