@@ -170,7 +170,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path in groups:
                 assign_group(item, groups[item.path])
-    if os.environ.get("CI"):  # docs/decisions/0034
+    if os.environ.get("CI"):  # A shared runner is slow at times; a failure twice is one.
         for item in items:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
