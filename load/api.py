@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
+from treehammer.collectors.job_spec import STARTS_PATH
 from treehammer.errors import StoreError
 from treehammer.web.core import request_limits
 from treehammer.web.core.auth import AccessControl
@@ -234,3 +236,11 @@ class CommonStartEndpoint:
             if len(self._owned) >= MAX_KNOWN_OWNERS:
                 self._owned.clear()
             self._owned.add((campaign_id, owner))
+
+
+def list_routes(
+    access_control: AccessControl, find_owner: Callable[[str], str | None]
+) -> list[Route]:
+    """List the routes of the common start; ``find_owner`` reads the group of a campaign."""
+    starts = CommonStartEndpoint(access_control, find_owner)
+    return [Route(STARTS_PATH, starts.post_start, methods=["POST"])]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.operation_steps import CLIENT, OPERATION_FIGURES, LatencyHistogram
+from treehammer.collectors.record.operation_steps import (
+    CLIENT,
+    MAIN_OPERATIONS,
+    OPERATION_FIGURES,
+    QUANTILES,
+    LatencyHistogram,
+)
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.schema import (
@@ -399,3 +405,38 @@ def list_operation_days(store: ResultsReader, first: int, last: int) -> list[Ope
         )
         for subject_id, day, storage, operation, limited, successes, failed, latency in rows
     ]
+
+
+def add_figures(
+    snapshot: DatabaseSnapshot, selection: Selection, rows: Iterable[dict[str, Any]]
+) -> None:
+    """Add the figures that tests state as their metrics, of operations on the client's side.
+
+    Args:
+        selection: of the campaigns of the rows.
+        rows: measurements with ``headline``.
+    """
+    operations: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
+    for group in load_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
+        if group.side == CLIENT:
+            operations[str(group.key)][group.operation] = group
+    for row in rows:
+        groups = operations.get(row["measurement_id"], {})
+        main = next((name for name in MAIN_OPERATIONS if name in groups), "")
+        for metric in row["headline"]:
+            name = metric.operation or main
+            if metric.figure and name in groups:
+                row[metric.name] = _compute_figure(groups[name], metric.figure)
+
+
+def _compute_figure(group: OperationGroup, figure: str) -> float | None:
+    """Compute a figure; a quantile needs as many latencies as make one lie above it."""
+    if figure in QUANTILES:
+        share, count = QUANTILES[figure], group.latency.count
+        enough = count > 0 and (share == 1 or count * (1 - share) >= 1 - 1e-9)
+        return group.latency.quantile(share) if enough else None
+    if figure == "rate_hz":
+        return group.observed_hz
+    if figure == "bytes_per_s":
+        return group.bytes_per_s
+    return None if group.failed_fraction is None else 1 - group.failed_fraction

@@ -13,9 +13,10 @@ from treehammer.collectors.record.operation_steps import FIGURE_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.cli import open_store, pass_store
-from treehammer.tables import TableColumn
+from treehammer.tables import DataTable, TableColumn
 from treehammer.terminal import CAMPAIGN, SITE, CommandOutput, on_interrupt, prints_rows
 from treehammer.text_formatting import format_share, split_list
+from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.config import Settings
@@ -165,8 +166,7 @@ def summary_command(
     """
     if letters and any((campaign != "last", wheres, by, metrics, baseline)):
         raise click.UsageError("--letters has no other options than --json and --csv.")
-    from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
-    from treehammer.load.analysis.operation_summary import OperationSummary
+    from treehammer.analysis.descriptive.group_summary import GroupSummary, Summary, load_timed_rows
     from treehammer.sql.read.query_model import Selection
 
     names, quantities = (
@@ -177,9 +177,10 @@ def summary_command(
             return _summarize_letters(store)
         campaign_row = None if campaign == "all" else store.campaign(campaign)
         selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
-        summary: OperationSummary | GroupSummary | None = None
+        summary: Summary | None = None
         if metrics is None and baseline is None:
-            summary = OperationSummary.from_store(store, selection, names)
+            for part in import_parts("summary"):
+                summary = part.summarize(store, selection, names)
         if summary is None:
             timed_rows = load_timed_rows(store, selection, quantities, names)
             summary = GroupSummary.from_rows(timed_rows, names, quantities, baseline)
@@ -192,46 +193,26 @@ def summary_command(
     )
 
 
-_LETTER_COLUMNS = (
-    TableColumn("storage_site", "storage site"),
-    TableColumn("day", "day"),
-    TableColumn("letter", ""),
-    TableColumn("opened", "opened", is_number=True),
-    TableColumn("open_failed", "failed", is_number=True),
-    TableColumn("blocks", "read", is_number=True),
-    TableColumn("block_failed", "failed", is_number=True),
-    TableColumn("block_s", "block (s)", lambda value: f"{value:.3f}", is_number=True),
-    TableColumn("reason", "reason"),
-)
-
-
 def _summarize_letters(store: ResultsReader) -> CommandOutput:
     """List the status of each storage and day with load tests.
 
     Raises:
         NothingToDoError: there was none.
     """
-    from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
-    from treehammer.load.analysis.load_tests import judge_storage_days
-    from treehammer.load.operation_figures import list_operation_days
-    from treehammer.watch.states.status_rules import load_operations_rule
+    from treehammer.collectors.record.day_numbers import day_to_number
 
     last_day = datetime.now(UTC).date()
-    first_day = last_day - timedelta(days=DAYS - 1)
-    rule = load_operations_rule()
-    days = list_operation_days(store, day_to_number(first_day), day_to_number(last_day))
-    judged = judge_storage_days(days, rule)
-    if not judged:
-        raise NothingToDoError(
-            f"no load test ran in the last {DAYS} days",
-            hint="Run one: treehammer submit open-rate --wait",
+    window = day_to_number(last_day - timedelta(days=DAYS - 1)), day_to_number(last_day)
+    for part in import_parts("storage_days"):
+        table: DataTable = part.tabulate_days(
+            store, *window, f"Storages under load, last {DAYS} days"
         )
-    rows = [
-        {"storage_site": site, "day": str(number_to_day(day)), **storage_day.as_dict()}
-        for (site, day), storage_day in judged.items()
-    ]
-    title = f"Storages under load, last {DAYS} days"
-    return CommandOutput(rows, _LETTER_COLUMNS, title, notes=[rule.describe()])
+        if table.rows:
+            return CommandOutput(table.rows, table.columns, table.caption, notes=[table.note])
+    raise NothingToDoError(
+        f"no load test ran in the last {DAYS} days",
+        hint="Run one: treehammer submit open-rate --wait",
+    )
 
 
 _PART_COLUMNS = (

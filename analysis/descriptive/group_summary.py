@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.job_pairs import (
@@ -178,6 +178,19 @@ class _RatioBase:
             (candidate for candidate in groups if candidate.key == key and candidate is not group),
             None,
         )
+
+
+class Summary(Protocol):
+    """Figures of measurements by group; verticals have some of their own."""
+
+    def list_rows(self) -> list[dict[str, Any]]:
+        """List the row of each group."""
+
+    def make_columns(self, rows: Sequence[Mapping[str, Any]], /) -> list[TableColumn]:
+        """Make the columns of the table."""
+
+    def describe_notes(self) -> Iterator[str]:
+        """Describe how the figures were computed."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +10,16 @@ from typing import Any
 from treehammer.analysis.statistics.verdict import share_error_rate
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS, QUANTILES
 from treehammer.hctests.definition.judged_metrics import (
     HeadlineMetric,
     find_headline_metric,
 )
-from treehammer.load.operation_figures import OperationGroup, load_operations
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.verticals import import_parts
 
 Row = dict[str, Any]
 _Headline = tuple[HeadlineMetric, ...]
@@ -199,49 +198,12 @@ def _add_own_metrics(
             by_id[extra.measurement_id][extra.name] = extra.value
 
 
-@dataclass(frozen=True)
-class _OperationsOfRow:
-    """Operations of one measurement on the client's side, by name."""
-
-    groups: Mapping[str, OperationGroup]
-
-    def find_value(self, metric: HeadlineMetric) -> float | None:
-        name = metric.operation or next((n for n in MAIN_OPERATIONS if n in self.groups), "")
-        group = self.groups.get(name)
-        return _compute_figure(group, metric.figure) if group else None
-
-
-def _load_client_operations(
-    snapshot: DatabaseSnapshot, selection: Selection
-) -> Mapping[str, Mapping[str, OperationGroup]]:
-    operations: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
-    for group in load_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
-        if group.side == CLIENT:
-            operations[str(group.key)][group.operation] = group
-    return operations
-
-
 def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]) -> None:
     owners = [row for row in owners if any(metric.figure for metric in row.get("headline", ()))]
     if not owners:
         return
     campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))
-    operations_by_id = _load_client_operations(snapshot, Selection(campaigns, selection.conditions))
     for row in owners:
-        operations = _OperationsOfRow(operations_by_id.get(row["measurement_id"], {}))
-        for metric in row["headline"]:
-            if metric.figure:
-                row[metric.name] = operations.find_value(metric)
-
-
-def _compute_figure(group: OperationGroup, figure: str) -> float | None:
-    """Compute a figure; a quantile needs as many latencies as make one lie above it."""
-    if figure in QUANTILES:
-        share, count = QUANTILES[figure], group.latency.count
-        enough = count > 0 and (share == 1 or count * (1 - share) >= 1 - 1e-9)
-        return group.latency.quantile(share) if enough else None
-    if figure == "rate_hz":
-        return group.observed_hz
-    if figure == "bytes_per_s":
-        return group.bytes_per_s
-    return None if group.failed_fraction is None else 1 - group.failed_fraction
+        row.update({metric.name: None for metric in row["headline"] if metric.figure})
+    for part in import_parts("operation_figures"):
+        part.add_figures(snapshot, Selection(campaigns, selection.conditions), owners)

@@ -16,7 +16,6 @@ from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import parse_axes
-from treehammer.load.analysis.operation_summary import describe_unread
 from treehammer.load.charts.load_charts import list_sides
 from treehammer.load.operation_figures import (
     FindKey,
@@ -24,6 +23,7 @@ from treehammer.load.operation_figures import (
     load_groupings,
     load_operations,
 )
+from treehammer.load.summary import describe_unread
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection

@@ -17,7 +17,6 @@ from treehammer.collectors.record.operation_steps import (
     LoadProgress,
 )
 from treehammer.errors import TreehammerError
-from treehammer.load.analysis.load_tests import StartSpread
 from treehammer.load.charts.load_charts import (
     make_side_table,
     step_number,
@@ -40,12 +39,12 @@ from treehammer.load.charts.load_summary import (
     list_limits,
 )
 from treehammer.load.operation_figures import OperationGroup
+from treehammer.load.outcome import StartSpread, summarize_campaign_starts
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
 from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_running_loads,
-    summarize_campaign_starts,
 )
 from treehammer.submit.campaigns.tracker import group_by_batch_system
 from treehammer.tables import (

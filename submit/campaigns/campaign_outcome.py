@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +24,6 @@ from treehammer.collectors.record.outcome import (
 from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.definition.model import Scalar
-from treehammer.load.analysis.load_tests import (
-    START_COLUMNS,
-    StartSpread,
-    count_lonely_starts,
-    summarize_starts,
-)
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.read import campaign_queries
@@ -40,6 +33,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_significant, join_names, pluralize
+from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.submit.campaigns.tracker import CampaignTracker
@@ -49,8 +43,6 @@ _FailureKey = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
 _PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us", "failure_kind")
-#: Common starts described one by one; of more, only those that are not good.
-MAX_SHOWN_STARTS = 10
 #: Failure groups that are described, and sites whose failures are explained.
 MAX_DESCRIBED_FAILURES, MAX_EXPLAINED_SITES = 5, 20
 #: Keys of [test] that ``-S`` can override.
@@ -240,42 +232,10 @@ def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[
         yield from describe_interpreted_loops(rows)
 
 
-def describe_limits(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
-    """Yield a line for each load whose limit was not the storage, and one for files left unread."""
-    if campaign.plan.definition.load_test is None:
-        return
-    # Imported here: it is slow to load, and few campaigns are load tests.
-    from treehammer.load.analysis.operation_summary import list_limited_loads
-
-    with store.snapshot() as snapshot:
-        yield from list_limited_loads(snapshot, Selection((campaign.id,)))
-
-
-def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
-    """Yield a line for each common start of a campaign, and one for loads without any."""
-    spreads, lonely = summarize_campaign_starts(store, campaign)
-    if len(spreads) > MAX_SHOWN_STARTS:
-        good = [start_spread for start_spread in spreads if start_spread.judgment == "good"]
-        yield f"{len(good)} of {len(spreads)} common starts are good"
-        spreads = [start_spread for start_spread in spreads if start_spread not in good][
-            :MAX_SHOWN_STARTS
-        ]
-    for spread in spreads:
-        when = time.strftime("%H:%M:%SZ", time.gmtime(spread.start_us / 1e6))
-        yield f"start {when} {spread.describe()}"
-    if lonely:
-        yield f"start bad: {pluralize(lonely, 'measurement')} began alone; see logs/worker.err"
-
-
-def summarize_campaign_starts(
-    store: ResultsReader, campaign: CampaignRow
-) -> tuple[list[StartSpread], int]:
-    """Summarize the common starts of a campaign, and count the loads without one."""
-    load = campaign.plan.definition.load_test
-    if load is None or not load.together:
-        return [], 0
-    rows = list(store.measurements(Selection((campaign.id,)), START_COLUMNS))
-    return summarize_starts(rows, load), count_lonely_starts(rows)
+def describe_parts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
+    """Yield what verticals say about the campaign, a line each."""
+    for part in import_parts("outcome"):
+        yield from part.describe_campaign(store, campaign)
 
 
 def refuse_resumption(campaign: CampaignRow) -> None:

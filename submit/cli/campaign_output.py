@@ -19,8 +19,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_no
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_compilers,
     describe_failures,
-    describe_limits,
-    describe_starts,
+    describe_parts,
 )
 from treehammer.submit.campaigns.campaign_polling import (
     CampaignDisplay,
@@ -183,8 +182,7 @@ def describe_progress(
         lines = [
             summarize_progress(progress),
             *list_selection_notes(campaign.plan.excluded, campaign.plan.included),
-            *describe_starts(tracker.store, campaign),
-            *describe_limits(tracker.store, campaign),
+            *describe_parts(tracker.store, campaign),
             *describe_compilers(tracker.store, campaign),
             *describe_failures(tracker, campaign),
         ]

@@ -19,13 +19,12 @@ from treehammer.analysis.status.failure_explanation import add_explanations
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.load.analysis.load_tests import judge_storage_days
-from treehammer.load.operation_figures import list_operation_days
 from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_minute, format_time
+from treehammer.verticals import import_parts
 from treehammer.watch.states.rule_judgements import (
     BuildEvidence,
     ChargedRun,
@@ -248,9 +247,12 @@ def _judge_days(
     if rule is None or first_day is None or last_day is None:
         return {}
     judgements: defaultdict[str, dict[int, StateJudgement]] = defaultdict(dict)
-    for (site, day), storage_day in judge_storage_days(
-        list_operation_days(store, first_day, last_day), rule
-    ).items():
+    storage_days = {
+        key: storage_day
+        for part in import_parts("storage_days")
+        for key, storage_day in part.judge_days(store, first_day, last_day, rule).items()
+    }
+    for (site, day), storage_day in storage_days.items():
         if site:
             evidence: BuildEvidence = partial(StateEvidence, day=day, counts=storage_day.counts)
             memory = RuleMemory(storage_day.status)

@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
-from treehammer.load.analysis.load_tests import StorageDay, judge_storage_days
-from treehammer.load.operation_figures import list_operation_days
+from treehammer.load.storage_days import StorageDay, judge_days
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
@@ -91,9 +90,8 @@ def load_site_days(
 
 def load_storage_days(store: Store, days: Sequence[date]) -> list[SiteDays[StorageDay]]:
     """Load the daily status of all storages that load tests used on these days."""
-    operations = list_operation_days(store, day_number(days[0]), day_number(days[-1]))
     rule = load_operations_rule()
-    judged = judge_storage_days(operations, rule)
+    judged = judge_days(store, day_number(days[0]), day_number(days[-1]), rule)
     return _arrange_by_site(judged, StorageDay.from_operations((), rule), days)
 
 

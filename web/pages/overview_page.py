@@ -23,7 +23,7 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
-from treehammer.load.analysis.load_tests import StorageDay
+from treehammer.load.storage_days import StorageDay
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store

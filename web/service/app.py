@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +22,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
+from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH
 from treehammer.config import Settings, load_settings
 from treehammer.errors import StoreError
-from treehammer.load.api import CommonStartEndpoint
 from treehammer.program_output import SystemdNotifier
 from treehammer.version import __version__
+from treehammer.verticals import import_parts
 from treehammer.web.addresses import CURRENT_REQUEST, link_to, wants_html
 from treehammer.web.api import openapi, page_data, prometheus_metrics
 from treehammer.web.api.ingest import CampaignIngest, MeasurementIngest
@@ -110,7 +111,6 @@ def create_app(
     metrics.observe_writer(writer)
     journal = AuditJournal(reading.write_audit)
     ingest = MeasurementIngest(access_control, writer, limits)
-    starts = CommonStartEndpoint(access_control, reading.find_owner)
     endpoints = _ApiEndpoints(access_control, writer, reading, limits)
     upload = metrics.time_commit("campaign")(database.apply_upload)
     campaigns = CampaignIngest(access_control, upload, limits)
@@ -123,7 +123,9 @@ def create_app(
         ),
         Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]),
         Route(TOKEN_PATH, endpoints.get_token),
-        Route(STARTS_PATH, starts.post_start, methods=["POST"]),
+        *chain.from_iterable(
+            part.list_routes(access_control, reading.find_owner) for part in import_parts("api")
+        ),
         Route(HEALTH_PATH, endpoints.get_health),
         Route(LIVE_PATH, endpoints.get_live),
         Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),

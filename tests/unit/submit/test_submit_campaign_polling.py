@@ -18,7 +18,6 @@ from measurement_factory import (
     make_campaign_row,
     make_job_row,
     make_measurement,
-    make_operation,
 )
 from plan_factory import (
     READING_TEST,
@@ -311,55 +310,6 @@ def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -
 
 
 LOAD_TEST = f"{SHELL_TEST}[load]\ntogether = true\nduration_s = 100\n"
-
-
-def test_ceiling_and_unread_files_are_stated_with_the_outcome(tmp_path: Path, store: Store) -> None:
-    """A load that its time ended after 12 of 200 files is not simply done."""
-    campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
-    store.add_campaign(campaign, [])
-    step = make_operation([0.001] * 12, operation="read_file", held=12)
-    extras = {"files_unread": 188.0}
-    store.add([make_measurement(campaign_id=campaign.id, operations=[step], extras=extras)])
-    ceiling, unread = campaign_outcome.describe_limits(store, campaign)
-    assert "the door's ceiling (key load in the sites file) was the limit" in ceiling
-    assert unread == (
-        "The load ended at its longest duration (load.duration_s) with 188 files unread."
-    )
-    assert not list(campaign_outcome.describe_limits(store, make_campaign_row()))
-
-
-def test_starts_are_described_in_order_and_lonely_jobs_counted(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
-    store.add_campaign(campaign, [])
-    for round_, offset_s in ((1, 0.1), (2, 0.5)):
-        store.add(
-            make_measurement(
-                job=f"job {index}",
-                round_=round_,
-                campaign_id=campaign.id,
-                load_index=index,
-                load_jobs=2,
-                start_state="together",
-                start_planned_us=round_ * 60_000_000,
-                start_offset_s=offset_s * index,
-            )
-            for index in (0, 1)
-        )
-    lines = list(campaign_outcome.describe_starts(store, campaign))
-    assert [line.partition(":")[2].partition(" (")[0] for line in lines] == [
-        "01:00Z good: 2 of 2 jobs started together, spread 100 ms",
-        "02:00Z bad: 2 of 2 jobs started together, spread 500 ms",
-    ]
-    monkeypatch.setattr(campaign_outcome, "MAX_SHOWN_STARTS", 1)
-    short = list(campaign_outcome.describe_starts(store, campaign))
-    assert short == ["1 of 2 common starts are good", lines[1]]
-    alone = make_measurement(job="alone", campaign_id=campaign.id, start_state="alone")
-    store.add([alone])
-    assert (
-        "1 measurement began alone" in list(campaign_outcome.describe_starts(store, campaign))[-1]
-    )
 
 
 def test_only_jobs_that_start_together_refuse_a_resumption(tmp_path: Path) -> None:

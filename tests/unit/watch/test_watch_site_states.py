@@ -30,8 +30,8 @@ from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
-from treehammer.load.analysis.load_tests import StorageDay, judge_storage_days
 from treehammer.load.operation_figures import OperationDay
+from treehammer.load.storage_days import StorageDay
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
@@ -460,7 +460,7 @@ def operations(
 
 
 def judge(*rows: OperationDay) -> StorageDay:
-    return judge_storage_days(rows, load_operations_rule())["A", 1]
+    return StorageDay.from_operations(rows, load_operations_rule())
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,10 @@ _OPERATION_COLUMNS = (
     TableColumn("limited_steps", "steps\nleft out", is_number=True),
     *hidden_columns("held_fraction"),
 )
+
+
+def summarize(
+    store: ResultsReader, selection: Selection, by: Sequence[str]
+) -> OperationSummary | None:
+    """Summarize the operations of load tests; None without any."""
+    return OperationSummary.from_store(store, selection, by)

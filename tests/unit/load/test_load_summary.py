@@ -1,0 +1,326 @@
+"""Rates and tails of operations, and real starts of jobs."""
+
+from __future__ import annotations
+
+import html
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row, make_measurement, make_operation
+from plan_factory import SHELL_TEST, make_local_plan
+from repository_code import invoke_command
+
+from treehammer.errors import ConfigError
+from treehammer.hctests.definition.toml_models import LoadTable
+from treehammer.load import outcome
+from treehammer.load.operation_figures import OperationGroup, load_operations
+from treehammer.load.outcome import count_lonely_starts, summarize_starts
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+from treehammer.web.campaign_report import write_report
+
+
+def fetch(store: Store, **options: Any) -> list[OperationGroup]:
+    with store.snapshot() as snapshot:
+        return load_operations(snapshot, Selection(), **options)
+
+
+def add(store: Store, job: str, *steps: dict[str, Any], **values: Any) -> None:
+    store.add([make_measurement(job, operations=steps, **values)])
+
+
+def test_simultaneous_rates_add_and_consecutive_ones_average(store: Store) -> None:
+    for job in "ab":
+        add(store, job, *(make_operation([0.001] * 50, step=n, clients=3) for n in range(2)))
+    add(store, "c", make_operation([0.5] * 50, {"timeout": 50}, step=1, clients=1, bytes=4000))
+    [total] = fetch(store)
+    # 20 s in all: 2 x 100 in both steps, and 100 more in the second.
+    assert (total.measurements, total.active_clients, total.seconds) == (3, 7, 20.0)
+    assert (total.attempted_hz, total.observed_hz) == (15.0, 12.5)
+    assert total.bytes_per_s == 200
+    assert total.failed_fraction == pytest.approx(50 / 300)
+    assert total.failures == {"timeout": 50}
+    assert total.latency.quantile(0.5) == pytest.approx(0.001, rel=0.01)
+    assert total.latency.quantile(0.99) == pytest.approx(0.5, rel=0.01)
+    steps = fetch(store, key=lambda row: row["step"])
+    assert [(step.key, step.attempted_hz, step.active_clients) for step in steps] == [
+        (0, 10.0, 6),
+        (1, 20.0, 7),
+    ]
+
+
+def test_clients_of_several_servers_count_once(store: Store) -> None:
+    add(store, "a", *(make_operation([0.001], server=name, clients=5) for name in ("x", "y")))
+    [total] = fetch(store)
+    assert (total.active_clients, total.seconds, total.done) == (5, 10.0, 2)
+    assert len(fetch(store, key=lambda row: row["server"])) == 2
+
+
+def test_gaps_between_jobs_do_not_lower_the_rate(store: Store) -> None:
+    add(store, "a", make_operation([0.001] * 50))
+    add(store, "b", make_operation([0.001] * 50, step=1000))
+    [total] = fetch(store)
+    assert (total.seconds, total.observed_hz, total.active_clients) == (20.0, 5.0, 1)
+
+
+def test_limited_steps_and_unusable_measurements_are_left_out(store: Store) -> None:
+    limited = make_operation([9.0] * 7, generator_limited=True)
+    add(store, "a", make_operation([0.001] * 10), {**limited, "step": 1})
+    add(store, "b", make_operation([9.0]), plausible=False)
+    add(store, "c", make_operation([9.0]), failure_class="payload")
+    add(store, "d", {**limited, "side": "server"})
+    client, server = fetch(store)
+    assert (client.steps, client.limited_steps, client.scheduled) == (1, 1, 10)
+    assert client.latency.maximum < 1
+    assert (server.steps, server.limited_steps, server.seconds) == (0, 1, 0.0)
+    figures = (server.attempted_hz, server.failed_fraction, server.bytes_per_s)
+    assert figures == (None, None, None)
+    assert (client.least_hz, client.describe_limit()) == (None, ""), "one step was not limited"
+    assert server.least_hz == pytest.approx(7 / 10)
+    assert server.latency.count == 0
+
+
+@pytest.fixture
+def campaign(store: Store, tmp_path: Path) -> Path:
+    store.add_campaign(make_campaign_row(name="opens"), [])
+    for rate, site in ((50, "SITE_A"), (100, "SITE_A"), (50, "SITE_B")):
+        steps = (make_operation([0.002] * rate, {"other": rate}, step=n) for n in range(2))
+        add(store, f"{rate}{site}", *steps, site=site, variant=f'{{"rate_hz":{rate}}}')
+    return tmp_path
+
+
+summarize = partial(invoke_command, "summary")
+
+
+def test_summary_of_a_load_test_shows_its_operations(campaign: Path) -> None:
+    result = summarize(campaign)
+    assert result.exception is None, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["SITE_A", "50", "open", "client", "1", "10.0", "5.00", "50.0"] in [x[:8] for x in lines]
+    assert ["SITE_A", "100", "open", "client", "1", "20.0", "10.0", "50.0"] in [
+        x[:8] for x in lines
+    ]
+    assert "generator was the limit" in result.output
+    assert "Failed operations: open: other 400." in result.output
+
+
+def test_operations_are_grouped_by_axes_columns_and_steps(campaign: Path) -> None:
+    groups = json.loads(summarize(campaign, "--by", "rate_hz,step", "--json").stdout)
+    assert [(group["rate_hz"], group["step"], group["attempted_hz"]) for group in groups] == [
+        (50, 0, 20.0),
+        (50, 1, 20.0),
+        (100, 0, 20.0),
+        (100, 1, 20.0),
+    ]
+    assert groups[0]["p99_s"] == pytest.approx(0.002, rel=0.01)
+    assert groups[0]["failures"] == {"other": 100}
+    csv = summarize(campaign, "--by", "site", "--where", "site=SITE_B", "--csv").stdout
+    assert csv.splitlines()[1].startswith("SITE_B,open,client,1,10.0,5.0,0.5,")
+
+
+def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path) -> None:
+    """Its line has dashes only; a sentence names the limit and what is known."""
+    store.add_campaign(make_campaign_row(name="opens"), [])
+    for job, limited in (("a", True), ("b", False)):
+        steps = [
+            make_operation(
+                [0.5] * 50, {"unfinished": 50}, step=n, bytes=20_000_000, generator_limited=limited
+            )
+            for n in range(2)
+        ]
+        rate = 10 if limited else 5
+        values = {"variant": f'{{"rate_hz":{rate}}}', "variant_label": f"rate_hz={rate}"}
+        add(store, job, *steps, **values)
+    output = summarize(tmp_path, "--by", "rate_hz").output
+    sentence = (
+        "rate_hz 10, open: the load generator was the limit in all steps, so that only lower bounds "
+        "are known: the storage carries at least 5 operations/s and 2 MB/s."
+    )
+    assert sentence in output
+    assert "rate_hz 5, open" not in output
+    assert "more jobs with fewer clients each" in output
+    rows = json.loads(summarize(tmp_path, "--by", "rate_hz", "--json").stdout)
+    assert [(row["least_hz"], row["observed_hz"]) for row in rows] == [(None, 5.0), (5.0, None)]
+    assert rows[1]["least_bytes_per_s"] == 2e6
+    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
+    assert "the storage carries at least 5 operations/s" in (tmp_path / "report.html").read_text()
+
+
+def test_load_limited_by_the_ceiling_is_no_slow_storage(store: Store, tmp_path: Path) -> None:
+    """Summary, report and page name the door's ceiling; rows of older kits do not count held ones."""
+    store.add_campaign(make_campaign_row(name="opens"), [])
+    for number, held in enumerate((None, 10, 50)):
+        step = make_operation([0.001] * 50, bytes=50_000_000)
+        del step["held"]
+        step = {**step, "held": held} if held else step
+        add(store, str(number), step, variant=f'{{"n":{number}}}')
+    add(store, "3", make_operation([], {"other": 50}, held=50), variant='{"n":3}')
+    output = summarize(tmp_path, "--by", "n").output
+    sentence = (
+        "the door's ceiling (key load in the sites file) was the limit, not the storage: it held back "
+        "100 % of the operations, so that only lower bounds are known: the storage carries at least 5 "
+        "operations/s and 5 MB/s."
+    )
+    assert f"n 2, open: {sentence}" in output
+    assert output.count("was the limit, not the storage") == 1, "failures are no limit"
+    assert "a higher load of the door" in output
+    assert "more jobs with fewer clients" not in output
+    rows = json.loads(summarize(tmp_path, "--by", "n", "--json").stdout)
+    assert [row["held_fraction"] for row in rows] == [0.0, 0.2, 1.0, 1.0]
+    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
+    report = html.unescape((tmp_path / "report.html").read_text())
+    assert sentence in report
+    headline = report.split("<h1", 1)[1].split("</h1>")[0]
+    assert "keeps at least 5 open operations/s; at 5/s the door's ceiling was the limit" in headline
+
+
+def test_axes_may_have_the_names_of_figures(store: Store, tmp_path: Path) -> None:
+    store.add_campaign(make_campaign_row(), [])
+    step = make_operation([0.001], clients=7)
+    add(store, "a", step, variant='{"bytes":2,"clients":1000}')
+    [line] = json.loads(summarize(tmp_path, "--by", "clients,bytes", "--json").stdout)
+    assert (line["clients"], line["active_clients"]) == (1000, 7)
+    assert (line["axis_bytes"], line["bytes"]) == (2, 0)
+
+
+def test_metrics_of_a_load_test_are_summarized_on_request(campaign: Path) -> None:
+    result = summarize(campaign, "--metrics", "payload_wall_s")
+    assert result.exception is None
+    assert "payload_wall_s" in result.output
+    refused = summarize(campaign, "--by", "colour")
+    assert "neither an axis" in str(refused.exception)
+
+
+def test_missing_rates_are_explained_by_the_generator(store: Store, tmp_path: Path) -> None:
+    """Loads whose steps are all left out report no rates, although the test declares them."""
+    store.add_campaign(make_campaign_row(), [])
+    for job, limited in (("a", 1.0), ("b", 0.0)):
+        add(store, job, make_operation([0.1]), extras={"limited_steps": limited, "total_s": 1.0})
+    refused = summarize(tmp_path, "--metrics", "latency_p99_s").exception
+    assert isinstance(refused, ConfigError)
+    assert "In some steps the load generator was the limit" in str(refused.hint)
+    assert "Reported: limited_steps, total_s." in str(refused.hint)
+
+
+LOAD = LoadTable(together=True, duration_s=100.0)
+
+
+def start_row(index: int, offset_s: float | None, **changes: Any) -> dict[str, Any]:
+    values = {
+        "job_id": f"job {index}",
+        "attempt": 1,
+        "round": 1,
+        "position": 1,
+        "failure_class": None,
+        "load_index": index,
+        "load_jobs": 4,
+        "start_state": "together",
+        "start_planned_us": 5_000_000,
+        "start_offset_s": offset_s,
+        "clock_error_s": 0.002,
+    }
+    return {**values, **changes}
+
+
+def test_spread_within_the_bound_is_good() -> None:
+    (start,) = summarize_starts([start_row(n, 0.05 * n) for n in range(4)], LOAD)
+    assert start.spread_s == pytest.approx(0.15)
+    assert start.missing_load == pytest.approx(0.3 / 400)
+    assert start.describe() == (
+        "good: 4 of 4 jobs started together, spread 150 ms (at most 250 ms, clocks within 2.0 ms); "
+        "0.1 % of the load missing"
+    )
+
+
+def test_inaccurate_clocks_leave_the_judgment_open() -> None:
+    rows = [start_row(n, 0.05 * n, clock_error_s=0.06) for n in range(4)]
+    assert summarize_starts(rows, LOAD)[0].judgment == "unclear"
+    wide = [start_row(n, 0.1 * n, clock_error_s=0.01) for n in range(4)]
+    assert summarize_starts(wide, LOAD)[0].judgment == "bad"
+
+
+def test_late_and_absent_jobs_are_named() -> None:
+    rows = [start_row(0, 0.0), start_row(1, 0.01), start_row(2, 20.0, start_state="late")]
+    (start,) = summarize_starts(rows, LOAD)
+    assert (start.started, start.late) == (3, 1)
+    assert start.missing_load == pytest.approx((20.01 + 100) / 400)
+    assert "bad: 3 of 4 jobs" in start.describe()
+    assert "1 late, by up to 20.0 s; 30.0 % of the load missing" in start.describe()
+    failed = [*rows, start_row(3, None, failure_class="submission", start_state="late")]
+    assert summarize_starts(failed, LOAD)[0].missing_load == start.missing_load
+
+
+def test_ramp_counts_what_was_planned() -> None:
+    load = LoadTable(together=True, ramp="2/50s", duration_s=100.0)
+    (start,) = summarize_starts([start_row(n, 0.0) for n in range(3)], load)
+    assert start.missing_load == pytest.approx(50 / 300)
+
+
+def test_last_attempts_and_lonely_jobs_count() -> None:
+    lonely = {"start_state": "alone", "start_planned_us": None, "start_offset_s": None}
+    rows = [
+        start_row(0, 9.0),
+        start_row(0, 0.0, attempt=2),
+        start_row(1, 0.0),
+        start_row(2, None, **lonely),
+    ]
+    assert summarize_starts(rows, LOAD)[0].started == 2
+    assert count_lonely_starts(rows) == 1
+    later = [start_row(0, 0.0, round=2, start_planned_us=6_000_000)]
+    assert [start.start_us for start in summarize_starts([*rows, *later], LOAD)] == [
+        5_000_000,
+        6_000_000,
+    ]
+
+
+LOAD_TEST = f"{SHELL_TEST}[load]\ntogether = true\nduration_s = 100\n"
+
+
+def test_ceiling_and_unread_files_are_stated_with_the_outcome(tmp_path: Path, store: Store) -> None:
+    """A load that its time ended after 12 of 200 files is not simply done."""
+    campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
+    store.add_campaign(campaign, [])
+    step = make_operation([0.001] * 12, operation="read_file", held=12)
+    extras = {"files_unread": 188.0}
+    store.add([make_measurement(campaign_id=campaign.id, operations=[step], extras=extras)])
+    ceiling, unread = outcome.describe_limits(store, campaign)
+    assert "the door's ceiling (key load in the sites file) was the limit" in ceiling
+    assert unread == (
+        "The load ended at its longest duration (load.duration_s) with 188 files unread."
+    )
+    assert not list(outcome.describe_limits(store, make_campaign_row()))
+
+
+def test_starts_are_described_in_order_and_lonely_jobs_counted(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
+    store.add_campaign(campaign, [])
+    for round_, offset_s in ((1, 0.1), (2, 0.5)):
+        store.add(
+            make_measurement(
+                job=f"job {index}",
+                round_=round_,
+                campaign_id=campaign.id,
+                load_index=index,
+                load_jobs=2,
+                start_state="together",
+                start_planned_us=round_ * 60_000_000,
+                start_offset_s=offset_s * index,
+            )
+            for index in (0, 1)
+        )
+    lines = list(outcome.describe_starts(store, campaign))
+    assert [line.partition(":")[2].partition(" (")[0] for line in lines] == [
+        "01:00Z good: 2 of 2 jobs started together, spread 100 ms",
+        "02:00Z bad: 2 of 2 jobs started together, spread 500 ms",
+    ]
+    monkeypatch.setattr(outcome, "MAX_SHOWN_STARTS", 1)
+    short = list(outcome.describe_starts(store, campaign))
+    assert short == ["1 of 2 common starts are good", lines[1]]
+    alone = make_measurement(job="alone", campaign_id=campaign.id, start_state="alone")
+    store.add([alone])
+    assert "1 measurement began alone" in list(outcome.describe_starts(store, campaign))[-1]
