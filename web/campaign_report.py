@@ -34,17 +34,13 @@ from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
 from treehammer.hctests.definition.model import RELEASE_AXIS
-from treehammer.load.analysis.cache_reads import (
-    CacheRead,
-)
-from treehammer.load.charts.cache_figures import load_cache_reads
-from treehammer.load.charts.load_summary import LoadSummary, summarize_load
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_share, pluralize
 from treehammer.version import __version__
+from treehammer.verticals import import_parts
 from treehammer.web import report_figures
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
@@ -152,7 +148,7 @@ class CampaignReport:
     failures: tuple[Row, ...]
     implausible: tuple[Row, ...]
     first_rows: tuple[Row, ...]
-    load: LoadSummary | None = None
+    load: report_figures.LoadSummary | None = None
     limits: LimitReport | None = None
     cache_sections: tuple[report_figures.CacheSection, ...] = ()
 
@@ -223,9 +219,9 @@ def build_report(
     *,
     made_us: int,
     undisturbed: Iterable[Row] = (),
-    load: LoadSummary | None = None,
+    load: report_figures.LoadSummary | None = None,
     limits: LimitReport | None = None,
-    cache_reads: Sequence[CacheRead] = (),
+    cache_sections: Sequence[report_figures.CacheSection] = (),
 ) -> CampaignReport:
     """Compute a report.
 
@@ -236,7 +232,7 @@ def build_report(
         undisturbed: measurements of further campaigns, for CPU efficiencies.
         load: operations of a load test.
         limits: outcomes of the limits that the test states; None for a test without any.
-        cache_reads: its reads through caches, and the direct ones.
+        cache_sections: its reads through caches.
     """
     rows = select_counted([*rows])
     solo_rows = [*rows, *select_counted([*undisturbed])]
@@ -281,7 +277,7 @@ def build_report(
         first_rows=tuple(rows[:MAX_LISTED]),
         load=load,
         limits=limits if limits and limits.outcomes else None,
-        cache_sections=tuple(report_figures.draw_cache_reads(cache_reads)),
+        cache_sections=tuple(cache_sections),
     )
 
 
@@ -392,11 +388,13 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
             )
         made_us = time.time_ns() // 1000
         extra = Selection(campaigns=tuple(other.id for other in rest))
+        load: report_figures.LoadSummary | None = None
+        caches: Sequence[report_figures.CacheSection] = ()
         with store.snapshot() as snapshot:
-            cache_reads = load_cache_reads(snapshot, selection.campaigns)
-            load = None if cache_reads else summarize_load(snapshot, campaign)
+            for part in import_parts("report"):
+                load, caches = part.describe_campaign(snapshot, campaign)
         axes = campaign.plan.definition.compared_axes
-        if cache_reads:  # other axes change the work
+        if caches:  # other axes change the work
             axes = {axis: values for axis, values in axes.items() if axis == "door"}
         report = build_report(
             campaign,
@@ -406,7 +404,7 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
             undisturbed=load_headline_rows(store, extra, REPORT_COLUMNS) if rest else (),
             load=load,
             limits=judge_limits(store, campaign, made_us),
-            cache_reads=cache_reads,
+            cache_sections=caches,
         )
     page = render_report(report)
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -38,14 +38,6 @@ from treehammer.hctests.definition.model import (
     format_commit,
     identify_commit,
 )
-from treehammer.load.analysis.cache_conclusion import conclude
-from treehammer.load.analysis.cache_cost import CacheComparison
-from treehammer.load.analysis.cache_reads import (
-    CacheRead,
-    list_setups,
-    shorten_setups,
-)
-from treehammer.load.charts.cache_figures import lay_out_figures
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display_formats import format_mean_and_rms
@@ -347,27 +339,18 @@ class CacheSection:
     figures: Mapping[str, InlineFigure]
 
 
-def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[CacheSection]:
-    """Draw rates and costs of reads through caches (study S5), a section for each setup."""
-    setups = shorten_setups(list_setups(reads))
-    for number, (setup, name) in enumerate(setups.items(), 1):
-        comparison = CacheComparison(read for read in reads if read.setup == setup)
-        figures = [*lay_out_figures(comparison)]
-        yield CacheSection(
-            name,
-            [conclude(comparison), *filter(None, (figure.conclusion for figure in figures))],
-            {
-                figure.heading: InlineFigure(
-                    draw_inline(
-                        chart_figure(replace(figure.layout, title="")),
-                        f"{figure.name}{number}",
-                        f"{figure.heading}. {figure.conclusion or conclude(comparison)}",
-                    ),
-                    figure.caption,
-                )
-                for figure in figures
-            },
-        )
+@dataclass(frozen=True)
+class LoadSummary:
+    """What the page of a load says first, for the report of its campaign.
+
+    Attributes:
+        limits: loads of which only lower bounds are known.
+    """
+
+    conclusion: str
+    limits: Sequence[str]
+    table: DataTable
+    figures: Sequence[Figure]
 
 
 def make_means_table(cells: Iterable[ExecutionCell], axis: str) -> DataTable:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -45,23 +45,10 @@ from treehammer.watch.states.status_rules import OperationsRule, load_operations
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns
+from treehammer.web.report_figures import LoadSummary
 
 #: Share of the attempted rate that a storage that carries it reaches.
 _CARRIED_SHARE = 0.9
-
-
-@dataclass(frozen=True)
-class LoadSummary:
-    """What the page of a load says first, for the report of its campaign.
-
-    Attributes:
-        limits: loads of which only lower bounds are known.
-    """
-
-    conclusion: str
-    limits: Sequence[str]
-    table: DataTable
-    figures: Sequence[ui.Figure]
 
 
 def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSummary | None:
