@@ -2,9 +2,8 @@
 # Run pytest on parallel workers; arguments go to pytest.
 # A file stays on one worker, and so do all files that use the same testbed, demo or other expensive
 # fixture; tests/conftest.py makes these groups and puts them first, and their order is kept.
-# A worker that dies ends the run: its remaining tests would hang in the queue for ever.
+# A worker that dies fails its test; another worker takes the remaining ones.
 # Many tests wait, so there are more workers than cores; those at a testbed wait longest.
-# Continuous integration lists the slowest tests; PYTEST_ADDOPTS may ask for more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Real experiment files beside the checkout, if there are any. No test needs them.
@@ -18,5 +17,5 @@ case " $* " in
     *) more=3 ;;
 esac
 workers=$(($(nproc) + more))
-export PYTEST_ADDOPTS="${CI:+--durations=25} ${PYTEST_ADDOPTS:-}"
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 "$@"
+export PYTEST_ADDOPTS="--durations=15 --durations-min=2 ${PYTEST_ADDOPTS:-}"
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder --max-worker-restart 2 "$@"

@@ -208,9 +208,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
     """Give each group, and each file without a group, to one worker."""
     from xdist.scheduler import LoadGroupScheduling
 
-    if config.getvalue("dist") != "loadgroup":
-        return None
-    scheduler = LoadGroupScheduling(config, log)
-    find_group = scheduler._split_scope
-    scheduler._split_scope = lambda nodeid: find_group(nodeid).partition("::")[0]
-    return scheduler
+    class GroupScheduling(LoadGroupScheduling):  # type: ignore[misc]
+        """Tests by group or file; a worker that died is replaced without running its test again."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return str(super()._split_scope(nodeid)).partition("::")[0]
+
+        def schedule(self) -> None:
+            super().schedule()
+            # A worker runs its last test when it knows the next one, or that there is none.
+            for node in self.nodes:
+                self._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            workload = self.assigned_work[node]
+            unfinished = [
+                (tests, test)
+                for tests in workload.values()
+                for test, is_complete in tests.items()
+                if not is_complete
+            ]
+            if unfinished:
+                tests, fatal_test = unfinished[0]
+                tests[fatal_test] = True
+            # A worker that is given finished tests only would wait for ever.
+            for scope in [scope for scope, tests in workload.items() if all(tests.values())]:
+                del workload[scope]
+            super().remove_node(node)
+            return fatal_test if unfinished else None
+
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None

@@ -1,0 +1,59 @@
+"""Tests that hang: each fails alone, and all others run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from repository_code import REPOSITORY
+
+HANGING = """
+import ctypes, time
+
+def test_before():
+    pass
+
+def test_waits():
+    time.sleep(120)
+
+def test_after():
+    pass
+"""
+#: A deadlock that no signal ends.
+HANGING_IN_C = HANGING.replace(
+    "time.sleep(120)",
+    """
+    mutex = ctypes.create_string_buffer(64)
+    while not ctypes.PyDLL(None).pthread_mutex_lock(mutex):
+        pass
+""".strip(),
+)
+
+
+def test_hanging_test_fails_alone(tmp_path: Path) -> None:
+    for name in ("setup.cfg", "scripts/test.sh", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy2(REPOSITORY / name, tmp_path / name)
+    for name in ("tests/helpers", ".venv", "docs"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    for name, text in (("in_python", HANGING), ("in_c", HANGING_IN_C), ("nowhere", "")):
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text or "def test_nothing(): pass")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    done = subprocess.run(
+        ["scripts/test.sh", "-o", "timeout=1", "-o", "faulthandler_timeout=3"],
+        cwd=tmp_path,
+        env={**environment, "TREEHAMMER_TEST_WORKERS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    failures = re.findall(r"^FAILED tests/(\S+)", done.stdout, re.MULTILINE)
+    assert sorted(failures) == ["test_in_c.py::test_waits", "test_in_python.py::test_waits"]
+    assert "2 failed, 5 passed" in done.stdout, done.stdout
+    assert re.search(r"slowest .* durations", done.stdout)
