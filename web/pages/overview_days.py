@@ -13,11 +13,10 @@ from datetime import date, timedelta
 from enum import IntEnum
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
-from treehammer.load.storage_days import StorageDay, judge_days
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
@@ -25,7 +24,6 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share, pluralize
 from treehammer.watch.states.rule_judgements import DayOutcomes
-from treehammer.watch.states.status_rules import load_operations_rule
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import HeatCell, SparkCell
@@ -54,12 +52,23 @@ EXAMPLE_DAYS = (
     DayOutcomes(0, 1, 0),
     DayOutcomes(0, 0, 0),
 )
-Judged = TypeVar("Judged", DayOutcomes, StorageDay)
+
+
+class JudgedDay(Protocol):
+    """What is known of a site on one day."""
+
+    @property
+    def status(self) -> SiteState:
+        """Status of the site."""
+        ...
+
+
+Judged = TypeVar("Judged", bound=JudgedDay)
 
 
 @dataclass(frozen=True)
 class SiteDays(Generic[Judged]):
-    """Outcomes of one site, or of the load tests of one storage, by day."""
+    """Outcomes of one site by day."""
 
     site: str
     days: Mapping[date, Judged]
@@ -85,19 +94,13 @@ def load_site_days(
         (row.site, row.day): DayOutcomes.from_outcomes(row.outcomes)
         for row in overview_queries.list_site_days(store, *window, by)
     }
-    return _arrange_by_site(judged, DayOutcomes(0, 0, 0), days)
+    return arrange_by_site(judged, DayOutcomes(0, 0, 0), days)
 
 
-def load_storage_days(store: Store, days: Sequence[date]) -> list[SiteDays[StorageDay]]:
-    """Load the daily status of all storages that load tests used on these days."""
-    rule = load_operations_rule()
-    judged = judge_days(store, day_number(days[0]), day_number(days[-1]), rule)
-    return _arrange_by_site(judged, StorageDay.from_operations((), rule), days)
-
-
-def _arrange_by_site(
+def arrange_by_site(
     judged: Mapping[tuple[str, int], Judged], empty: Judged, days: Sequence[date]
 ) -> list[SiteDays[Judged]]:
+    """Arrange days by site; ``empty`` is a day without data."""
     sites = dict.fromkeys(site for site, _ in judged)
     return [
         SiteDays(site, {day: judged.get((site, day_number(day)), empty) for day in days})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 from urllib.parse import urlencode
 
 from pydantic import Field
@@ -23,19 +23,18 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
-from treehammer.load.storage_days import StorageDay
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import join_names
+from treehammer.verticals import import_parts
 from treehammer.watch.states.rule_judgements import (
     DAY_GRADES,
     DayOutcomes,
     describe_daily_rule,
 )
 from treehammer.watch.states.site_status import find_site_states, index_by_site
-from treehammer.watch.states.status_rules import load_operations_rule
 from treehammer.watch.store.state_history import CENTRAL, list_standing_states
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
@@ -66,6 +65,31 @@ MAX_NAMED_SITES = 10
 SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
 
 
+class OverviewPart(Protocol):
+    """What a vertical shows below the sites by day; its module has the names of the ``TABLES``."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is anything to show."""
+        ...
+
+    @property
+    def table(self) -> DataTable:
+        """Its table for export."""
+        ...
+
+    def show(
+        self,
+        address: Callable[[overview_days.SiteDays[Any], date], str],
+        site_address: Callable[[str], str],
+    ) -> ui.Section:
+        """Show it; ``address`` leads to the measurements of a storage and day."""
+        ...
+
+
+PARTS = import_parts("overview")
+
+
 class OverviewQuery(WindowQuery):
     """Parameters of the overview."""
 
@@ -90,7 +114,7 @@ class OverviewQuery(WindowQuery):
             "site_days": "sites and days",
             "running": "campaigns with unfinished jobs",
             "verdicts": "the latest comparisons",
-            "storage_days": "storages and days with load tests, with their status",
+            **{name: text for part in PARTS for name, text in part.TABLES.items()},
             "states": "current states of sites and storages",
         },
         ("changes",),
@@ -105,7 +129,7 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         _build_site_day_table(() if request.is_html else overview.lines),
         overview.running,
         overview.verdicts,
-        _build_storage_day_table(overview.storages),
+        *(part.table for part in overview.parts),
         common_tables.build_states_table(
             sorted(
                 overview.states, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site)
@@ -137,7 +161,11 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
             "Figures",
         ),
         board,
-        _show_storages(overview, tables[3]) if overview.storages else None,
+        *(
+            part.show(_make_explore_linker("campaign_id"), overview.site_address)
+            for part in overview.parts
+            if part.has_data
+        ),
     )
     return PageContent("Overview", sections, tables, about)
 
@@ -147,7 +175,7 @@ class Overview:
 
     def __init__(self, store: Store, query: OverviewQuery, *, is_html: bool) -> None:
         self.store, self.query = store, query
-        self.storages = overview_days.load_storage_days(store, query.window)
+        self.parts: list[OverviewPart] = [part.OverviewPart(store, query.window) for part in PARTS]
         self.states = list_standing_states(store)
         #: Current states by site.
         self.current = (
@@ -258,7 +286,7 @@ class Overview:
     @cached_property
     def site_address(self) -> Callable[[str], str]:
         """Link a site to its page; the name of a storage need not be that of a site with jobs."""
-        is_storage = self.storages or self.query.by == STORAGE_SITE
+        is_storage = any(part.has_data for part in self.parts) or self.query.by == STORAGE_SITE
         linked = {*overview_queries.list_sites(self.store)} if is_storage else None
 
         def link(site: str) -> str:
@@ -411,22 +439,6 @@ def _make_explore_linker(by: str) -> Callable[[overview_days.SiteDays[Any], date
     return link_to_measurements
 
 
-def _show_storages(overview: Overview, exported: DataTable) -> ui.Titled:
-    table = overview_days.make_day_table(
-        "storages",
-        "Status of each storage by day, from load tests",
-        overview.storages,
-        _make_explore_linker("campaign_id"),
-        site_address=overview.site_address,
-    )
-    return ui.Titled(
-        "Storages under load",
-        ui.TableSection(table, "newest", exported),
-        ui.quiet(load_operations_rule().describe()),
-        anchor="storages",
-    )
-
-
 def _show_news(overview: Overview) -> Iterator[ui.Section]:
     """Show what changed, the latest comparisons and what runs, each with how to start."""
     changes = [change.paragraph for change in overview.changes]
@@ -466,15 +478,3 @@ def _build_site_day_table(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) 
     ]
     table_columns = (*columns("site", "day", "status"), *outcome_columns())
     return DataTable("site_days", "Sites by day", table_columns, rows)
-
-
-def _build_storage_day_table(lines: Sequence[overview_days.SiteDays[StorageDay]]) -> DataTable:
-    rows = [
-        {"storage_site": line.site, "day": day.isoformat(), **judged.as_dict()}
-        for line in lines
-        for day, judged in line.days.items()
-        if judged.total
-    ]
-    names = StorageDay.from_operations((), load_operations_rule()).as_dict()
-    table_columns = tuple(TableColumn(key, key) for key in ("storage_site", "day", *names))
-    return DataTable("storage_days", "Storages under load by day", table_columns, rows)
