@@ -80,8 +80,7 @@ def _session_memory(session: int) -> int:
             with suppress(OSError):  # the process has ended
                 # After the name in brackets: state, parent, group, session …; the 22nd is resident pages.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session:
-                    total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+                total += (int(fields[3]) == session) * int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
     return total
 
 

@@ -8,9 +8,9 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from service_thread import make_body
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.sql.core.access_keys import AccessKey, mint_job_token
-from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring, load_master_keys
 
@@ -160,21 +159,6 @@ class ProxiedService:
         """Upload measurements."""
         return self.post(make_body(measurements), token)
 
-    def send_campaign(
-        self,
-        key: AccessKey,
-        campaign: CampaignRow,
-        jobs: Sequence[JobRow] = (),
-        checks: Sequence[ReplicaRow] = (),
-    ) -> httpx.Response:
-        """Upload a campaign with jobs and checks of replicas."""
-        body = {
-            "campaign": {**vars(campaign), "plan": campaign.plan.to_document()},
-            "jobs": [{**_without(job, "campaign_id"), "attempts": []} for job in jobs],
-            "replicas": [_without(check, "owner") for check in checks],
-        }
-        return self.post(body, key.text, "/api/v1/campaigns")
-
     def make_key(self, owner: str, role: str = "submit") -> AccessKey:
         """Create a key of a group."""
         engine = open_engine(self.database, create=True)
@@ -192,10 +176,6 @@ class ProxiedService:
 
 def _name_headers(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
-
-
-def _without(row: JobRow | ReplicaRow, name: str) -> dict[str, Any]:
-    return {column: value for column, value in asdict(row).items() if column != name}
 
 
 def mint_token(key: AccessKey, campaign: str, job: str, seconds: float = 3600) -> str:

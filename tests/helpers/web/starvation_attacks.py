@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from client_attacks import OPEN_SIGN_IN, START, attack, fill_host, join_statuses
+from client_attacks import OPEN_SIGN_IN, attack, fill_host, join_statuses
 from proxied_service import PATIENCE_S, VICTIM, ProxiedService, mint_token
 from service_thread import make_body, make_sent_measurement
 
@@ -25,6 +25,7 @@ MANY = 512
 
 HALF_SENT_HEADERS = b"GET / HTTP/1.1\r\nHost: HOST\r\nX: "
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01"
+START = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
 
 
 class SlowClients:

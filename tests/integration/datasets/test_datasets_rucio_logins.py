@@ -23,7 +23,6 @@ from treehammer.testbed.components.rucio_server import (
     rucio_token_file,
     write_rucio_token,
 )
-from treehammer.testbed.credentials import CertificateAuthority
 
 #: Way to authenticate -> variable with the credential.
 CREDENTIALS = {
@@ -111,30 +110,6 @@ def test_sign_in_is_never_started(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     user = RucioUser(rucio_grid, tmp_path, "hammer", TOKEN, TREEHAMMER_RUCIO_CONFIG=str(config))
     refuse(user, f"{config}: there is no valid token", "BEARER_TOKEN_FILE", "rucio whoami")
-
-
-def test_expired_credentials_are_named(rucio_grid: Grid, tmp_path: Path) -> None:
-    authority = CertificateAuthority(tmp_path / "authority")
-    path = authority.write_proxy(tmp_path / "proxy", -60, "hammer")
-    user = make_user(rucio_grid, tmp_path, PROXY, RUCIO_CLIENT_PROXY=str(path))
-    refuse(user, f"RUCIO_CLIENT_PROXY={path}: the x509 proxy expired at ", "voms-proxy-init")
-
-    path = write_rucio_token(load_rucio_issuer(rucio_grid.box), tmp_path / "token", "hammer", -60)
-    user = make_user(rucio_grid, tmp_path, TOKEN, BEARER_TOKEN_FILE=str(path))
-    refuse(user, f"BEARER_TOKEN_FILE={path}: the token expired at ", "Fetch a new one")
-
-
-def test_unknown_authorities_are_named(rucio_grid: Grid, tmp_path: Path) -> None:
-    other = CertificateAuthority(tmp_path / "authority")
-    path = other.write_proxy(tmp_path / "proxy", 900, "hammer")
-    user = make_user(rucio_grid, tmp_path, PROXY, RUCIO_CLIENT_PROXY=str(path))
-    refuse(user, f"RUCIO_CLIENT_PROXY={path}: the Rucio server does not trust this x509 proxy")
-
-    config = tmp_path / "other-authority.cfg"
-    text = rucio_client_config(rucio_grid.box, "hammer").read_text()
-    user = make_user(rucio_grid, tmp_path, PASSWORD, TREEHAMMER_RUCIO_CONFIG=str(config))
-    config.write_text(_set_option(text, "ca_cert", other.ca))
-    refuse(user, f"{other.ca}: this client does not trust the certificate", "ca_cert")
 
 
 def _set_option(text: str, key: str, value: object) -> str:

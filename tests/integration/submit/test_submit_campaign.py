@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -69,48 +68,6 @@ def test_reading_results_collects_them_first(local_user: LocalUser) -> None:
     assert (
         "wait" not in local_user.invoke_command("compare", "one", "two", "--axis", "style").stderr
     )
-
-
-def test_killed_submitter_and_runner_lose_nothing(local_user: LocalUser) -> None:
-    local_user.write_payload(0.7)
-    code = (
-        "from treehammer import config; from treehammer.submit.campaigns import submission;"
-        "from treehammer.submit.planning.submission_options import CampaignRequest;"
-        f"s = config.load_settings({{'data_dir': {str(local_user.settings.data_dir)!r}}}, environ={{}});"
-        f"submission.run_campaign(CampaignRequest({str(local_user.test)!r}), s)"
-    )
-    submitter = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    bench = local_user.queue
-    bench.wait_for_status(lambda: any(bench.job_pids(b) for b in bench.batch_ids()))
-    os.killpg(submitter.pid, signal.SIGKILL)
-    submitter.wait()
-    bench.kill_runner()
-    local_user.run_in_new_process("status", "last", "--follow")
-    local_user.run_in_new_process("collect")
-    rows = local_user.read_measurements()
-    assert len(rows) == 4
-    assert {row["failure_class"] for row in rows} == {None}
-
-
-def test_cancel_keeps_measurements(local_user: LocalUser) -> None:
-    local_user.write_payload(0.1)
-    (local_user.test / "test.toml").write_text(
-        TEST_TOML.replace('"two"]', '"two"]\nnap = ["0.1", "500"]')
-    )
-    local_user.invoke_command("submit", str(local_user.test))
-    bench = local_user.queue
-    bench.wait_for_status(
-        lambda: len(list(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json"))) >= 2
-    )
-    result = local_user.invoke_command("cancel", "last")
-    assert result.exception is None, result.output
-    assert not any(bench.job_pids(b) for b in bench.batch_ids())
-    rows = local_user.read_measurements()
-    assert [r["failure_class"] for r in rows].count(None) >= 2
-    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-    assert site["running"] == site["queued"] == 0
-    assert site["cancelled"] >= 1
-    assert isinstance(local_user.invoke_command("cancel", "last").exception, NothingToDoError)
 
 
 @pytest.mark.parametrize(

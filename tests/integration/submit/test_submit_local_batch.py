@@ -255,24 +255,6 @@ def test_purge_removes_folders_and_keeps_measurements(local_user: LocalUser) -> 
     )
 
 
-def test_damaged_record_fails_attempt_and_is_kept(local_user: LocalUser) -> None:
-    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
-    bench = local_user.queue
-    bench.wait_until_final(bench.batch_ids(), 60)
-    record = next(iter(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json")))
-    record.write_text("{")
-    printed = local_user.invoke_command("status", "last")
-    assert "1 × upload at local: not a record" in printed.output
-    refused = local_user.invoke_command("purge", "last").exception
-    assert isinstance(refused, ConfigError)
-    assert "rejected-records" in str(refused)
-    with Store.open(local_user.settings.database) as store:
-        assert (
-            sum(row.measurements for row in store.count_measurements(local_user.last_campaign_id()))
-            == 1
-        )
-
-
 def test_abandoned_spool_can_be_removed(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a")])
     assert spool.wait_until_final(list(ids.values())) == [JobState.DONE]

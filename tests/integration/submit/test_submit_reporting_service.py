@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from service_process import ServiceProcess, read_whole_rows
 
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, TOKEN_FILE
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import make_tracker
@@ -135,30 +133,6 @@ def test_shared_database_of_service_and_submitter(local_user: LocalUser, tmp_pat
         served.end_process()
 
 
-def test_killed_service_loses_and_duplicates_nothing(
-    user: LocalUser, service: ServiceProcess
-) -> None:
-    user.write_payload(0.4)
-    user.settings = replace(user.settings, local_slots=2)
-    user.submit_test("-S", "repeats=8", "--service-timeout", "60s")
-    for _ in range(2):
-        count = len(service.read_measurements())
-        wait_until(
-            lambda count=count: len(service.read_measurements()) > count,  # type: ignore[misc]
-            "another job has reported",
-        )
-        service.end_process()
-        time.sleep(2)
-        service.start()
-    finish_jobs(user)
-    reported = service.read_measurements()
-    assert len(reported) == 16, "each measurement is stored once"
-    user.invoke_command("collect", "last")
-    assert read_whole_rows(user.settings.database) == reported
-    accounts = [json.loads((box / "attempt.json").read_text()) for box in sandboxes(user)]
-    assert [account["upload"]["pending"] for account in accounts] == [0] * 8
-
-
 def test_token_appears_only_in_its_file(user: LocalUser, service: ServiceProcess) -> None:
     (user.test / "run.sh").write_text(
         "#!/bin/sh\nenv\nls -la ../..\ncat ../../service-token\n"
@@ -177,24 +151,6 @@ def test_token_appears_only_in_its_file(user: LocalUser, service: ServiceProcess
     assert {*holders} <= {*tokens, service.key}
     output += user.invoke_command("render", str(user.test), "--full").output
     assert not [secret for secret in secrets if secret.decode() in output]
-
-
-def test_revoked_key_is_refused_before_submission(user: LocalUser, service: ServiceProcess) -> None:
-    service.run_command("token", "revoke", service.key.read_text().split(".")[1])
-    errors: list[object] = []
-
-    def is_refused() -> bool:
-        errors.append(user.invoke_command("submit", str(user.test), "--dry-run").exception)
-        return isinstance(errors[-1], ConfigError)
-
-    wait_until(is_refused, "the service knows of the revocation")
-    assert "was revoked" in str(errors[-1])
-    assert "--no-service" in str(errors[-1])
-    assert not user.settings.spool_dir.exists()
-    user.submit_test("--no-service", "--wait")
-    assert len(user.read_measurements()) == 4
-    assert user.invoke_command("collect", "last").exception is None
-    assert (service.read_measurements(), read_rows(service.database)) == ([], NO_ROWS)
 
 
 def run_at_service(service: ServiceProcess, *words: str) -> subprocess.CompletedProcess[str]:

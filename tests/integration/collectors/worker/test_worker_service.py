@@ -233,18 +233,6 @@ def test_stopped_worker_does_not_wait_for_the_service(
     assert len(ingest.posts) == 1, "one last attempt"
 
 
-def test_record_of_an_eviction_is_sent(bench: Any, ingest: IngestStub) -> None:
-    beside(bench, ingest)
-    bench.write_job("import time; time.sleep(600)")
-    worker = subprocess.Popen(bench.command(), cwd=bench.folder, stdout=subprocess.DEVNULL)
-    wait_until((bench.folder / "work" / "1-1").exists, "the payload has begun")
-    time.sleep(0.3)
-    worker.terminate()
-    worker.wait(timeout=60)
-    (record,) = ingest.records.values()
-    assert record["values"]["failure_class"] == "evicted"
-
-
 @pytest.mark.parametrize("name", ["https_proxy", "TREEHAMMER_HTTPS_PROXY"])
 def test_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub, name: str) -> None:
     beside(bench, ingest, wait_s=1.0)
