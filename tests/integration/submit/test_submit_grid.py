@@ -466,21 +466,6 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     assert {row["failure_class"] for row in rows} == {None}
 
 
-def test_requeued_jobs_report_with_new_tokens(user: GridUser, service: ServiceProcess) -> None:
-    site = user.grid.box.sites[0]
-    user.settings = service.settings_for_user(user.settings)
-    user.set_payload('test -e "$HOME" || exit 3')
-    campaign = user.submit_campaign("--sites", site, "-S", "repeats=1", "--wait")
-    first = {path.read_text() for path in user.grid.submit_dir.rglob(TOKEN_FILE)}
-    before = len(user.read_measurements())
-    assert user.invoke_command("resume", campaign, "--failed").exception is None
-    user.grid.wait_until(
-        lambda: len(user.read_measurements()) == 2 * before, "the second attempt has reported"
-    )
-    tokens = {path.read_text() for path in user.grid.submit_dir.rglob(TOKEN_FILE)}
-    assert len(tokens - first) == 1
-
-
 def _queue(user: GridUser, campaign: str) -> str:
     constraint = f'TreehammerCampaign == "{campaign}"'
     return user.grid.run_condor_command(

@@ -319,23 +319,6 @@ def test_submission_onto_a_full_disk_is_refused_whole(
     tight.invoke_command("cancel", "last")
 
 
-def test_jobs_wait_for_room_and_status_says_so(tight: LocalUser, disk: SmallDisk) -> None:
-    tight.write_payload(0.5)
-    tight.invoke_command("submit", str(tight.test))
-    bench = tight.queue
-    # The worker has found room for the job, and its payload has begun.
-    bench.wait_for_status(lambda: any(tight.settings.spool_dir.rglob("1-1.err")), 60)
-    disk.fill_disk(leave=2_000_000)
-    first, second = sorted(bench.batch_ids())
-    bench.wait_until_final([first], seconds=120)
-    printed = tight.invoke_command("status", "last").output
-    assert f"less than 16 MB are free in {tight.settings.spool_dir}" in printed
-    assert not bench.make_batch().query([second])[second].attempts
-    disk.free_space()
-    assert "4 of 4" in tight.invoke_command("status", "last", "--follow").output
-    assert {row["failure_class"] for row in tight.read_measurements()} == {None}
-
-
 def test_records_that_find_no_room_are_measured_again(tight: LocalUser, disk: SmallDisk) -> None:
     once = tight.folder / "once"
     run_test(tight, f"{GOOD}if mkdir {once}; then cat /dev/zero > {disk.filler}; fi\nexit 0\n")

@@ -203,13 +203,6 @@ def test_invalid_filter_is_refused(filled_service: ServiceThread, query: str, me
     assert len(response.json()["error"]) < 400
 
 
-def test_operation_requires_key_unless_public(start_service: StartService) -> None:
-    with start_service() as service:
-        assert service.get_path(f"{API_PREFIX}/sites").status_code == 401
-        key = service.make_key("read").text
-        assert service.get_path(f"{API_PREFIX}/sites", key).status_code == 200
-
-
 def test_page_names_every_operation_and_its_parameters(filled_service: ServiceThread) -> None:
     described = filled_service.client.get("/api/v1/openapi.json").json()
     page = unescape(filled_service.load_page("/api/v1"))

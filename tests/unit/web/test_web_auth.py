@@ -140,16 +140,6 @@ def test_signing_out_ends_the_session(service: ServiceThread) -> None:
     assert can_read(service, other)
 
 
-def test_revoking_the_key_ends_its_sessions(service: ServiceThread) -> None:
-    revoked, valid = service.make_key("read"), service.make_key("admin")
-    ended, other = sign_in(service, revoked.text), sign_in(service, valid.text)
-    run_token(service, "revoke", revoked.key_id)
-    refresh(service)
-    assert not can_read(service, ended)
-    assert can_read(service, other)
-    assert len(dump_sessions(service)) == 1
-
-
 def refresh(service: ServiceThread) -> None:
     """Let the service read keys now: it does so at once for an unknown session."""
     assert not can_read(service, "unknown")

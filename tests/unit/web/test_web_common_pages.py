@@ -211,19 +211,6 @@ def test_static_files_are_cacheable(filled_service: ServiceThread) -> None:
     assert "Content-Encoding" not in plain.headers
 
 
-def test_pages_require_key_unless_public(start_service: StartService) -> None:
-    with start_service() as service:
-        refused = service.client.get("/", headers=BROWSER)
-        assert refused.status_code == 401
-        assert "SITE" not in refused.text
-        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
-        assert service.client.get("/static/page.css").status_code == 200
-        reader, submitter = service.make_key("read").text, service.make_key("submit").text
-        assert service.get_path("/", reader).status_code == 200
-        assert service.get_path("/", submitter).status_code == 403
-        assert service.get_path("/", "wrong").status_code == 401
-
-
 def test_sign_in_cookie_permits_reading_only(start_service: StartService) -> None:
     with start_service() as service:
         key = service.make_key("admin").text
