@@ -15,10 +15,10 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from treehammer.analysis.statistics.metric_units import format_metric, head_unit
+from treehammer.analysis.status.day_outcomes import DAY_GRADES, DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.tables import Row, TableColumn, titled_columns
 from treehammer.text_formatting import format_duration
-from treehammer.watch.states.rule_judgements import DAY_GRADES, DayOutcomes
 from treehammer.web.addresses import link_rows
 from treehammer.web.display_formats import format_per_cent, format_time
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, title_column

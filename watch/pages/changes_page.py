@@ -22,6 +22,7 @@ from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import SECOND_US, format_share
 from treehammer.watch.changes import WINDOW_DAYS, change_points, weekly_digest
 from treehammer.watch.changes.daily_series import ChangeState
+from treehammer.watch.pages import watch_tables
 from treehammer.watch.store.alarms import find_change_point, load_change_points
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -83,7 +84,7 @@ class DigestQuery(PageQuery):
 def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     """List the changes, of one site or release if the request names it."""
     query = request.query
-    changes = common_tables.list_recent_changes(request.store, **query.model_dump())
+    changes = watch_tables.list_recent_changes(request.store, **query.model_dump())
     of_site = f", at {query.site}" if query.site else ""
     of_release = f", of ROOT {query.release}" if query.release else ""
     sections = (
@@ -94,7 +95,7 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
             " · ",
             ui.Link("Feed of regressions", link_to("changes-feed")),
         ),
-        common_tables.build_change_point_table(changes),
+        watch_tables.build_change_point_table(changes),
         ui.quiet(
             "Each release is related to a pinned control release in the same jobs; the control's own "
             "time shows what changes a site, a storage or everything. A change is provisional until "

@@ -24,6 +24,7 @@ from treehammer.watch.changes.daily_series import (
     measure_the_same,
 )
 from treehammer.watch.changes.job_points import build_families
+from treehammer.watch.pages.watch_tables import build_change_point_table, list_recent_changes
 from treehammer.watch.store.alarms import load_watched_days, load_watched_series
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -35,7 +36,6 @@ from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, Da
 from treehammer.web.labels import head_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import build_change_point_table, list_recent_changes
 
 #: Releases in a chart: as many as there are colors.
 MAX_RELEASES = 8

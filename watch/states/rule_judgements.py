@@ -12,13 +12,13 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, singledispatch
+from functools import partial, singledispatch
 from itertools import islice
 from typing import Any
 
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.outcome import Outcome, describe_outcomes, sum_outcomes
+from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.core.evidence import RuleMemoryEvidence, StateEvidence
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.text_formatting import format_share, pluralize
@@ -30,7 +30,6 @@ from treehammer.watch.states.status_rules import (
     StatusRules,
     WindowRule,
     duration_us,
-    load_shipped_rules,
 )
 from treehammer.watch.store.state_history import DOOR, STORAGE_SITE, RunOutcome
 
@@ -433,91 +432,3 @@ def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow
     pending = [time for time in times if window.from_us < time <= window.to_us]
     heapq.heapify(pending)
     return pending
-
-
-def daily_rule() -> ShareRule:
-    """Return the shipped daily rule."""
-    return load_shipped_rules().list_rules(ShareRule)[0]
-
-
-def describe_daily_rule() -> str:
-    """Describe the judgment of single days in words; it needs no minimum of measurements."""
-    rule = daily_rule()
-    first, second = rule.severity_steps
-    return (
-        "Days are graded by their own measurements. None good: no measurement of that day is good. "
-        "Partly bad: failed and implausible ones are more than "
-        f"{format_share(rule.max_failed_per_success)} of the good ones, darker from "
-        f"{format_share(first)} and from {format_share(second)} bad. Fine: fewer. "
-        "Features that a release does not support are not counted."
-    )
-
-
-#: Word for a day by the daily rule. States have other words, as they depend on more than a day.
-DAY_GRADES = {
-    SiteState.CRITICAL: "none good",
-    SiteState.WARNING: "partly bad",
-    SiteState.OK: "fine",
-    SiteState.UNKNOWN: "not measured",
-}
-
-
-@dataclass(frozen=True)
-class DayOutcomes:
-    """Numbers of measurements by outcome, and the resulting state."""
-
-    good: int
-    failed: int
-    implausible: int
-    unsupported: int = 0
-
-    @classmethod
-    def from_outcomes(cls, outcomes: Mapping[str, int]) -> DayOutcomes:
-        """Sum up outcomes of roll-ups."""
-        sums = sum_outcomes(outcomes)
-        return cls(
-            sums[Outcome.GOOD],
-            sums[Outcome.FAILED],
-            sums[Outcome.IMPLAUSIBLE],
-            sums[Outcome.NOT_SUPPORTED],
-        )
-
-    @cached_property
-    def total(self) -> int:
-        """Number of all measurements."""
-        return self.assessed + self.unsupported
-
-    @property
-    def assessed(self) -> int:
-        """Number of those that say something about the site."""
-        return self.good + self.failed + self.implausible
-
-    @cached_property
-    def status(self) -> SiteState:
-        """Severity by the daily rule, however few there are; see :attr:`grade` for the word."""
-        return daily_rule().classify(self.good, self.failed + self.implausible)
-
-    @property
-    def grade(self) -> str:
-        """Word for the day, one of :data:`DAY_GRADES`."""
-        return DAY_GRADES[self.status]
-
-    @property
-    def letter(self) -> str:
-        """Letter of a bad day; others are blank, so that these stand out."""
-        return {SiteState.OK: "·", SiteState.UNKNOWN: "–"}.get(self.status, self.grade[0].upper())
-
-    @property
-    def severity(self) -> int:
-        """Severity of a warning, from 1 to 3 by the share that is not good; 0 without a warning."""
-        if self.status is not SiteState.WARNING:
-            return 0
-        share = (self.failed + self.implausible) / self.assessed
-        return 1 + sum(share >= step for step in daily_rule().severity_steps)
-
-    def __str__(self) -> str:
-        parts = [f"{self.good:,} of {self.assessed:,} good"] if self.assessed else []
-        counts = (self.failed, self.implausible, self.unsupported)
-        bad = (Outcome.FAILED, Outcome.IMPLAUSIBLE, Outcome.NOT_SUPPORTED)
-        parts += describe_outcomes(dict(zip(bad, counts, strict=True)))
-        return ", ".join(parts) if self.total else "nothing was measured"

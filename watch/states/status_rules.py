@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, ge
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails
 
+from treehammer.analysis.status.day_outcomes import classify_share
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
@@ -136,14 +137,10 @@ class ShareRule(_RunRule):
 
     def classify(self, good: int, bad: int, *, was_bad: bool = False) -> SiteState:
         """Return the state by the share of bad measurements, without a minimum of their number."""
-        if not good + bad:
-            return SiteState.UNKNOWN
-        if not good:
-            return SiteState.CRITICAL
-        if was_bad:
+        if was_bad and good:
             limit = min(self.clear_below, self.max_failed_per_success)
             return SiteState.WARNING if bad >= limit * good and bad else SiteState.OK
-        return SiteState.WARNING if bad > self.max_failed_per_success * good else SiteState.OK
+        return classify_share(good, bad, self.max_failed_per_success)
 
     def describe(self) -> str:
         """Describe the rule in words."""

@@ -7,12 +7,13 @@ refusals, queue, commits and database size. Requests are counted by the proxy.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import chain
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,7 +30,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, compare_all_sites
-from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError, UnstorableContentError
@@ -38,14 +38,8 @@ from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import make_single_line
 from treehammer.version import __version__
-from treehammer.watch.alarms import alarm_overview
-from treehammer.watch.alarms.alarm_overview import list_regressions
-from treehammer.watch.alarms.alarm_watch import list_slowdowns
-from treehammer.watch.states.site_status import Usability, list_uses
-from treehammer.watch.store import alarms, state_history
-from treehammer.watch.store.state_history import KIND_WORDS, locate_subject
+from treehammer.verticals import import_parts
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementWriter, WriteMeasurements
 from treehammer.web.display_formats import day_from_number, day_number, midnight_us, today
@@ -68,6 +62,21 @@ LATENCY_DAYS = 7
 PERFORMANCE_METRICS = ("eff_job", "wall_per_event_s")
 #: Shares of the reads that are faster than the exported latencies.
 LATENCY_SHARES = (0.5, 0.95, 0.99)
+
+
+#: Name of a family -> description and labels.
+Families = Mapping[str, tuple[str, Sequence[str]]]
+#: Name of a family, labels and value.
+Sample = tuple[str, Sequence[str], float]
+
+
+class MetricsPart(Protocol):
+    """Module ``metrics`` of a vertical: its families of ``/metrics``, and their samples at a time."""
+
+    FAMILIES: Families
+
+    def list_samples(self, store: Store, now_us: int) -> Iterator[Sample]:
+        """Yield the samples."""
 
 
 class ServiceMetrics:
@@ -201,11 +210,14 @@ def routes(context: PageContext) -> list[BaseRoute]:
 def metrics_view(store: Store, _request: Request) -> Response:
     """Respond with the current metrics."""
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-    for name, (text, labels) in FAMILIES.items():
+    parts: list[MetricsPart] = [*import_parts("metrics")]
+    declared = (FAMILIES, *(part.FAMILIES for part in parts), _JOB_FAMILIES)
+    for name, (text, labels) in chain.from_iterable(group.items() for group in declared):
         kind = CounterMetricFamily if name == "measurements" else GaugeMetricFamily
         families[name] = kind(f"treehammer_{name}", text, labels=labels)
     now_us = time.time_ns() // 1000
-    for list_samples in (_count_outcomes, _list_performances, _list_states, _list_regressions):
+    listed = (_count_outcomes, _list_performances, *(part.list_samples for part in parts))
+    for list_samples in listed:
         for name, labels, value in list_samples(store, now_us):
             families[name].add_metric(labels, value)
     registry = CollectorRegistry(auto_describe=False)
@@ -227,8 +239,7 @@ class _FamilyCollector(Collector):
 
 
 _PERIOD = f"over the last {COMPARED_DAYS} days"
-#: Name of a family -> description and labels.
-FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
+FAMILIES: Families = {
     "info": ("Version of the service.", ["version"]),
     "measurements": (
         "Measurements in the database, by site and outcome: good, implausible, a failure class, "
@@ -253,48 +264,10 @@ FAMILIES: Mapping[str, tuple[str, Sequence[str]]] = {
         f"Quantile of the latency of all reads of good measurements of {LATENCY_DAYS} days.",
         ["site", "quantile"],
     ),
-    "site_status": ("1 for the state that the site is in.", ["site", "status"]),
-    "state_code": (
-        "State of a site, its jobs or storage, a release, a central event or the service: "
-        "0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
-        ["kind", "name"],
-    ),
-    "in_downtime": ("1 during an announced downtime of the site.", ["kind", "name"]),
-    "state_excused": (
-        "1 during a downtime of the site or a central event, when its state alarms nobody.",
-        ["kind", "name"],
-    ),
-    "state_since_seconds": (
-        "Time since which the subject is in its state, in seconds since 1970; absent if unknown.",
-        ["kind", "name"],
-    ),
-    "state_info": (
-        "1 for the reason of a state that is not OK, and the action that helps; for mail.",
-        ["kind", "name", "reason", "action"],
-    ),
-    "state_figure": (
-        "Figures that states depend on, in their unit.",
-        ["kind", "name", "figure", "unit"],
-    ),
-    "site_use": (
-        "1 for what may be sent to the jobs, the storage or a door of a site: usable, probe only, "
-        "excluded.",
-        ["site", "of", "door", "use"],
-    ),
-    "regression_ratio": (
-        "Relative change of a metric with release b of ROOT, or of a server, against a, of the "
-        "variant with the largest: 0.08 is 8 % more. States: confirmed by a rerun, rerunning, "
-        "suspected or undecided.",
-        ["test", "a", "b", "metric", "state", "comparison", "server"],
-    ),
-    "change_ratio": (
-        "Relative change of a metric at a confirmed change point of the last week to the slower.",
-        ["test", "metric", "attribution", "subject", "change"],
-    ),
+}
+_JOB_FAMILIES: Families = {
     "jobs": ("Unfinished jobs, by the last known state in their batch system.", ["state"]),
 }
-#: Name of a family, labels and value.
-Sample = tuple[str, Sequence[str], float]
 
 
 def _count_outcomes(store: Store, _now_us: int) -> Iterator[Sample]:
@@ -329,46 +302,3 @@ def _list_performances(store: Store, _now_us: int) -> Iterator[Sample]:
             if seconds is not None:
                 labels = [str(group.by["site"] or ""), f"{share:g}"]
                 yield "site_read_latency_seconds", labels, seconds
-
-
-def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
-    """List the states that ``treehammer check`` prints, those of jobs and storages, and permitted use."""
-    for alarm_state in alarm_overview.assess_all(store, now_us):
-        subject = [alarm_state.kind.value, alarm_state.name]
-        yield "state_code", subject, alarm_state.level.code
-        if alarm_state.level is not AlarmLevel.OK:
-            reason = "; ".join(filter(None, (alarm_state.summary, alarm_state.origin)))
-            texts = [make_single_line(text) for text in (reason, alarm_state.action)]
-            yield "state_info", [*subject, *map(alarms.cut_text, texts)], 1
-        if alarm_state.kind is AlarmKind.SITE:
-            yield "in_downtime", subject, float(alarm_state.level is AlarmLevel.DOWNTIME)
-            yield "state_excused", subject, float(alarm_state.is_excused)
-            for state in SiteState:
-                is_current = alarm_state.level == state.value.upper()
-                yield "site_status", [alarm_state.name, state.value], float(is_current)
-        if alarm_state.since_us is not None:
-            yield "state_since_seconds", subject, alarm_state.since_us / 1e6
-        for figure in alarm_state.figures:
-            if figure.value is not None:
-                yield "state_figure", [*subject, figure.name, figure.unit], figure.value
-    for row in state_history.list_current_states(store):
-        if row.subject_kind != state_history.CENTRAL:
-            subject = [KIND_WORDS[row.subject_kind], row.site]
-            yield "state_code", subject, AlarmLevel(row.state.upper()).code
-            yield "state_since_seconds", subject, row.since_us / 1e6
-    for (kind, label), use in list_uses(store).by_subject.items():
-        site, door = locate_subject(kind, label)
-        for usability in Usability:
-            labels = [site, KIND_WORDS[kind], door, usability.value]
-            yield "site_use", labels, float(use.usability is usability)
-
-
-def _list_regressions(store: Store, now_us: int) -> Iterator[Sample]:
-    """List the regressions of releases, and the change points that are news."""
-    for check, effects in list_regressions(store):
-        for metric, effect in effects.items():
-            names = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
-            yield "regression_ratio", [*names, check.server], math.expm1(effect)
-    for change in list_slowdowns(alarms.load_change_points(store), now_us):
-        labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
-        yield "change_ratio", labels, math.expm1(change.effect)

@@ -20,7 +20,6 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
-from treehammer.watch.store.state_history import split_door_label
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.arranged_table import count_pages, past_last_page_text
@@ -360,7 +359,7 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
         yield "dataset", dataset
     for name, reasons in (("excluded", plan.excluded), ("included", plan.included)):
         for label, reason in reasons.items():
-            kind = "door" if split_door_label(label)[1] else "site"
+            kind = "door" if label.partition(":")[2] else "site"
             yield f"{name} {kind} {label}", reason
     for site, template in plan.templates.items():
         yield f"template at {site}", template

@@ -1,13 +1,12 @@
 """Columns and tables shared by several pages.
 
-They show variants, outcomes, states of sites, campaigns, stored comparisons and change points.
+They show outcomes, campaigns and stored comparisons.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from treehammer.analysis.comparison import verdict_text
@@ -17,27 +16,20 @@ from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.overview_queries import CampaignState
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
-from treehammer.watch.changes import WINDOW_DAYS, change_points
-from treehammer.watch.states.site_status import use_by_state
-from treehammer.watch.store.alarms import load_change_points
-from treehammer.watch.store.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.web.addresses import link_rows
 from treehammer.web.columns import column, columns, hidden
-from treehammer.web.display_formats import EfficiencyExplanation, day_number, format_time, today
+from treehammer.web.display_formats import EfficiencyExplanation, format_time
 from treehammer.web.sections import Paragraph, Strong, Titled
 
 #: Numbers of days to choose from, and the default.
 WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), COMPARED_DAYS
 #: The default metric, and the one in the list of sites.
 DEFAULT_METRIC = "eff_job"
-_SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
-_DETAILS = hidden_columns("explanation", "rule_version", "decided_us", "id")
 #: Fields that distinguish comparisons of the same two values.
 SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "among", "delta")
 
@@ -47,62 +39,6 @@ def efficiency_section(explanation: EfficiencyExplanation) -> Titled:
     first, *rest = explanation.sentences or ("",)
     answer = Paragraph(Strong(first), f" {' '.join(rest)}") if first else None
     return Titled("Where the time went", answer, explanation.table, anchor="time")
-
-
-def describe_state(row: StatusChangeRow) -> dict[str, Any]:
-    """Describe a change of a state as the row of a table."""
-    return {
-        "site": "" if row.subject_kind == CENTRAL else row.site,
-        "of": f"{name_subject(row)} {locate_subject(row.subject_kind, row.site)[1]}".strip(),
-        "state": row.state,
-        "use": None if row.subject_kind == CENTRAL else use_by_state(row).usability.value,
-        "previous": row.previous,
-        "since_us": row.since_us,
-        "cause": row.cause,
-        "reason": row.reason,
-        "explanation": str(row.evidence.explanation or ""),
-        "rule_version": row.rule_version,
-        "decided_us": row.decided_us,
-        "superseded_us": row.superseded_us,
-        "id": row.id,
-    }
-
-
-def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
-    """Build the table of current states."""
-    table_columns = (
-        *_SUBJECT,
-        column("state", link=link_rows("state-change", change="id")),
-        *columns("use", "since_us", "cause", "reason"),
-        *_DETAILS,
-    )
-    rows = [describe_state(row) for row in states]
-    empty = "No state has been evaluated yet."
-    return DataTable("states", "States", table_columns, rows, empty_text=empty)
-
-
-def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
-    """Build the table of changes, the newest first."""
-    newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
-    table_columns = (
-        column("since_us", link=link_rows("state-change", change="id")),
-        *_SUBJECT,
-        column("previous", "from"),
-        column("state", "to"),
-        *columns("use", "cause"),
-        column(
-            "reason",
-            detail=lambda row: (
-                f"superseded {format_time(row['superseded_us'])} by late results"
-                if row["superseded_us"]
-                else ""
-            ),
-        ),
-        *_DETAILS,
-        *hidden_columns("superseded_us"),
-    )
-    rows = [describe_state(row) for row in newest]
-    return DataTable("state_changes", "Changes of the state", table_columns, rows, max_rows=30)
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
@@ -159,46 +95,6 @@ def comparison_columns() -> tuple[TableColumn, ...]:
     return (
         column("compared", is_long=True, link=link),
         *hidden_columns("comparison_id", "axis", "a", "b", *SELECTION_FIELDS),
-    )
-
-
-def build_change_point_table(changes: Sequence[ChangePointRow]) -> DataTable:
-    """Build the table of changes; each leads to its evidence."""
-    table_columns = (
-        column(
-            "since",
-            link=link_rows("change", change="id"),
-            detail=lambda row: f"steadily until {row['until']}" if row["until"] else "",
-        ),
-        *hidden_columns("until"),
-        *(column(name, is_long=True) for name in ("points_at", "quantity", "test")),
-        column(
-            "change",
-            is_number=True,
-            css_class=lambda row: "worse-2" if row["effect"] > 0 else "better-2",
-        ),
-        column("interval", "95 % interval", is_number=True),
-        TableColumn("state", "state"),
-        column("cause", "changed on that day", is_long=True),
-        *hidden_columns("id", "attribution", "subject", "metric", "kind", "control", "effect"),
-        *hidden_columns("low", "high"),
-    )
-    return DataTable(
-        "changepoints",
-        "Changes over time",
-        table_columns,
-        [change_points.make_change_record(change) for change in changes],
-        empty_text="No changes found in this period.",
-    )
-
-
-def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
-    """List the changes of the last 90 days, slower ones first, newest first."""
-    first = today() - timedelta(days=WINDOW_DAYS)
-    changes = load_change_points(store, day_number(first))
-    changes = change_points.select_changes(changes, site, release)
-    return sorted(
-        changes, key=lambda change: (not change_points.is_regression(change), -change.day)
     )
 
 

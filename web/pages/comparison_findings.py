@@ -16,9 +16,9 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.watch.changes import change_points
+from treehammer.watch.pages import watch_tables
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
-from treehammer.web.pages import common_tables
 
 #: Steps over time, CPU models and jobs that are named.
 MAX_REGRESSIONS, MAX_MODELS, MAX_JOBS = 2, 6, 3
@@ -63,7 +63,7 @@ def list_findings(
 
 def _list_regressions(store: Store, release: str) -> Iterator[ui.Paragraph]:
     """Name the steps over time in which a release became slower."""
-    changes = common_tables.list_recent_changes(store, release=release)
+    changes = watch_tables.list_recent_changes(store, release=release)
     regressions = [change for change in changes if change_points.is_regression(change)]
     for change in regressions[:MAX_REGRESSIONS]:
         text = change_points.describe_change(change)

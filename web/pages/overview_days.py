@@ -16,6 +16,7 @@ from itertools import groupby, pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
+from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
@@ -23,7 +24,6 @@ from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share, pluralize
-from treehammer.watch.states.rule_judgements import DayOutcomes
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import HeatCell, SparkCell

@@ -21,6 +21,11 @@ from treehammer.analysis.comparison.conclusion import (
 )
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
+from treehammer.analysis.status.day_outcomes import (
+    DAY_GRADES,
+    DayOutcomes,
+    describe_daily_rule,
+)
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries, stored_comparisons
@@ -29,11 +34,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import join_names
 from treehammer.verticals import import_parts
-from treehammer.watch.states.rule_judgements import (
-    DAY_GRADES,
-    DayOutcomes,
-    describe_daily_rule,
-)
+from treehammer.watch.pages import watch_tables
 from treehammer.watch.states.site_status import find_site_states, index_by_site
 from treehammer.watch.store.state_history import CENTRAL, list_standing_states
 from treehammer.web import sections as ui
@@ -130,7 +131,7 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         overview.running,
         overview.verdicts,
         *(part.table for part in overview.parts),
-        common_tables.build_states_table(
+        watch_tables.build_states_table(
             sorted(
                 overview.states, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site)
             )

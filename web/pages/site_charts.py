@@ -25,13 +25,13 @@ from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, C
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import pluralize
-from treehammer.watch.pages.site_standing import SiteQuery
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns as usual_columns
 from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.pages.common_tables import WINDOW_CHOICES
+from treehammer.web.pages.site_standing import SiteQuery
 
 #: Metrics of the charts, with their titles.
 DOOR_METRICS: Mapping[str, str] = {

@@ -11,12 +11,12 @@ from typing import Any
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.metric_units import find_display_unit
+from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_share
-from treehammer.watch.states.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.watch.states.site_status import find_site_states, list_uses
 from treehammer.watch.store.state_history import list_standing_states
 from treehammer.web import display_formats

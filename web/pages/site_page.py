@@ -14,6 +14,7 @@ from treehammer.analysis.descriptive.efficiency_query import MAX_EXPLAINED, load
 from treehammer.analysis.descriptive.group_summary import describe_interpreted_loops
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.status.day_outcomes import DAY_GRADES, DayOutcomes
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
@@ -33,13 +34,7 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, build_table
-from treehammer.watch.pages.site_standing import (
-    FILTERS,
-    MAX_PARTS,
-    SiteQuery,
-    describe_standing,
-)
-from treehammer.watch.states.rule_judgements import DAY_GRADES, DayOutcomes
+from treehammer.watch.pages import watch_tables
 from treehammer.watch.store import state_history
 from treehammer.watch.store.state_history import list_standing_states
 from treehammer.web import display_formats
@@ -58,6 +53,12 @@ from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.pages import common_tables, site_charts
+from treehammer.web.pages.site_standing import (
+    FILTERS,
+    MAX_PARTS,
+    SiteQuery,
+    describe_standing,
+)
 
 _ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
@@ -302,10 +303,10 @@ def _state_tables(store: Store, site: str) -> dict[str, DataTable]:
     """Build the tables of states, their changes, and change points of daily series."""
     changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
     return {
-        "states": common_tables.build_states_table(list_standing_states(store, site, doors=True)),
-        "state_changes": common_tables.build_history_table(changes),
-        "changepoints": common_tables.build_change_point_table(
-            common_tables.list_recent_changes(store, site=site)
+        "states": watch_tables.build_states_table(list_standing_states(store, site, doors=True)),
+        "state_changes": watch_tables.build_history_table(changes),
+        "changepoints": watch_tables.build_change_point_table(
+            watch_tables.list_recent_changes(store, site=site)
         ),
     }
 

@@ -10,6 +10,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from treehammer.analysis.statistics.item_effects import adjust_for_items
 from treehammer.watch.bisection.bisection_search import (
     Conclusion,
     CounterSearch,
@@ -29,7 +30,6 @@ from treehammer.watch.changes.daily_series import (
     NodeIdentity,
     SeriesKind,
     SeriesPlace,
-    adjust_for_items,
     estimate_step,
     find_steps,
     is_seconded,

@@ -26,6 +26,11 @@ from measurement_factory import (
 )
 from repository_code import invoke_command
 
+from treehammer.analysis.status.day_outcomes import (
+    MAX_FAILED_PER_SUCCESS,
+    SEVERITY_STEPS,
+    DayOutcomes,
+)
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
@@ -37,7 +42,6 @@ from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_overview import assess_site
-from treehammer.watch.states.rule_judgements import DayOutcomes
 from treehammer.watch.states.site_status import (
     SiteUses,
     StatusUpdate,
@@ -48,6 +52,7 @@ from treehammer.watch.states.site_status import (
     update_states,
 )
 from treehammer.watch.states.status_rules import (
+    ShareRule,
     StatusRules,
     load_operations_rule,
     load_shipped_rules,
@@ -448,6 +453,12 @@ def test_day_status_follows_outcomes(
 )
 def test_warnings_are_graded_by_share(good: int, failed: int, severity: int) -> None:
     assert DayOutcomes(good, failed, 0).severity == severity
+
+
+def test_days_are_graded_as_by_the_shipped_daily_rule() -> None:
+    rule = load_shipped_rules().list_rules(ShareRule)[0]
+    limits = rule.max_failed_per_success, tuple(rule.severity_steps)
+    assert limits == (MAX_FAILED_PER_SUCCESS, SEVERITY_STEPS)
 
 
 def operations(

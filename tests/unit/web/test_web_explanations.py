@@ -350,7 +350,7 @@ def test_filter_applies_to_parts(standing_service: ServiceThread) -> None:
 def test_too_many_measurements_are_not_read(
     standing_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treehammer.watch.pages.site_standing.MAX_READ", 3)
+    monkeypatch.setattr("treehammer.web.pages.site_standing.MAX_READ", 3)
     kinds = {row["kind"] for row in standing_service.load_tables("/sites/SLOW")["parts"]}
     assert kinds == {"variant", "door"}
 

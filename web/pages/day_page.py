@@ -12,6 +12,7 @@ from pydantic import Field
 
 from treehammer.analysis.statistics.metric_units import find_display_unit
 from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.read import overview_queries, query_model
@@ -20,7 +21,6 @@ from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
 from treehammer.text_formatting import pluralize
-from treehammer.watch.states.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.web import columns, display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to

@@ -25,6 +25,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.text_formatting import format_duration, format_size
 from treehammer.watch.alarms import alarm_overview
+from treehammer.watch.pages.watch_tables import describe_state
 from treehammer.watch.states.site_status import list_uses
 from treehammer.watch.store import state_history
 from treehammer.watch.store.alarms import AlarmOutbox
@@ -36,7 +37,7 @@ from treehammer.web.columns import OUTCOME_COLUMNS, column, columns, hidden
 from treehammer.web.display_formats import format_time
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
-from treehammer.web.pages.common_tables import count_messages, describe_state
+from treehammer.web.pages.common_tables import count_messages
 
 #: Keys of the evidence with identities -> words, and route and parameter of their page.
 _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
