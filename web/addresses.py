@@ -57,6 +57,11 @@ def wants_html(request: Request) -> bool:
     return output_format not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
 
 
+def has_page(name: str) -> bool:
+    """Return whether the service has a route of this name; those of verticals may lack."""
+    return any(route.name == name for route in CURRENT_REQUEST.get().app.routes)
+
+
 def link_to(name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any) -> str:
     """Return the address of a route with quoted parts; empty values of the query are left out."""
     request = CURRENT_REQUEST.get()

@@ -15,13 +15,12 @@ from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
-from treehammer.watch.changes import change_points
-from treehammer.watch.pages import watch_tables
+from treehammer.verticals import import_parts
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 
-#: Steps over time, CPU models and jobs that are named.
-MAX_REGRESSIONS, MAX_MODELS, MAX_JOBS = 2, 6, 3
+#: CPU models and jobs that are named.
+MAX_MODELS, MAX_JOBS = 6, 3
 
 
 def list_findings(
@@ -50,7 +49,8 @@ def list_findings(
         variant = verdict_text.describe_variant(largest.label)
         yield ui.Paragraph(f"Largest: {variant}, {verdict_text.title_metric(metric)}: {text}")
     if rows[0].axis == RELEASE_AXIS:
-        yield from _list_regressions(store, rows[0].b)
+        for part in import_parts("page_parts"):
+            yield from part.list_regressions(store, rows[0].b)
     else:
         # Settings of reads change the wait for data rather than the CPU time.
         metrics = verdict_text.list_metrics(rows)
@@ -59,16 +59,6 @@ def list_findings(
             yield ui.Paragraph(f"{sentence}.")
     if slower and (sentence := _compare_models(store, slower, load_pairs())):
         yield ui.Paragraph(sentence)
-
-
-def _list_regressions(store: Store, release: str) -> Iterator[ui.Paragraph]:
-    """Name the steps over time in which a release became slower."""
-    changes = watch_tables.list_recent_changes(store, release=release)
-    regressions = [change for change in changes if change_points.is_regression(change)]
-    for change in regressions[:MAX_REGRESSIONS]:
-        text = change_points.describe_change(change)
-        link = ui.Link("evidence", link_to("change", change=change.id), f"Evidence: {text}")
-        yield ui.Paragraph(f"{text} (", link, ")")
 
 
 def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[PairRow]) -> str:

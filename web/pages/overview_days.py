@@ -18,7 +18,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
-from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
 from treehammer.sql.write.store import Store
@@ -31,7 +30,6 @@ from treehammer.web.display_formats import (
     day_number,
     format_day,
     format_per_cent,
-    format_time,
     midnight_us,
 )
 from treehammer.web.figures.figure_layout import shorten_label
@@ -124,14 +122,14 @@ def sum_outcomes(outcomes: Iterable[DayOutcomes]) -> DayOutcomes:
 
 def sort_worst_first(
     lines: Sequence[SiteDays[DayOutcomes]],
-    states: Mapping[str, StatusChangeRow],
+    states: Mapping[str, SiteState],
     inefficient: Sequence[str],
 ) -> list[SiteDays[DayOutcomes]]:
     """Sort sites by their state, their latest day, severe warnings first, inefficiency and name."""
 
     def key(line: SiteDays[DayOutcomes]) -> tuple[int, int, int, int, str]:
         latest, state = line.latest, states.get(line.site)
-        place = WORST_FIRST.index(SiteState(state.state)) if state else len(WORST_FIRST)
+        place = WORST_FIRST.index(state) if state else len(WORST_FIRST)
         order = inefficient.index(line.site) if line.site in inefficient else len(inefficient)
         return place, WORST_FIRST.index(latest.status), -latest.severity, order, line.site
 
@@ -219,21 +217,6 @@ GOOD_COLUMN = TableColumn(
 )
 
 
-def make_state_column(states: Mapping[str, StatusChangeRow]) -> TableColumn:
-    """Make the column of the current state of each site, linked to its evidence."""
-
-    def draw(row: Row) -> ui.Link | ui.Badge:
-        state = states.get(row["site"])
-        if state is None:
-            return ui.Badge("unknown")
-        reason = state.evidence.explanation or state.reason
-        title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
-        text = state.state if state.state == SiteState.OK else ui.Badge(state.state)
-        return ui.Link(text, link_to("state-change", change=state.id), tooltip=title)
-
-    return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
-
-
 class ChangeSeverity(IntEnum):
     """Severity of a change, most severe first."""
 
@@ -279,7 +262,7 @@ class ChangeSentence:
 def changes_since_yesterday(
     store: Store,
     sites: Sequence[SiteDays[DayOutcomes]],
-    states: Mapping[str, StatusChangeRow],
+    explanations: Mapping[str, str],
     today: date,
     max_named: int | None,
 ) -> Iterator[ChangeSentence]:
@@ -287,7 +270,7 @@ def changes_since_yesterday(
 
     Args:
         sites: sites over the last :data:`LOOKBACK_DAYS` days including today.
-        states: current state of the jobs of each site, which explains new failures.
+        explanations: of new failures, by site.
         max_named: maximum number of sites or campaigns named per change; None for all.
     """
     yesterday = today - timedelta(days=1)
@@ -297,7 +280,7 @@ def changes_since_yesterday(
         *_find_quiet_sites(sites, yesterday - timedelta(days=1), max_quiet),
     ]
     for site in sites:
-        changes += _find_grade_change(site, states.get(site.site), yesterday)
+        changes += _find_grade_change(site, explanations.get(site.site, ""), yesterday)
     first = overview_queries.list_first_measurements(store)
     changes += _find_first_measurements(first, day_number(yesterday), max_named)
     if new := overview_queries.list_campaigns_since(store, midnight_us(yesterday)):
@@ -308,11 +291,11 @@ def changes_since_yesterday(
         text = f"{pluralize(len(new), 'campaign')} submitted: "
         changes.append(_end_with_names(ChangeSeverity.NEW, text, names, max_named))
     changes.sort(key=lambda change: (change.severity, -change.failing_share))
-    explanations = {""}
+    seen = {""}
     for change in changes:
         # The first of the changes that share an explanation has it.
-        is_new = change.explanation not in explanations
-        explanations.add(change.explanation)
+        is_new = change.explanation not in seen
+        seen.add(change.explanation)
         yield replace(change, parts=(*change.parts, f" {change.explanation}")) if is_new else change
 
 
@@ -344,7 +327,7 @@ def _find_quiet_sites(
 
 
 def _find_grade_change(
-    site: SiteDays[DayOutcomes], state: StatusChangeRow | None, yesterday: date
+    site: SiteDays[DayOutcomes], explanation: str, yesterday: date
 ) -> Iterator[ChangeSentence]:
     """Find the latest change of a site's grade since yesterday, with its explanation."""
     transitions = [
@@ -367,10 +350,9 @@ def _find_grade_change(
     elif judged.status is SiteState.WARNING and before.status is SiteState.OK:
         severity = ChangeSeverity.WORSE
     is_worse = severity is not ChangeSeverity.BETTER
-    explanation = state.evidence.explanation if state and is_worse else None
     parts = (_link_to_day(site, last_day), text)
     bad_share = 1 - judged.good / judged.assessed
-    yield ChangeSentence(severity, parts, judged, bad_share, str(explanation or ""))
+    yield ChangeSentence(severity, parts, judged, bad_share, explanation if is_worse else "")
 
 
 def _link_to_day(site: SiteDays[DayOutcomes], day: date) -> ui.Link:

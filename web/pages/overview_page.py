@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -26,7 +26,7 @@ from treehammer.analysis.status.day_outcomes import (
     DayOutcomes,
     describe_daily_rule,
 )
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
@@ -34,9 +34,6 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import join_names
 from treehammer.verticals import import_parts
-from treehammer.watch.pages import watch_tables
-from treehammer.watch.states.site_status import find_site_states, index_by_site
-from treehammer.watch.store.state_history import CENTRAL, list_standing_states
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, columns, outcome_columns, outcome_counts
@@ -88,7 +85,22 @@ class OverviewPart(Protocol):
         ...
 
 
-PARTS = import_parts("overview")
+class OverviewStates(Protocol):
+    """What ``page_parts`` of a vertical shows of the current states of sites."""
+
+    table: DataTable
+    current: Mapping[str, SiteState]
+    #: Explanations of failures, by site of the jobs.
+    explanations: Mapping[str, str]
+
+    def make_column(self) -> TableColumn:
+        """Make the column of the current state of each site."""
+
+    def show_central(self) -> Iterator[ui.Section]:
+        """Show the events that concern most sites at once."""
+
+    def show_news(self) -> ui.Section:
+        """Link to news of more than a day."""
 
 
 class OverviewQuery(WindowQuery):
@@ -115,8 +127,14 @@ class OverviewQuery(WindowQuery):
             "site_days": "sites and days",
             "running": "campaigns with unfinished jobs",
             "verdicts": "the latest comparisons",
-            **{name: text for part in PARTS for name, text in part.TABLES.items()},
-            "states": "current states of sites and storages",
+            **{
+                name: text
+                for part in import_parts("overview")
+                for name, text in part.TABLES.items()
+            },
+            **{
+                k: v for part in import_parts("page_parts") for k, v in part.OVERVIEW_TABLES.items()
+            },
         },
         ("changes",),
         path="/overview",
@@ -131,11 +149,7 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         overview.running,
         overview.verdicts,
         *(part.table for part in overview.parts),
-        watch_tables.build_states_table(
-            sorted(
-                overview.states, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site)
-            )
-        ),
+        *(states.table for states in overview.states),
     )
     if not request.is_html:
         return PageContent("Overview", (), tables, about)
@@ -176,14 +190,14 @@ class Overview:
 
     def __init__(self, store: Store, query: OverviewQuery, *, is_html: bool) -> None:
         self.store, self.query = store, query
-        self.parts: list[OverviewPart] = [part.OverviewPart(store, query.window) for part in PARTS]
-        self.states = list_standing_states(store)
+        self.parts: list[OverviewPart] = [
+            part.OverviewPart(store, query.window) for part in import_parts("overview")
+        ]
+        self.states: list[OverviewStates] = [
+            part.OverviewStates(store, query.by) for part in import_parts("page_parts")
+        ]
         #: Current states by site.
-        self.current = (
-            find_site_states(self.states)
-            if query.by == JOB_SITE
-            else index_by_site(self.states, query.by)
-        )
+        self.current = {k: v for states in self.states for k, v in states.current.items()}
         self.active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
         self.running = common_tables.campaign_table(
             "running", "Campaigns with active jobs", self.active
@@ -191,10 +205,10 @@ class Overview:
         self.latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
         self.described = common_tables.describe_comparisons(store, self.latest)
         self.lines, recent = self._load_days()
-        of_jobs = index_by_site(self.states, JOB_SITE)
+        explanations = {k: v for states in self.states for k, v in states.explanations.items()}
         limit = MAX_NAMED_SITES if is_html else None
         self.changes = list(
-            overview_days.changes_since_yesterday(store, recent, of_jobs, today(), limit)
+            overview_days.changes_since_yesterday(store, recent, explanations, today(), limit)
         )
 
     def _load_days(
@@ -210,11 +224,6 @@ class Overview:
             return overview_days.select_days(both, days), overview_days.select_days(both, recent)
         lines = overview_days.load_site_days(self.store, days, self.query.by)
         return lines, overview_days.load_site_days(self.store, recent)
-
-    def find_state(self, site: str) -> SiteState:
-        """Return the current state of a site; unknown where none was evaluated."""
-        row = self.current.get(site)
-        return SiteState(row.state) if row else SiteState.UNKNOWN
 
     @cached_property
     def efficiencies(self) -> dict[str, peer_comparison.PeerComparison]:
@@ -302,7 +311,7 @@ def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
     bad_states = (SiteState.CRITICAL, SiteState.WARNING)
     if overview.current:
         names = overview_queries.list_sites(overview.store, overview.query.by)
-        states = [overview.find_state(site) for site in names]
+        states = [overview.current.get(site, SiteState.UNKNOWN) for site in names]
         texts = dict(zip(bad_states, ("sites critical", "sites with warnings"), strict=True))
     else:
         states = [line.latest.status for line in overview.lines]
@@ -370,15 +379,8 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
     """Show the table of sites by day with its legend and rule, or when the last measurements were."""
     store, query = overview.store, overview.query
     yield ui.Form(query.list_inputs(to=None, days=(), by=SITE_KINDS))
-    for event in overview.states:
-        if event.subject_kind == CENTRAL:
-            since = format_time(event.since_us)
-            yield ui.headline(
-                ui.Badge("warning"),
-                f" Central since {since}: {event.reason}. No site is excluded for it (",
-                ui.Link("evidence", link_to("state-change", change=event.id)),
-                ").",
-            )
+    for states in overview.states:
+        yield from states.show_central()
     matrix = _make_matrix(overview)
     if not matrix.rows:
         newest = overview_queries.find_last_day(store)
@@ -409,7 +411,7 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
 
 def _make_matrix(overview: Overview) -> DataTable:
     """Make the table of sites by day; the column of states only after an evaluation."""
-    table_columns = [overview_days.make_state_column(overview.current)] if overview.current else []
+    table_columns = [states.make_column() for states in overview.states if states.current]
     if overview.efficiencies:
         table_columns.append(
             overview_days.make_efficiency_column(overview.efficiencies, overview.inefficient)
@@ -447,7 +449,7 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
         "Since yesterday",
         ui.Bullets(changes, limit=overview_days.MAX_CHANGES)
         or ui.Paragraph("No measurements or submissions since yesterday."),
-        ui.Paragraph(ui.Link("Digest of the week", link_to("digest"))),
+        *(states.show_news() for states in overview.states),
         anchor="changes",
     )
     first = "No comparisons yet. Compare two measured releases:"

@@ -9,15 +9,19 @@ from starlette.responses import RedirectResponse, Response
 
 from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_names
 from treehammer.tables import build_table
-from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.addresses import has_page, link_to, wants_html
 from treehammer.web.columns import column, hidden
 from treehammer.web.figures.explore_query import View
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, Text
 from treehammer.web.sections import Link, Paragraph
 
-#: Kind -> column by which Explore shows it; the others have pages of their own.
-_EXPLORED = {HitKind.HOST: "host", HitKind.TEST: "test_name"}
+#: Kind -> column by which Explore shows it; the others, and releases if a vertical brings it, have pages.
+_EXPLORED = {
+    HitKind.HOST: "host",
+    HitKind.TEST: "test_name",
+    HitKind.RELEASE: "axis_root",
+}
 
 
 #: Words that are no names -> what the pages know of them, and the page and its title.
@@ -103,7 +107,7 @@ def _link_to_hit(hit: SearchHit) -> str:
             return link_to("campaign", campaign_id=hit.identity)
         case HitKind.JOB:
             return link_to("job", job_id=hit.identity)
-        case HitKind.RELEASE:
+        case HitKind.RELEASE if has_page("release"):
             return link_to("release", release=hit.identity)
     query = {"by": "day", "view": View.RELATIVE, _EXPLORED[hit.kind]: hit.identity}
     return link_to("explore", query=query)

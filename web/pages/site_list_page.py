@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.metric_units import find_display_unit
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_share
-from treehammer.watch.states.site_status import find_site_states, list_uses
-from treehammer.watch.store.state_history import list_standing_states
+from treehammer.verticals import import_parts
 from treehammer.web import display_formats
-from treehammer.web.addresses import link_rows
 from treehammer.web.columns import IntervalCell, column, columns, outcome_columns, outcome_counts
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS
 from treehammer.web.sections import Folded, quiet, suggest
+
+
+class ListedStates(Protocol):
+    """What ``page_parts`` of a vertical shows of each site's state in the list."""
+
+    columns: Sequence[TableColumn]
+
+    def describe(self, site: str) -> Row:
+        """Return a site's values of the columns."""
+
+    def rank(self, row: Row) -> int:
+        """Return the place of a row, the worst state first."""
 
 
 @page(
@@ -57,19 +66,16 @@ def _build_table(store: Store) -> DataTable:
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days[day.site])
     comparisons = peer_comparison.compare_all_sites(store, [DEFAULT_METRIC], last)
-    uses, states = list_uses(store), find_site_states(list_standing_states(store))
+    listed: list[ListedStates] = [part.ListedStates(store) for part in import_parts("page_parts")]
     rows: list[Row] = []
     for site in overview_queries.list_sites(store):
-        state, compared = states.get(site), comparisons[DEFAULT_METRIC].get(site)
+        compared = comparisons[DEFAULT_METRIC].get(site)
         judged = DayOutcomes.from_outcomes(outcomes[site])
         values: dict[str, Any] = {
             "site": site,
             "last_day": display_formats.day_from_number(last_days[site]).isoformat()
             if site in last_days
             else None,
-            "state": state.state if state else SiteState.UNKNOWN.value,
-            "use": uses.summarize(site).value,
-            "state_change": state.id if state else None,
             "status": judged.grade,
             **outcome_counts(judged),
             DEFAULT_METRIC: compared.mean if compared else None,
@@ -78,20 +84,20 @@ def _build_table(store: Store) -> DataTable:
             "difference": compared.difference if compared else None,
             "sites": compared.peer_count if compared else 0,
         }
+        for states in listed:
+            values |= states.describe(site)
         rows.append(values)
 
-    def rank(row: Row) -> tuple[int, float]:
+    def rank(row: Row) -> tuple[float, ...]:
         difference = math.inf if row["difference"] is None else row["difference"]
-        return WORST_FIRST.index(SiteState(row["state"])), difference
+        return *(states.rank(row) for states in listed), difference
 
     write = display_formats.aligned_format(
         (row[name] for row in rows for name in ("own", "median")), find_display_unit(DEFAULT_METRIC)
     )
     table_columns = (
         column("site"),
-        column("state", link=link_rows("state-change", change="state_change")),
-        column("use"),
-        *hidden_columns("state_change"),
+        *(added for states in listed for added in states.columns),
         column("status", f"{DEFAULT_WINDOW_DAYS} days"),
         *outcome_columns(),
         # Averages over a site's own mix of work are not comparable, so they are exported only.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import RedirectResponse, Response
 
@@ -34,9 +34,7 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, build_table
-from treehammer.watch.pages import watch_tables
-from treehammer.watch.store import state_history
-from treehammer.watch.store.state_history import list_standing_states
+from treehammer.verticals import import_parts
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
@@ -64,6 +62,22 @@ _ALL_COUNTED = "All executions are counted, including untimed checks of values, 
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 
 
+class SiteStates(Protocol):
+    """What ``page_parts`` of a vertical shows of the states of a site and its changes over time."""
+
+    tables: Mapping[str, DataTable]
+    is_explained: bool
+
+    def show_current(self) -> ui.Section:
+        """Show the current states."""
+
+    def show_steps(self) -> ui.Section | None:
+        """Show steps of daily series; None without any."""
+
+    def show_changes(self) -> ui.Section:
+        """Show the changes of the states."""
+
+
 @page(
     "/sites/{site:text}",
     "site",
@@ -83,9 +97,7 @@ _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
             "door_days": "CPU and wall time of each door relative to the mean of the same work, by day",
             "outcomes": "outcomes by day",
             "work": "tests and variants ever measured",
-            "states": "current states of its jobs and its storage",
-            "state_changes": "changes of these states, also superseded ones",
-            "changepoints": "steps and drifts of the last 90 days in daily series of the site",
+            **{k: v for part in import_parts("page_parts") for k, v in part.SITE_TABLES.items()},
         },
         ("standing", "explanation"),
     ),
@@ -108,6 +120,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
     door_days = site_charts.load_door_days(store, query)
+    parts: list[SiteStates] = [part.SiteStates(store, site) for part in import_parts("page_parts")]
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
@@ -117,12 +130,14 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
-        **_state_tables(store, site),
+        **{name: table for states in parts for name, table in states.tables.items()},
     }
     charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
     sections = (
-        _describe_states(tables["states"].rows),
-        ui.headline(_explain_last_day(store, site, tables)),
+        *(states.show_current() for states in parts),
+        None
+        if any(states.is_explained for states in parts)
+        else ui.headline(_explain_last_day(store, site, tables["outcomes"].rows)),
         ui.headline(standing.sentence),
         ui.headline(_describe_compiler(store, query)),
         ui.Paragraph(site_charts.describe_server_effects(tables["changes"].rows)),
@@ -131,10 +146,11 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
-        _show_steps(tables["changepoints"]),
+        *(states.show_steps() for states in parts),
         common_tables.efficiency_section(explanation),
         _describe_doors(tables, charts),
-        *_list_outcomes(tables),
+        *(states.show_changes() for states in parts),
+        _show_outcomes(tables["outcomes"]),
         ui.Titled(
             "Workloads",
             ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
@@ -148,20 +164,6 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         {"standing": standing.sentence, "explanation": explanation.sentences},
         crumbs=[ui.Link("Sites", link_to("sites"))],
     )
-
-
-def _describe_states(states: Sequence[Row]) -> ui.Bullets:
-    """List the current states; states that share an explanation have it once."""
-    items, previous = [], ""
-    for state in states:
-        explanation = state["explanation"] if state["explanation"] != previous else ""
-        previous = state["explanation"]
-        evidence = ui.Link("evidence", link_to("state-change", change=state["id"]))
-        time = display_formats.format_time(state["since_us"])
-        since = f" {state['of']}, since {time} by {state['cause']}: "
-        text = f"{since}{state['reason']}{explanation and f'. {explanation}'} ("
-        items.append(ui.Paragraph(ui.Badge(state["state"]), text, evidence, ")"))
-    return ui.Bullets(items, "states")
 
 
 def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
@@ -190,22 +192,10 @@ def _build_history_tables(
     }
 
 
-def _show_steps(table: DataTable) -> ui.Titled | None:
-    """Show the steps of daily series; None without any."""
-    note = ui.quiet(
-        "Steps and drifts of the last 90 days, regardless of the filters above; see ",
-        ui.Link("all changes", link_to("changes")),
-        ".",
-    )
-    return ui.Titled("Slower or faster since", table, note, anchor="since") if table.rows else None
-
-
-def _list_outcomes(tables: Mapping[str, DataTable]) -> Iterator[ui.Titled]:
-    """Show changes of the state, and executions by day and outcome."""
-    yield ui.Titled("State", ui.if_filled(tables["state_changes"]), anchor="states")
-    outcomes = tables["outcomes"]
+def _show_outcomes(outcomes: DataTable) -> ui.Titled:
+    """Show executions by day and outcome."""
     note = ui.quiet(_ALL_COUNTED) if outcomes.rows else None
-    yield ui.Titled("Outcomes", outcomes, note, anchor="outcomes")
+    return ui.Titled("Outcomes", outcomes, note, anchor="outcomes")
 
 
 def _compare_with_similar(
@@ -299,22 +289,9 @@ def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]
     )
 
 
-def _state_tables(store: Store, site: str) -> dict[str, DataTable]:
-    """Build the tables of states, their changes, and change points of daily series."""
-    changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
-    return {
-        "states": watch_tables.build_states_table(list_standing_states(store, site, doors=True)),
-        "state_changes": watch_tables.build_history_table(changes),
-        "changepoints": watch_tables.build_change_point_table(
-            watch_tables.list_recent_changes(store, site=site)
-        ),
-    }
-
-
-def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) -> str:
-    """Explain a bad or slow last day of those shown, unless a current state explains it."""
-    days = tables["outcomes"].rows
-    if not days or any(row["explanation"] for row in tables["states"].rows):
+def _explain_last_day(store: Store, site: str, days: Sequence[Row]) -> str:
+    """Explain a bad or slow last day of those shown."""
+    if not days:
         return ""
     day = date.fromisoformat(days[0]["day"])
     explain = explain_slowness if days[0]["status"] == DAY_GRADES[SiteState.OK] else explain_period
