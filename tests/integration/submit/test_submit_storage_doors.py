@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
-import hmac
 import json
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -211,58 +205,12 @@ def test_fault_of_a_pool_is_found(
         assert results["collector"].result == PROBE_OK
 
 
-def test_unusable_tokens_are_reported(content: sites_file.SitesFileContent, tmp_path: Path) -> None:
-    site, pool = _first(content)
-    now = int(time.time())
-    cases: dict[str, dict[str, int] | None] = {
-        "no token in": None,
-        "does not expire": {},
-        "expired at": {"exp": now - 100},
-        "valid until": {"exp": now + 3600},
-    }
-    checking = {}
-    for number, (words, claims) in enumerate(cases.items()):
-        tokens = tmp_path / str(number)
-        tokens.mkdir()
-        if claims is not None:
-            (tokens / "mine").write_text(_token(claims))
-            (tokens / "mine").chmod(0o600)
-        path = tmp_path / f"sites{number}.toml"
-        sites_file.write_sites_file([site], [dataclasses.replace(pool, token_dir=tokens)], path)
-        # In new processes, as HTCondor keeps the sessions of valid tokens.
-        command = [sys.executable, "-m", "treehammer", "--sites-file", str(path)]
-        checking[words] = subprocess.Popen(
-            [*command, "sites", "check", "--json"], stdout=subprocess.PIPE
-        )
-    printed = {words: process.communicate()[0] for words, process in checking.items()}
-    for words, output in printed.items():
-        assert checking[words].returncode == ExitCode.REGRESSION
-        results = {row["check"]: row for row in json.loads(output)}
-        tokens_row = next(row for check, row in results.items() if check.startswith("token"))
-        assert words in tokens_row["finding"]
-        assert results["collector"]["result"] == PROBE_FAILED
-        assert "denies access" in results["collector"]["finding"]
-        assert "token_dir" in results["collector"]["remedy"]
-
-
 def _first(content: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
     """Return a site without reachable doors, and its pool."""
     site = next(iter(content.sites.values()))
     door = site.doors[0].replace(protocol="file", prefix="/nowhere")
     pool = content.pools[site.pool]
     return site.replace(doors=(door,)), pool
-
-
-def _token(claims: Mapping[str, Any]) -> str:
-    """Sign an IDTOKEN with a key that no pool has."""
-    header = {"alg": "HS256", "kid": "POOL"}
-    body = {"iss": "condor.testbed", "sub": "treehammer@condor.testbed", "iat": 1, **claims}
-    signed = ".".join(_encoded(json.dumps(part).encode()) for part in (header, body))
-    return f"{signed}.{_encoded(hmac.new(b'k' * 48, signed.encode(), hashlib.sha256).digest())}\n"
-
-
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 #: Site with doors of both protocols.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from credential_factory import write_token
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
@@ -31,9 +32,11 @@ from treehammer.submit.batch.htcondor.event_log import (
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,
+    PoolConnection,
     PoolUnreachableError,
     split_conjunction,
 )
+from treehammer.submit.batch.htcondor.pool_probes import probe_pool
 from treehammer.submit.batch.htcondor.submit_commands import (
     RESERVED_COMMANDS,
     check_command_value,
@@ -42,7 +45,7 @@ from treehammer.submit.batch.htcondor.submit_commands import (
     load_known_commands,
 )
 from treehammer.submit.batch.htcondor.submit_description import START_VARIABLE, Submission
-from treehammer.submit.batch.interface import JobDescription, JobStatus
+from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, JobDescription, JobStatus
 from treehammer.submit.batch.job_folders import pack_inputs, unpack_output
 from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
 
@@ -928,3 +931,23 @@ def test_expressions_of_attributes_are_accepted(value: str) -> None:
 def test_known_commands_include_reserved_ones() -> None:
     assert set(RESERVED_COMMANDS) - {"queue"} <= load_known_commands()
     assert {"accounting_group", "x509userproxy", "use_oauth_services"} <= load_known_commands()
+
+
+@pytest.mark.parametrize(
+    ("after_s", "result", "finding"),
+    [
+        (None, PROBE_OK, "does not expire"),
+        (-100, PROBE_FAILED, "expired at"),
+        (3600, PROBE_OK, "valid until"),
+    ],
+)
+def test_tokens_of_a_pool_are_probed(
+    tmp_path: Path, after_s: float | None, result: str, finding: str
+) -> None:
+    connection = PoolConnection(HTCondorPool("first", token_dir=tmp_path))
+    missing = next(probe_pool(connection, []))
+    assert (missing.result, missing.finding) == (PROBE_FAILED, f"no token in {tmp_path}")
+    write_token(tmp_path / "mine", None if after_s is None else time.time() + after_s)
+    probe = next(probe_pool(connection, []))
+    assert (probe.check, probe.result) == ("token mine", result)
+    assert probe.finding.startswith(finding)
