@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from postgres_fixture import SharedPostgresServer
 
 _h2_numbers = count(1)
+SERVICES = ("postgresql", "oracle")
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +69,12 @@ def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -
     has_store = "store" in request.fixturenames
     with create_database(backend, request, tmp_path, has_store=has_store) as url:
         yield url
+
+
+def parametrize_backends(metafunc: pytest.Metafunc) -> None:
+    """Run each test that uses a store on every chosen backend."""
+    if "backend" in metafunc.fixturenames:
+        chosen = ("sqlite", *SERVICES) if metafunc.config.getoption("--services") else ("sqlite",)
+        marker = metafunc.definition.get_closest_marker("backends")
+        backends = [backend for backend in chosen if not marker or backend in marker.args]
+        metafunc.parametrize("backend", backends, scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import struct
 import sys
@@ -16,8 +15,6 @@ from pathlib import Path
 
 import pytest
 from local_servers import CONTENT, SIZE, Pool, Redirector, make_authority, serve_http, serve_tcp
-from machine_requirements import skip_or_fail
-from simulated_load import perform_operations
 
 from treehammer.collectors.http_requests import (
     TOKEN_POOLS_VARIABLE,
@@ -63,13 +60,6 @@ from treehammer.collectors.worker.run.payload_failures import classify_refusal, 
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError
-from treehammer.load.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
-from treehammer.load.kit.treehammer_load.clients.http_client import PlainHttpClient
-from treehammer.load.kit.treehammer_load.operation import (
-    LoadFile,
-    Operation,
-    StorageClient,
-)
 from treehammer.submit.batch.job_folders import unpack_output
 from treehammer.submit.campaigns.attempt_rows import list_record_files
 
@@ -172,28 +162,6 @@ def door(
         yield f"https://127.0.0.1:{port}/f"
     assert {token for _, token in Redirector.requests} == {"Bearer secret"}
     assert {token for _, token in Pool.requests} == {None}
-
-
-def test_load_leaves_token_at_door(door: str) -> None:
-    client = PlainHttpClient(1, 10.0, door)
-    file = LoadFile(door, SIZE)
-    for name, chunks in (("stat", []), ("read", [(0, 10)]), ("read_file", [])):
-        assert perform_operations(client, Operation(0.0, name, 0, file, chunks)) == [""]
-    client.close()
-
-
-@pytest.mark.parametrize("puts", [False, True])
-def test_curl_leaves_token_at_door(
-    door: str, puts: bool, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not shutil.which("curl"):
-        skip_or_fail("curl is not installed")
-    monkeypatch.chdir(tmp_path)
-    command = CopyCommand.find("curl", door, puts=puts, env=os.environ)
-    client = CopyClient(StorageClient(1, 10.0), command, door, SIZE if puts else None)
-    file = LoadFile(door, SIZE, adler32=None if puts else zlib.adler32(CONTENT))
-    assert perform_operations(client, Operation(0.0, "copy", 0, file, puts=puts)) == [""]
-    client.close()
 
 
 def test_stage_in_leaves_token_at_door(door: str, tmp_path: Path) -> None:

@@ -685,3 +685,9 @@ def test_operations_wait_for_the_open_and_the_close_for_them() -> None:
         sent.pop()[1](good, None, None)
     assert ended == ["open", "read", "close"]
     assert [flight.released_s for flight in flights] == [None, 1.0, 1.0]
+
+
+def test_format_with_a_repeated_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "form.json").write_text('{"call": {"b": 1, "b": 3}}')
+    with pytest.raises((ValueError, LogError), match="duplicate key 'b'"):
+        log_parser._find_format(str(tmp_path / "form.json"))

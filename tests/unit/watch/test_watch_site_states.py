@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -34,9 +33,6 @@ from treehammer.analysis.status.day_outcomes import (
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.operation_steps import LatencyHistogram
-from treehammer.load.operation_figures import OperationDay
-from treehammer.load.storage_days import StorageDay
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
@@ -54,7 +50,6 @@ from treehammer.watch.states.site_status import (
 from treehammer.watch.states.status_rules import (
     ShareRule,
     StatusRules,
-    load_operations_rule,
     load_shipped_rules,
     parse_status_rules,
 )
@@ -459,51 +454,6 @@ def test_days_are_graded_as_by_the_shipped_daily_rule() -> None:
     rule = load_shipped_rules().list_rules(ShareRule)[0]
     limits = rule.max_failed_per_success, tuple(rule.severity_steps)
     assert limits == (MAX_FAILED_PER_SUCCESS, SEVERITY_STEPS)
-
-
-def operations(
-    name: str, done: int, failed: int = 0, seconds: float = 1.0, **changes: Any
-) -> OperationDay:
-    latency = LatencyHistogram()
-    if done:
-        latency.record(seconds, done)
-    return replace(OperationDay("A", 1, name, 0, done, failed, latency, None), **changes)
-
-
-def judge(*rows: OperationDay) -> StorageDay:
-    return StorageDay.from_operations(rows, load_operations_rule())
-
-
-@pytest.mark.parametrize(
-    "rows, letter, reason",
-    [
-        ([operations("open", 100, 6)], "G", "100 of 106 opens succeeded"),
-        ([operations("open", 100, 7)], "W", "7 of 107 opens failed"),
-        ([operations("open", 0, 20)], "F", "none of 20 opens succeeded"),
-        ([operations("open", 19)], "N", "too few operations"),
-        ([operations("open", 0, 19)], "N", "too few operations"),
-        ([operations("open", 100), operations("read", 0, 30)], "F", "none of 30 reads succeeded"),
-        ([operations("open", 5, 5), operations("read", 20)], "G", "20 of 20 reads succeeded"),
-        ([operations("read", 20, 0, 2.9)], "G", "2.9"),
-        ([operations("read", 20, 0, 3.1)], "W", "s per block"),
-        ([operations("read", 19, 0, 3.1)], "N", "too few"),
-        ([operations("read", 20, 0, 3.1, round_trip_s=0.2)], "G", "2.9"),
-        ([operations("vector_read", 20, 2)], "W", "2 of 22 reads failed"),
-        ([operations("open", 0, 0, limited_steps=6)], "N", "6 steps left out"),
-        ([operations("delete", 100, 100)], "–", "no load test"),
-    ],
-)
-def test_letter_follows_thresholds(rows: list[OperationDay], letter: str, reason: str) -> None:
-    day = judge(*rows)
-    assert day.letter == letter
-    assert reason in str(day)
-
-
-def test_round_trip_of_each_reader_is_taken_out() -> None:
-    near = operations("read", 30, 0, 1.0, round_trip_s=0.001)
-    far = operations("read", 10, 0, 2.0, round_trip_s=0.5)
-    day = judge(near, far)
-    assert day.block_s == pytest.approx((30 * 0.999 + 10 * 1.5) / 40, rel=0.01)
 
 
 summarize = partial(invoke_command, "summary")

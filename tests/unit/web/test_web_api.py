@@ -17,8 +17,6 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 from treehammer.collectors.job_spec import API_PREFIX, START_ANSWER_KEYS, STARTS_PATH
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.load import api as common_start
-from treehammer.load.api import BarrierId, StartRegistry
 from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
@@ -26,7 +24,6 @@ from treehammer.web.api import page_data
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
-from treehammer.web.core.responses import RequestRefusedError, StartAnswer, StartRequest
 from treehammer.web.display_formats import today
 from treehammer.web.page import PageOperation
 from treehammer.web.pages import load_pages
@@ -39,12 +36,10 @@ PARTS = {
     "comparison": "comparison",
     "change": STATE_CHANGE,
 }
-
 #: Operation -> its own values of these parts.
 OWN_PARTS = {"getChange": {"change": CHANGE}, "getRelease": {"release": "6.40.00"}}
 #: Pages without tables: forms, files, and those that the API has in another form.
 OTHER_PAGES = {"api", "measurement-page", "rootfile", "sign-in"}
-
 #: Paths of pages that differ from those of their operations.
 PAGES = {
     "getOverview": "/",
@@ -280,114 +275,6 @@ def test_stream_requires_key_unless_public(service: ServiceThread) -> None:
 
 
 REQUEST: dict[str, Any] = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
-
-
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-Arrival = tuple[str, StartRequest]
-
-
-def arrive(job: str, waited_s: float = 0.0, jobs: int = 3, **more: Any) -> Arrival:
-    times: dict[str, Any] = {"wait_s": 60.0, "lead_s": 5.0, "waited_s": waited_s}
-    return job, StartRequest(barrier="b", jobs=jobs, **times, **more)
-
-
-def register(
-    registry: StartRegistry, campaign: str, name: str, arrival: Arrival, key: str = "key"
-) -> StartAnswer:
-    return registry.register(BarrierId("group", campaign, name), *arrival, key)
-
-
-def test_start_is_set_once_all_jobs_are_there() -> None:
-    registry = StartRegistry(Clock())
-    for job in ("a", "b", "a"):
-        state = register(registry, "campaign", "b", arrive(job))
-        assert state.start_us is None
-    assert state.present == 2
-    assert register(registry, "other", "b", arrive("c")).present == 1, "another campaign"
-    state = register(registry, "campaign", "b", arrive("c"))
-    assert state.start_us == (1000 + 2 + 2 * state.poll_s + 5) * 1e6
-    assert register(registry, "campaign", "b", arrive("late")) == state
-
-
-def test_withdrawn_jobs_are_not_waited_for() -> None:
-    registry = StartRegistry(Clock())
-    for job in ("a", "b"):
-        assert register(registry, "c", "b", arrive(job, absent=True)).start_us is None
-    assert register(registry, "c", "b", arrive("a")).start_us is None, "it came after all"
-    state = register(registry, "c", "b", arrive("d"))
-    assert state.start_us is not None
-    assert state.present == 2
-
-
-def test_start_is_set_without_missing_jobs_after_the_limit() -> None:
-    clock = Clock()
-    registry = StartRegistry(clock)
-    register(registry, "campaign", "b", arrive("a"))
-    clock.now_s += 59
-    assert register(registry, "campaign", "b", arrive("b")).start_us is None
-    clock.now_s += 1
-    state = register(registry, "campaign", "b", arrive("b", 1.0))
-    assert state.start_us is not None
-    assert state.start_us > clock.now_s * 1e6
-    assert state.present == 2
-
-
-def test_restarted_service_learns_everything_from_the_jobs() -> None:
-    before = StartRegistry(Clock())
-    for job in ("a", "b"):
-        register(before, "campaign", "b", arrive(job))
-    first = register(before, "campaign", "b", arrive("c"))
-    after = StartRegistry(Clock())
-    repeated = arrive("a", start_us=first.start_us, present=first.present)
-    assert register(after, "campaign", "b", repeated) == first
-    assert register(after, "campaign", "b", arrive("b")) == first
-    registry = StartRegistry(Clock())
-    assert register(registry, "campaign", "b", arrive("a", 60.0)).start_us is not None
-
-
-def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common_start, "MAX_BARRIERS", 2)
-    monkeypatch.setattr(common_start, "KEY_DIVISOR", 1)
-    monkeypatch.setattr(common_start, "JOB_DIVISOR", 1)
-    clock = Clock()
-    registry = StartRegistry(clock)
-    register(registry, "campaign", "a", arrive("a"))
-    with pytest.raises(RequestRefusedError, match="3 jobs are to start together, not 4"):
-        register(registry, "campaign", "a", arrive("b", jobs=4))
-    register(registry, "campaign", "b", arrive("a"))
-    with pytest.raises(RequestRefusedError, match="too many loads"):
-        register(registry, "campaign", "c", arrive("a"), "other key")
-    clock.now_s += common_start.IDLE_S + 2
-    register(registry, "campaign", "c", arrive("a"))
-
-
-def test_one_job_leaves_places_to_others() -> None:
-    """Attack: a job's token opens barriers, of which each is kept for a day."""
-    clock = Clock()
-    registry = StartRegistry(clock)
-    shares = {
-        "job": common_start.MAX_BARRIERS // common_start.JOB_DIVISOR,
-        "key": common_start.MAX_BARRIERS // common_start.KEY_DIVISOR,
-    }
-    for number in range(shares["job"]):
-        register(registry, "c", str(number), arrive("greedy", jobs=1 + number % 2))
-    with pytest.raises(RequestRefusedError, match="job"):
-        register(registry, "c", "more", arrive("greedy"))
-    for number in range(shares["key"] - shares["job"]):
-        register(registry, "c", f"key {number}", arrive(f"j{number}"))
-    with pytest.raises(RequestRefusedError, match="key"):
-        register(registry, "c", "even more", arrive("j"))
-    assert register(registry, "c", "0", arrive("other", jobs=1)).present == 1, "its jobs still meet"
-    assert register(registry, "c", "of another key", arrive("a"), "other").present == 1
-    clock.now_s += 60
-    assert register(registry, "c", "next execution", arrive("greedy")).present == 1
-    assert register(registry, "c", "1", arrive("other", jobs=2)).start_us, "it still waits"
 
 
 def test_jobs_of_groups_never_meet(service: ServiceThread) -> None:

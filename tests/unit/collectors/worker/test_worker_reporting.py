@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from certificate_authority import CertificateAuthority
 from ingest_stub import TOKEN, IngestStub, StubReply
-from local_servers import serve_http
 from measurement_factory import make_measurement
 
-from treehammer.collectors.job_spec import TOKEN_PLACEHOLDER, LoadSpec
-from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.job_spec import TOKEN_PLACEHOLDER
 from treehammer.collectors.worker import service_client
-from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.outbox import (
     LONGEST_PAUSE_S,
     Outbox,
@@ -35,14 +25,6 @@ from treehammer.collectors.worker.service_client import (
     ServiceConfigError,
     ServiceEndpoint,
     ServiceResponse,
-)
-from treehammer.load.worker import load_start
-from treehammer.load.worker.load_start import CommonStart, LoadStart
-from treehammer.load.worker.start_meetings import (
-    Appointment,
-    ClockComparison,
-    FolderMeeting,
-    ServiceMeeting,
 )
 
 FAR = 1e9
@@ -328,173 +310,3 @@ def test_retry_after_accepts_a_date(ingest: IngestStub, endpoint: ServiceEndpoin
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b"[" * 100_000, b'{"a":' * 100_000])
 def test_hostile_response_has_no_members(body: bytes) -> None:
     assert service_client._parse_object(body) == {}
-
-
-LOAD = LoadSpec(
-    index=0,
-    jobs=2,
-    barrier="b",
-    folder="starts",
-    wait_s=60.0,
-    lead_s=0.0,
-    level_start_s=0.0,
-    step_s=1.0,
-    duration_s=100.0,
-)
-
-
-@pytest.fixture
-def signals() -> Iterator[StopSignals]:
-    with StopSignals() as made:
-        yield made
-
-
-def test_last_job_sets_the_start_for_all(tmp_path: Path) -> None:
-    folder = str(tmp_path / "b")
-    first = FolderMeeting(LOAD, folder)
-    assert first.poll(0, None) is None
-    assert first.poll(1, None) is None, "the same job does not count twice"
-    set_start = FolderMeeting(replace(LOAD, index=1), folder).poll(0, None)
-    assert set_start is not None
-    assert set_start.start_us > time.time() * 1e6 - 60e6
-    assert set_start.present == 2
-    assert first.poll(2, None) == set_start
-    assert FolderMeeting(replace(LOAD, index=7), folder).poll(0, None) == set_start
-
-
-def test_withdrawn_job_is_not_waited_for(tmp_path: Path, signals: StopSignals) -> None:
-    load = replace(LOAD, index=1)
-    CommonStart(load, str(tmp_path), None, signals).withdraw("1-1")
-    folder = str(tmp_path / "starts/b-1-1")
-    found = FolderMeeting(LOAD, folder).poll(0, None)
-    assert found is not None
-    assert found.present == 1
-    three = FolderMeeting(replace(load, jobs=3), str(tmp_path / "three"))
-    three.withdraw()
-    assert three.poll(0, None) is None, "one job in two attempts"
-
-
-def test_missing_job_is_not_waited_for_longer_than_the_limit(tmp_path: Path) -> None:
-    meeting = FolderMeeting(replace(LOAD, jobs=3, wait_s=50.0), str(tmp_path))
-    assert meeting.poll(0, None) is None
-    long_ago = time.time() - 51
-    os.utime(tmp_path / "0", (long_ago, long_ago))
-    found = FolderMeeting(replace(LOAD, index=1, jobs=3, wait_s=50.0), str(tmp_path)).poll(0, None)
-    assert found is not None
-    assert found.present == 2
-
-
-def test_job_waits_for_the_others(tmp_path: Path, signals: StopSignals) -> None:
-    def arrive() -> None:
-        FolderMeeting(replace(LOAD, index=1), str(tmp_path / "starts/b-1-1")).poll(0, None)
-
-    other = threading.Timer(0.5, arrive)
-    other.start()
-    start = CommonStart(LOAD, str(tmp_path), None, signals).wait("1-1")
-    other.join()
-    assert start.own_start_us is not None
-    assert start.launch_us >= start.own_start_us
-    values = start.values()
-    assert (values["load_index"], values["load_jobs"], values["start_present_jobs"]) == (0, 2, 2)
-    assert values["start_offset_s"] >= 0, "a payload without lead begins when it is launched"
-
-
-def test_stop_signal_ends_the_wait(tmp_path: Path, signals: StopSignals) -> None:
-    before = {child.pid for child in psutil.Process().children()}
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-    with pytest.raises(ExecutionError, match="in the phase 'start'") as caught:
-        CommonStart(LOAD, str(tmp_path), None, signals).wait("1-1")
-    assert caught.value.failure.failure_class == "evicted"
-    assert {child.pid for child in psutil.Process().children()} == before, "a process is left"
-
-
-def test_unreachable_service_lets_the_job_start_alone(
-    tmp_path: Path,
-    signals: StopSignals,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(load_start, "START_PATIENCE_S", 1.0)
-    load = replace(LOAD, folder="", wait_s=0.5)
-    endpoint = ServiceEndpoint("http://127.0.0.1:1", "token")
-    start = CommonStart(load, str(tmp_path), endpoint, signals).wait("1-1")
-    assert start.values()["start_state"] == "alone"
-    assert start.describe_for_payload()["start_us"] is None
-    assert "starting alone" in (said := capsys.readouterr().err)
-    assert "cannot be reached: Connection refused" in said
-    without = CommonStart(load, str(tmp_path), None, signals).wait("1-1")
-    assert without.values()["start_state"] == "alone"
-
-
-@pytest.mark.parametrize("sent", [0, 20])
-def test_truncated_answer_is_no_refusal(sent: int) -> None:
-    """A service that is killed may have sent the headers of an answer, and a part of its body."""
-    body = b'{"time_us": 1, "start_us": 5, "present": 2, "jobs": 2, "poll_s": 1.0}'
-
-    class Service(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        breaks_off = True
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[:sent] if Service.breaks_off else body)
-            self.close_connection = Service.breaks_off
-
-    with serve_http(Service) as port:
-        endpoint = ServiceEndpoint(f"http://127.0.0.1:{port}", "token")
-        meeting = ServiceMeeting(LOAD, "b", endpoint)
-        with pytest.raises(ConnectionError, match="does not answer"):
-            meeting.poll(0, None)
-        Service.breaks_off = False
-        found = meeting.poll(0, None)
-    assert found is not None
-    assert found.start_us == 5
-
-
-def test_job_after_the_end_of_the_load_fails(tmp_path: Path, signals: StopSignals) -> None:
-    folder = str(tmp_path / "starts/b-1-1")
-    load = replace(LOAD, jobs=1, duration_s=0.1)
-    FolderMeeting(load, folder).poll(0, None)
-    time.sleep(1.3)  # beyond the notice and the load
-    start = CommonStart(replace(load, index=1), str(tmp_path), None, signals).wait("1-1")
-    assert start.values()["start_state"] == "late"
-    with pytest.raises(ExecutionError, match="their load is over") as caught:
-        start.require_rest_of_load()
-    assert caught.value.failure.failure_class == "submission"
-
-
-def test_shortest_round_trip_gives_the_clock_offset() -> None:
-    clocks = ClockComparison()
-    clocks.add_round_trip(100.0, 101.0, 90.0)
-    clocks.add_round_trip(200.0, 200.25, 190.0)
-    clocks.add_round_trip(300.0, 304.0, 290.0)
-    assert (clocks.offset_s, clocks.error_s) == (10.125, 0.125)
-
-
-def test_start_is_converted_to_the_clock_of_the_node() -> None:
-    load = replace(LOAD, lead_s=5.0, level_start_s=20.0, index=3)
-    appointment = Appointment(1_000_000_000, 2, clock_offset_s=-2.5, clock_error_s=0.1)
-    start = LoadStart(load, 7.0, appointment, 1_012_500_000, waited=True)
-    assert start.start_us == 997_500_000
-    assert start.describe_for_payload()["first_step"] == 20
-    in_time = start.values(began_us=1_017_510_000)
-    assert (in_time["start_state"], in_time["start_offset_s"]) == ("together", 0.01)
-    assert in_time["start_planned_us"] == 1_000_000_000, "by the clock that all jobs share"
-    assert start.values()["start_offset_s"] is None, "the payload did not report its start"
-    late = start.values(began_us=1_018_500_000)
-    assert (late["start_state"], late["start_offset_s"]) == ("late", 1.0)
-
-
-def test_later_starts_allow_for_jobs_that_still_load(
-    tmp_path: Path, signals: StopSignals, capsys: pytest.CaptureFixture[str]
-) -> None:
-    common = CommonStart(replace(LOAD, jobs=1), str(tmp_path), None, signals)
-    for execution in ("1-1", "1-2"):
-        start = common.wait(execution, is_first=execution == "1-1")
-        assert start.values()["start_present_jobs"] == 1
-    assert [line for line in capsys.readouterr().out.splitlines() if "waiting" in line] == [
-        f"waiting for all 1 jobs to start together, {limit} s at most" for limit in (60, 160)
-    ]

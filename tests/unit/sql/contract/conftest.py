@@ -9,23 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from database_fixtures import SERVICES
 from database_fixtures import database_url as url
+from database_fixtures import parametrize_backends as pytest_generate_tests
 
-__all__ = ["url"]
-
-SERVICES = ("postgresql", "oracle")
+__all__ = ["pytest_generate_tests", "url"]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the tests of a single service without the option."""
     is_of_service = collection_path.stem.removeprefix("test_contract_") in SERVICES
     return True if is_of_service and not config.getoption("--services") else None
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that uses a store on every chosen backend."""
-    if "backend" in metafunc.fixturenames:
-        chosen = ("sqlite", *SERVICES) if metafunc.config.getoption("--services") else ("sqlite",)
-        marker = metafunc.definition.get_closest_marker("backends")
-        backends = [backend for backend in chosen if not marker or backend in marker.args]
-        metafunc.parametrize("backend", backends, scope="module")

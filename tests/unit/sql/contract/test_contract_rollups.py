@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from measurement_factory import STARTED_DAY, make_measurement, make_operation, random_measurements
+from measurement_factory import make_measurement, make_operation, random_measurements
 from store_helpers import find_rollup_differences, read_table
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.errors import StoreError
-from treehammer.load.operation_figures import list_operation_days
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import (
@@ -179,34 +178,6 @@ def test_other_operations_are_a_conflict(store: Store, changed: list[dict[str, A
     assert store.add([other]) == AddResult(0, 0, (item.id,))
     assert len(read_table(store, operation)) == 1
     assert find_rollup_differences(store) == []
-
-
-def test_days_of_storages_have_their_operations_and_round_trips(store: Store) -> None:
-    cases: dict[str, dict[str, Any]] = {
-        "a": {"site": "X", "storage_site": "A", "door_rtt_s": 0.25},
-        "b": {"site": "A", "storage_site": "A", "door_rtt_s": 0.75},
-        "c": {"site": "A", "storage_site": "A", "plausible": False},
-        "d": {"site": "B", "day": STARTED_DAY + 1},
-        "e": {"site": "A", "day": STARTED_DAY - 1},
-    }
-    for job, values in cases.items():
-        limited = make_operation([9.0], operation="read", step=1, generator_limited=True)
-        server = make_operation([9.0], operation="read", side="server")
-        steps = [make_operation([1.0] * 3, {"reset": 1}, operation="read"), limited, server]
-        store.add([make_measurement(job, operations=steps, **values)])
-    rows = list_operation_days(store, STARTED_DAY, STARTED_DAY + 1)
-    assert {(row.site, row.day - STARTED_DAY, row.round_trip_s) for row in rows} == {
-        ("A", 0, 0.25),
-        ("A", 0, 0.75),
-        ("B", 1, None),
-    }
-    for row in rows:
-        assert (row.operation, row.done, row.failed, row.limited_steps) == ("read", 3, 1, 1)
-        assert row.latency.mean == pytest.approx(1.0, rel=0.01)
-    with store.snapshot() as snapshot:
-        assert snapshot.count_operation_rows(Selection()) == 15
-        assert snapshot.count_operation_rows(Selection.parse((), ["site=A"])) == 9
-        assert snapshot.count_operation_rows(Selection(("none",))) == 0
 
 
 def test_rollup_sums_steps_without_those_limited_by_the_generator(store: Store) -> None:
