@@ -17,7 +17,7 @@ from treehammer.verticals import VERTICALS
 RUN = "test_cli_process or test_docs or test_extensions or test_web_walk or test_submit_plan"
 #: Vertical -> why it cannot be deleted yet.
 NOT_DELETABLE = {
-    "load": "helpers and tests of the core import it, such as simulated_load",
+    "load": "test_worker_service and storage_alone import it",
     "watch": "modules of the core import it: ignore_imports in setup.cfg",
 }
 
