@@ -54,6 +54,17 @@ def good(row: dict[str, Any], metric: str) -> bool:
     return row["failure_class"] is None and row["plausible"] and row[metric] is not None
 
 
+def test_variants_are_in_the_order_of_their_labels(pages: ServiceThread) -> None:
+    pages.store.add(
+        make_measurement(f"job-{share}", variant=f'{{"branches":{share}}}', eff_job=0.5)
+        for share in (0.4, 0.04, 1.0, 0.2)
+    )
+    rows = rows_of(pages, "by=variant&from=&to=")
+    assert [row["variant"] for row in rows] == [
+        f'{{"branches":{share}}}' for share in (0.04, 0.2, 0.4, 1.0)
+    ]
+
+
 @pytest.mark.usefixtures("draw_in_process")
 @pytest.mark.parametrize("view", ["means", "latency"])
 def test_campaigns_are_labeled_by_name(pages: ServiceThread, view: str) -> None:
@@ -352,6 +363,15 @@ def test_columns_are_named_by_their_titles(filled_service: ServiceThread) -> Non
     assert rows_of(filled_service, f"{titles}&{ALL}") == rows_of(filled_service, f"{names}&{ALL}")
     page = filled_service.read(f"/explore?by=host&{ALL}")
     assert (page.fields["by"][0], page.fields["panels"]) == ("Host", ["none"])
+
+
+def test_values_of_the_chosen_column_are_suggested(filled_service: ServiceThread) -> None:
+    hosts = {row["host"] for row in rows_of(filled_service, f"by=host&color=&{ALL}")}
+    page = filled_service.load_page(f"/explore?by=host&color=&{ALL}")
+    options = re.search(r'<datalist id="values-host">(.*?)</datalist>', page, re.DOTALL)
+    assert options
+    listed = {unescape(text) for text in re.findall(r'<option value="(.*?)"', options[1])}
+    assert listed == hosts - {""}
 
 
 def test_too_many_measurements_are_refused(

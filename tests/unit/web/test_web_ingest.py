@@ -395,6 +395,21 @@ def test_access_log_has_fields(service: ServiceThread, caplog: pytest.LogCapture
     }
 
 
+def test_service_describes_itself(service: ServiceThread) -> None:
+    assert service.get_path("/api/v1/health").json()["status"] == "ok"
+    described = service.get_path("/api/v1/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    assert "/api/v1/measurements" in described["paths"]
+    answer = service.get_path("/nowhere")
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": "there is nothing at this address"},
+    )
+    answer = service.client.delete("/api/v1/measurements")
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "POST"
+
+
 def test_measurement_of_bad_replica_is_marked(start_service: StartService) -> None:
     with start_service() as service:
         key = service.make_key("submit").text

@@ -126,6 +126,17 @@ def test_merge_creates_no_duplicates(
     assert {row["job_id"] for row in store.measurements(EVERYTHING)} >= {"text 100", "marked"}
 
 
+def test_same_file_imported_twice_is_added_once(
+    store: Store, exported_store: ExportedStore, tmp_path: Path
+) -> None:
+    file = exported_store.file
+    duplicate = Path(shutil.copy(file, tmp_path / "b.parquet"))
+    rows = len([*awkward_measurements()])
+    for dry_run in (True, False):
+        results = import_file(store, file, duplicate, dry_run=dry_run)
+        assert import_counts(results) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
+
+
 @pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_first_recorded_value_wins(store: Store, remote: Store, tmp_path: Path) -> None:
     remote.add([make_measurement(host="there"), make_measurement(job="same")])
