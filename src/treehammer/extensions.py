@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.errors import ConfigError
-from treehammer.verticals import import_parts  # noqa: F401, for modules that import it from here
 
 
 class ExtensionGroup(StrEnum):

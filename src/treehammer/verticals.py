@@ -1,4 +1,4 @@
-"""Verticals: folders that nothing else imports, each of which can be deleted with its tests.
+"""Verticals: folders that the core asks for parts instead of importing them.
 
 They enter by the modules whose names :func:`import_parts` is given.  This module travels to the node.
 """
