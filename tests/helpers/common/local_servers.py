@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from machine_requirements import skip_or_fail
@@ -348,3 +349,32 @@ class Redirector(Pool):
         self.end_headers()
 
     do_GET = do_HEAD = do_PUT = do_DELETE = do_PROPFIND = handle_request  # noqa: N815
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["http", "https"])
+def door(
+    request: pytest.FixtureRequest,
+    authority: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """A door over https that redirects to a pool on another port."""
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
+    monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
+    Pool.requests.clear()
+    Redirector.requests.clear()
+    certificate = authority if request.param == "https" else None
+    with (
+        serve_http(Pool, certificate=certificate) as pool,
+        serve_http(Redirector, certificate=authority) as port,
+    ):
+        Redirector.target = f"{request.param}://127.0.0.1:{pool}"
+        yield f"https://127.0.0.1:{port}/f"
+    assert {token for _, token in Redirector.requests} == {"Bearer secret"}
+    assert {token for _, token in Pool.requests} == {None}

@@ -7,13 +7,16 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 from certificate_authority import CertificateAuthority
+
+from treehammer.collectors.worker.service_client import ServiceEndpoint
 
 TOKEN = "header.claims.5ecretSignature"
 
@@ -114,3 +117,24 @@ class _QuietHttpServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect, which tests do on purpose."""
+
+
+@pytest.fixture(scope="module")
+def stub_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestStub]:
+    stub = IngestStub(tmp_path_factory.mktemp("service"))
+    yield stub
+    stub.stop()
+
+
+@pytest.fixture
+def ingest(stub_service: IngestStub) -> Iterator[IngestStub]:
+    stub_service.records.clear()
+    stub_service.posts.clear()
+    stub_service.tokens.clear()
+    yield stub_service
+    stub_service.script = lambda _: None
+
+
+@pytest.fixture
+def endpoint(ingest: IngestStub) -> ServiceEndpoint:
+    return ServiceEndpoint(ingest.url, TOKEN, str(ingest.ca))

@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import CONTENT, SIZE, Pool, Redirector, make_authority, serve_http, serve_tcp
+from local_servers import CONTENT, SIZE, make_authority, serve_http, serve_tcp
 
 from treehammer.collectors.http_requests import (
     TOKEN_POOLS_VARIABLE,
@@ -133,35 +133,6 @@ def test_limits_of_a_door_name_all_releases() -> None:
 
 
 DOOR = "https://door.example.org/store"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(params=["http", "https"])
-def door(
-    request: pytest.FixtureRequest,
-    authority: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
-    """A door over https that redirects to a pool on another port."""
-    (tmp_path / "token").write_text("secret\n")
-    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
-    monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
-    Pool.requests.clear()
-    Redirector.requests.clear()
-    certificate = authority if request.param == "https" else None
-    with (
-        serve_http(Pool, certificate=certificate) as pool,
-        serve_http(Redirector, certificate=authority) as port,
-    ):
-        Redirector.target = f"{request.param}://127.0.0.1:{pool}"
-        yield f"https://127.0.0.1:{port}/f"
-    assert {token for _, token in Redirector.requests} == {"Bearer secret"}
-    assert {token for _, token in Pool.requests} == {None}
 
 
 def test_stage_in_leaves_token_at_door(door: str, tmp_path: Path) -> None:

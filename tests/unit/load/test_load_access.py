@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_servers import CONTENT, SIZE, Pool, Redirector, make_authority, serve_http
+from local_servers import CONTENT, SIZE
 from machine_requirements import skip_or_fail
 from simulated_load import perform_operations
 
@@ -20,35 +19,6 @@ from treehammer.load.kit.treehammer_load.operation import (
     Operation,
     StorageClient,
 )
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(params=["http", "https"])
-def door(
-    request: pytest.FixtureRequest,
-    authority: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
-    """A door over https that redirects to a pool on another port."""
-    (tmp_path / "token").write_text("secret\n")
-    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
-    monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
-    Pool.requests.clear()
-    Redirector.requests.clear()
-    certificate = authority if request.param == "https" else None
-    with (
-        serve_http(Pool, certificate=certificate) as pool,
-        serve_http(Redirector, certificate=authority) as port,
-    ):
-        Redirector.target = f"{request.param}://127.0.0.1:{pool}"
-        yield f"https://127.0.0.1:{port}/f"
-    assert {token for _, token in Redirector.requests} == {"Bearer secret"}
-    assert {token for _, token in Pool.requests} == {None}
 
 
 def test_load_leaves_token_at_door(door: str) -> None:

@@ -50,8 +50,8 @@ def make_result(value: float | None, cached: float | None, **failures: int) -> B
     result = BenchmarkResult()
     state = PageCacheState("unknown", "left in the cache", cached)
     for part in PARTS:
-        one = PartResult(value, 1.0, LatencyHistogram(), failures, 0.1, False, state)
-        result.rounds[part.name].extend([one, one])
+        part_result = PartResult(value, 1.0, LatencyHistogram(), failures, 0.1, False, state)
+        result.rounds[part.name].extend([part_result, part_result])
     return result
 
 
@@ -80,8 +80,8 @@ def test_scores_of_uneven_rounds_are_marked(
     state = PageCacheState("evicted", "dropped", 0.0)
     for part in PARTS:
         for value in values:
-            one = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
-            result.rounds[part.name].append(one)
+            part_result = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
+            result.rounds[part.name].append(part_result)
     files = [LoadFile(str(tmp_path), benchmark.FILE_MB * 1_000_000)]
     sheet = benchmark_command.build_sheet({"address": "/mnt"}, files, result, "")
     assert sheet["score"] is not None

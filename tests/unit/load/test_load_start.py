@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ingest_stub import TOKEN, IngestStub
 from local_servers import serve_http
 
 from treehammer.collectors.job_spec import LoadSpec
@@ -30,28 +29,6 @@ from treehammer.load.worker.start_meetings import (
     FolderMeeting,
     ServiceMeeting,
 )
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestStub]:
-    stub = IngestStub(tmp_path_factory.mktemp("service"))
-    yield stub
-    stub.stop()
-
-
-@pytest.fixture
-def ingest(service: IngestStub) -> Iterator[IngestStub]:
-    service.records.clear()
-    service.posts.clear()
-    service.tokens.clear()
-    yield service
-    service.script = lambda _: None
-
-
-@pytest.fixture
-def endpoint(ingest: IngestStub) -> ServiceEndpoint:
-    return ServiceEndpoint(ingest.url, TOKEN, str(ingest.ca))
-
 
 LOAD = LoadSpec(
     index=0,
@@ -89,9 +66,9 @@ def test_withdrawn_job_is_not_waited_for(tmp_path: Path, signals: StopSignals) -
     load = replace(LOAD, index=1)
     CommonStart(load, str(tmp_path), None, signals).withdraw("1-1")
     folder = str(tmp_path / "starts/b-1-1")
-    found = FolderMeeting(LOAD, folder).poll(0, None)
-    assert found is not None
-    assert found.present == 1
+    appointment = FolderMeeting(LOAD, folder).poll(0, None)
+    assert appointment is not None
+    assert appointment.present == 1
     three = FolderMeeting(replace(load, jobs=3), str(tmp_path / "three"))
     three.withdraw()
     assert three.poll(0, None) is None, "one job in two attempts"
@@ -102,9 +79,11 @@ def test_missing_job_is_not_waited_for_longer_than_the_limit(tmp_path: Path) -> 
     assert meeting.poll(0, None) is None
     long_ago = time.time() - 51
     os.utime(tmp_path / "0", (long_ago, long_ago))
-    found = FolderMeeting(replace(LOAD, index=1, jobs=3, wait_s=50.0), str(tmp_path)).poll(0, None)
-    assert found is not None
-    assert found.present == 2
+    appointment = FolderMeeting(replace(LOAD, index=1, jobs=3, wait_s=50.0), str(tmp_path)).poll(
+        0, None
+    )
+    assert appointment is not None
+    assert appointment.present == 2
 
 
 def test_job_waits_for_the_others(tmp_path: Path, signals: StopSignals) -> None:
@@ -172,9 +151,9 @@ def test_truncated_answer_is_no_refusal(sent: int) -> None:
         with pytest.raises(ConnectionError, match="does not answer"):
             meeting.poll(0, None)
         Service.breaks_off = False
-        found = meeting.poll(0, None)
-    assert found is not None
-    assert found.start_us == 5
+        appointment = meeting.poll(0, None)
+    assert appointment is not None
+    assert appointment.start_us == 5
 
 
 def test_job_after_the_end_of_the_load_fails(tmp_path: Path, signals: StopSignals) -> None:

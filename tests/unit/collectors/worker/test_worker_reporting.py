@@ -1,9 +1,9 @@
-"""The worker and the results service: upload of the outbox, and the common start of loads."""
+"""The worker and the results service: upload of the outbox."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,6 @@ from treehammer.collectors.worker.service_client import (
 )
 
 FAR = 1e9
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestStub]:
-    stub = IngestStub(tmp_path_factory.mktemp("service"))
-    yield stub
-    stub.stop()
-
-
-@pytest.fixture
-def ingest(service: IngestStub) -> Iterator[IngestStub]:
-    service.records.clear()
-    service.posts.clear()
-    service.tokens.clear()
-    yield service
-    service.script = lambda _: None
-
-
-@pytest.fixture
-def endpoint(ingest: IngestStub) -> ServiceEndpoint:
-    return ServiceEndpoint(ingest.url, TOKEN, str(ingest.ca))
 
 
 def fill(folder: Path, count: int, **values: Any) -> list[str]:
