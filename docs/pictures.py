@@ -26,7 +26,7 @@ from service_process import serve_folder
 
 from benchmarks.harness import synthetic_measurements
 from treehammer.analysis.comparison.conclusion import count_slower
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.query_model import Selection

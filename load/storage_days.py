@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.load.operation_figures import OperationDay, list_operation_days
 from treehammer.sql.read.reader import ResultsReader

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
+from treehammer.analysis.status.site_uses import SiteState, Usability
+from treehammer.sql.core import subjects
+from treehammer.sql.core.subjects import KIND_WORDS, locate_subject
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import make_single_line
 from treehammer.watch.alarms import alarm_overview
 from treehammer.watch.alarms.alarm_overview import list_regressions
 from treehammer.watch.alarms.alarm_watch import list_slowdowns
-from treehammer.watch.states.site_status import Usability, list_uses
+from treehammer.watch.alarms.subject_state import AlarmKind, AlarmLevel
+from treehammer.watch.states.site_status import list_uses
 from treehammer.watch.store import alarms, state_history
-from treehammer.watch.store.state_history import KIND_WORDS, locate_subject
 from treehammer.web.api.prometheus_metrics import Families, Sample
 
 FAMILIES: Families = {
@@ -85,7 +87,7 @@ def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
             if figure.value is not None:
                 yield "state_figure", [*subject, figure.name, figure.unit], figure.value
     for row in state_history.list_current_states(store):
-        if row.subject_kind != state_history.CENTRAL:
+        if row.subject_kind != subjects.CENTRAL:
             subject = [KIND_WORDS[row.subject_kind], row.site]
             yield "state_code", subject, AlarmLevel(row.state.upper()).code
             yield "state_since_seconds", subject, row.since_us / 1e6

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.site_uses import WORST_FIRST, SiteState
+from treehammer.sql.core.subjects import CENTRAL
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.write.store import Store
 from treehammer.tables import Row, TableColumn, hidden_columns
 from treehammer.watch.changes import change_points
 from treehammer.watch.pages import watch_tables
 from treehammer.watch.states.site_status import find_site_states, index_by_site, list_uses
-from treehammer.watch.store.state_history import (
-    CENTRAL,
-    list_standing_states,
-    list_state_changes,
-)
+from treehammer.watch.store.state_history import list_standing_states, list_state_changes
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.columns import column

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +18,13 @@ from treehammer.analysis.comparison.series_changes import describe_phases
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import TableColumn
-from treehammer.terminal import Block, Note, TextTable
+from treehammer.terminal import JSON, TABLE, Block, Note, TextTable, print_early
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.limit_outcomes import LimitReport
+
+#: Format of a comment in a code review.
+MARKDOWN = "markdown"
 
 #: Verdicts that are also said in a sentence, at most.
 MAX_SENTENCES = 6
@@ -177,3 +184,17 @@ def _make_table(
         return {**flat, **cells}
 
     return TextTable([build_row(verdict) for verdict in verdicts], columns, title)
+
+
+def print_limits(report: LimitReport, form: str = TABLE) -> None:
+    """Print the outcomes as a table with notes, as Markdown or as JSON."""
+    from treehammer.analysis.comparison import limit_text
+
+    if form == MARKDOWN:
+        click.echo(limit_text.format_markdown(report))
+    elif form == JSON:
+        click.echo(json.dumps(limit_text.build_document(report), indent=1))
+    else:
+        table = TextTable(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
+        title = f"Limits: {limit_text.describe_limits(report)}"
+        print_early(title, table, *limit_text.list_limit_notes(report))

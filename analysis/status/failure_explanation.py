@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treehammer.analysis.status.failure_attribution import (
     DATASET,
@@ -28,11 +28,12 @@ from treehammer.analysis.status.failure_attribution import (
     compare_causes,
     find_failure_cause,
 )
-from treehammer.analysis.status.subject_state import SiteState
-from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.analysis.status.site_uses import SiteState
+from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.collectors.record.outcome import Outcome
+from treehammer.sql.core import subjects
 from treehammer.sql.core.evidence import FailureExplanation
-from treehammer.sql.core.watch_rows import DowntimeRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
     OutcomeCell,
@@ -46,17 +47,11 @@ from treehammer.sql.read.failure_counts import (
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.text_formatting import format_minute, pluralize
-from treehammer.watch.store import state_history
-from treehammer.watch.store.state_history import SUBJECT_KINDS
+from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.sql.read import peer_sums
 
-#: Periods before a change of state whose results explain it. Shorter ones show new failures that the
-#: good results of a day would hide.
-STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
-#: Changes of states that one evaluation explains, the newest ones.
-MAX_EXPLAINED = 100
 #: Days searched for the begin of failures or slowness.
 SEARCHED_DAYS = 14
 #: Difference that is slow: in standard deviations of the other sites, and at least.
@@ -67,8 +62,10 @@ MIN_PEERS, MIN_TIMED = 3, 3
 MIN_PAST_DAYS = 5
 _SIGMA_PER_MAD = 1.4826
 _WALL, _CPU = "wall_per_event_s", "cpu_per_event_s"
-_BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
-_UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
+#: States that failures explain.
+BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
+#: Origins that explain nothing.
+UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
 
 
 class _Verbs(NamedTuple):
@@ -82,40 +79,6 @@ class _Verbs(NamedTuple):
 _FAILED = _Verbs("failed", "fails", "fail")
 #: Bad ones are failed or implausible.
 _BAD = _Verbs("were bad", "gives bad measurements", "give bad measurements")
-
-
-def add_explanations(
-    store: ResultsReader, changes: Sequence[StatusChangeRow]
-) -> list[StatusChangeRow]:
-    """Add explanations to the evidence of new bad states that rules decided."""
-    counts = PeriodCounts(store)
-    newest = sorted(filter(_is_explained, changes), key=lambda row: row.since_us)[-MAX_EXPLAINED:]
-    explained = {id(row) for row in newest}
-    return [
-        _add_explanation(store, row, counts) if id(row) in explained else row for row in changes
-    ]
-
-
-def _is_explained(row: StatusChangeRow) -> bool:
-    is_judged = row.subject_kind in SUBJECT_KINDS and row.rule_version
-    return bool(not row.rule and row.state in _BAD_STATES and is_judged)
-
-
-def _add_explanation(
-    store: ResultsReader, row: StatusChangeRow, counts: PeriodCounts
-) -> StatusChangeRow:
-    by = STORAGE_SITE if row.subject_kind == state_history.STORAGE_SITE else JOB_SITE
-    explanation: FailureExplanation | None = None
-    for length_us in STATE_PERIODS_US:
-        period = Period(row.since_us - length_us, row.since_us)
-        shorter = explain_period(store, row.site, period, by=by, counts=counts)
-        is_certain = shorter is not None and shorter.culprit not in _UNDECIDED
-        explanation = shorter if is_certain else explanation or shorter
-        if is_certain:
-            break
-    if explanation is None:
-        return row
-    return replace(row, evidence=replace(row.evidence, explanation=explanation))
 
 
 def explain_results(
@@ -135,10 +98,12 @@ def explain_results(
         counts: counts that other explanations have read.
     """
     period = Period.of_day(time_us)
-    for row in state_history.list_current_states(store, at_us=period.to_us, site=site):
-        explanation = row.evidence.explanation
-        is_of_jobs = row.subject_kind == state_history.SITE
-        is_news = row.state in _BAD_STATES and period.covers(row.since_us)
+    for row in _list_judged(
+        lambda part: part.list_current_states(store, at_us=period.to_us, site=site)
+    ):
+        explanation: FailureExplanation | None = row.evidence.explanation
+        is_of_jobs = row.subject_kind == subjects.SITE
+        is_news = row.state in BAD_STATES and period.covers(row.since_us)
         if explanation and is_of_jobs and is_news and test in ("", *explanation.tests):
             return explanation
     return explain_period(store, site, period, test=test, counts=counts)
@@ -199,6 +164,11 @@ def _explain_failures(
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
 
 
+def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:
+    """List states or downtimes, as the verticals know them that judge sites."""
+    return [row for part in import_parts("judgement") for row in list_rows(part)]
+
+
 def _has_other_readers(storage: str, cells: Iterable[OutcomeCell]) -> bool:
     """Return whether a storage is distinguishable from its site, because other sites read it."""
     return {cell.site for cell in cells if cell.storage_site == storage} != {storage}
@@ -208,7 +178,8 @@ def _find_downtime(
     store: ResultsReader, runs: Sequence[FailedRun]
 ) -> tuple[DowntimeRow, int] | None:
     """Find the announced outage in which most failures happened, with their number; None without any."""
-    outages = state_history.list_outages(store, min(run.started_us for run in runs))
+    since_us = min(run.started_us for run in runs)
+    outages: list[DowntimeRow] = _list_judged(lambda part: part.list_outages(store, since_us))
     counts: Counter[DowntimeRow] = Counter()
     for run in runs:
         for row in outages:
@@ -225,9 +196,9 @@ def _explain_by_downtime(
     downtime: DowntimeRow, count: int, runs: Sequence[FailedRun]
 ) -> FailureExplanation:
     """Explain failures by an announced outage, which comes before any other origin."""
-    is_storage = downtime.subject_kind == state_history.STORAGE_SITE
+    is_storage = downtime.subject_kind == subjects.STORAGE_SITE
     culprit = Culprit.STORAGE if is_storage else Culprit.SITE
-    parts = {state_history.STORAGE_SITE: "the storage of ", state_history.SITE: "jobs at "}
+    parts = {subjects.STORAGE_SITE: "the storage of ", subjects.SITE: "jobs at "}
     subject = f"{parts.get(downtime.subject_kind, '')}{downtime.site}"
     affected = Tally(count, sum(run.count for run in runs))
     is_failed = all(run.sign.failure != Outcome.IMPLAUSIBLE for run in runs)
@@ -247,7 +218,7 @@ def _is_affected(run: FailedRun, downtime: DowntimeRow) -> bool:
     # A payload that waits for its storage exceeds its time.
     by_storage = label in (*STORAGE_CLASSES, "payload") and downtime.site == run.storage_site
     by_jobs = label not in STORAGE_CLASSES and downtime.site == run.site
-    affected = {state_history.STORAGE_SITE: by_storage, state_history.SITE: by_jobs}
+    affected = {subjects.STORAGE_SITE: by_storage, subjects.SITE: by_jobs}
     return affected.get(downtime.subject_kind, by_storage or by_jobs)
 
 

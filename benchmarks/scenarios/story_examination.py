@@ -10,18 +10,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from treehammer.analysis.status.site_uses import Usability
 from treehammer.sql.core.schema import patrol_start
+from treehammer.sql.core.subjects import SITE, SUBJECT_KINDS
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.engine.database_engine import load_rows
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US
 from treehammer.watch.alarms.alarm_overview import CheckState
-from treehammer.watch.states.site_status import Usability, use_by_state
+from treehammer.watch.states.site_status import use_by_state
 from treehammer.watch.store.alarms import ReleaseCheckTable
 from treehammer.watch.store.patrol_report import load_report
 from treehammer.watch.store.patrol_starts import PROBE, PatrolLease, PatrolStarts
-from treehammer.watch.store.state_history import SITE, SUBJECT_KINDS, list_state_changes
+from treehammer.watch.store.state_history import list_state_changes
 
 #: Sites of the events.
 BROKEN, UPGRADED, SLOWED, CHANGED = "SITE_B", "SITE_C", "SITE_D", "SITE_A"

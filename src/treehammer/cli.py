@@ -41,7 +41,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "submit.cli.datasets_commands:datasets", "Make, place and verify datasets."
         ),
         "sites": LazyCommand(
-            "submit.cli.site_status_commands:sites",
+            "submit.cli.sites_commands:sites",
             "List, check and import sites; show their states.",
         ),
         "releases": LazyCommand(

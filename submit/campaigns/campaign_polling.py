@@ -46,7 +46,7 @@ from treehammer.text_formatting import (
 )
 
 if TYPE_CHECKING:
-    from treehammer.watch.states.site_status import SiteUses
+    from treehammer.analysis.status.site_uses import SiteUses
 
 
 #: Seconds between two polls of local jobs; polling takes CPU time from the measurements.  A job that
@@ -279,13 +279,11 @@ class ExclusionGuard:
         now_us = tracker.now_us()
         if self._uses and now_us < self._uses[0] + self._uses_age_us:
             return self._uses[1]
-        # The rules need pydantic, which takes a tenth of a second to load.
-        from treehammer.watch.states.site_status import refresh_uses
-        from treehammer.watch.states.status_rules import load_status_rules
+        from treehammer.analysis.status.site_uses import refresh_uses
 
         uses = refresh_uses(
             tracker.store,
-            load_status_rules(self._rules_file),
+            self._rules_file,
             now_us,
             always=any(not JobState(job.state).is_final for job in jobs),
         )
@@ -316,19 +314,18 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
         uses: uses of sites and doors by their states.
         included: sites, and labels of doors, that are used nevertheless.
     """
-    # Only jobs at sites of a grid have states, which ``status`` of local campaigns need not load.
-    from treehammer.watch.store import state_history
+    from treehammer.sql.core import subjects
 
     if job.site in included:
         return ""
-    storage, door = state_history.split_door_label(job.door)
+    storage, door = subjects.split_door_label(job.door)
     if door:
-        parts = (job.site, (state_history.SITE,)), (storage, (state_history.STORAGE_SITE,))
+        parts = (job.site, (subjects.SITE,)), (storage, (subjects.STORAGE_SITE,))
         reasons = [uses.describe_restrictions(*part) for part in parts if part[0] not in included]
     else:
         storage, door = job.site, job.door
-        reasons = [uses.describe_restrictions(job.site, state_history.SUBJECT_KINDS)]
-    if not {storage, state_history.label_door(storage, door)} & {*included}:
+        reasons = [uses.describe_restrictions(job.site, subjects.SUBJECT_KINDS)]
+    if not {storage, subjects.label_door(storage, door)} & {*included}:
         reason = uses.describe_door(storage, door)
         reasons.append(f"door {door} {reason}" if reason else "")
     return "; ".join(filter(None, reasons))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from treehammer.analysis.status.site_uses import SiteUses
 from treehammer.collectors.job_spec import LOCAL_BATCH, SoftwareRequest
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root, try_root
 from treehammer.collectors.software import providers
@@ -33,7 +34,6 @@ from treehammer.submit.sites.replicas import doors_with_rse, find_placement
 from treehammer.submit.sites.site_model import DoorAccess, Site
 from treehammer.submit.sites.site_software import parse_releases, resolve_site_software
 from treehammer.text_formatting import ProgressFactory, no_progress
-from treehammer.watch.states.site_status import SiteUses
 
 
 def plan_request(

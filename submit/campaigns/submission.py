@@ -16,12 +16,14 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from treehammer.analysis.status.site_uses import EVERY_SITE
 from treehammer.collectors.job_spec import LOCAL_BATCH, LOOPS_FOLDER, JobState
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.sql.core.campaign_plan import PlannedCost
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.read.campaign_counts import (
     EXCLUDED_MESSAGE,
     CampaignCount,
@@ -65,8 +67,6 @@ from treehammer.submit.planning.site_selection import read_uses
 from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
-from treehammer.watch.states.site_status import EVERY_SITE
-from treehammer.watch.store.state_history import split_door_label
 
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9

@@ -221,10 +221,10 @@ def _drop_excluded(
     Raises:
         NothingToDoError: nothing is left.
     """
+    from treehammer.analysis.status.site_uses import EVERY_SITE
+    from treehammer.sql.core.subjects import STORAGE_SITE
     from treehammer.submit.planning.site_selection import load_uses
     from treehammer.submit.sites.site_registry import load_sites
-    from treehammer.watch.states.site_status import EVERY_SITE
-    from treehammer.watch.store.state_history import STORAGE_SITE
 
     uses = load_uses(settings)
     site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}

@@ -243,8 +243,8 @@ def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
     """Judge and print the limits that the test states; return the exit code."""
     if not campaign.plan.definition.expect:
         return ExitCode.DONE
+    from treehammer.analysis.cli.comparison_output import print_limits
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
-    from treehammer.watch.cli.watch_commands import print_limits
 
     report = judge_limits(store, campaign, time.time_ns() // 1000)
     if output_form() == TABLE:

@@ -12,12 +12,20 @@ from functools import cached_property
 from itertools import chain, product
 from types import MappingProxyType
 
+from treehammer.analysis.status.site_uses import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_access import READ, STAGE, find_limit
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.model import DOOR_AXIS
 from treehammer.hctests.definition.toml_models import TestDefinition
+from treehammer.sql.core.subjects import (
+    SITE,
+    STORAGE_SITE,
+    SUBJECT_KINDS,
+    label_door,
+    split_door_label,
+)
 from treehammer.sql.read.campaign_counts import list_selection_notes
 from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
@@ -31,15 +39,6 @@ from treehammer.submit.planning.submission_options import (
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.submit.sites.site_registry import load_sites, select_sites
 from treehammer.submit.sites.site_software import find_site_software
-from treehammer.watch.states.site_status import EVERY_SITE, SiteUses, refresh_uses
-from treehammer.watch.states.status_rules import load_status_rules
-from treehammer.watch.store.state_history import (
-    SITE,
-    STORAGE_SITE,
-    SUBJECT_KINDS,
-    label_door,
-    split_door_label,
-)
 
 #: A site that runs jobs, and a site whose storage they read.
 SitePair = tuple[Site, Site]
@@ -104,7 +103,7 @@ def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
 
 def read_uses(store: Store, settings: Settings) -> SiteUses:
     """Read the present uses of sites from an open database."""
-    return refresh_uses(store, load_status_rules(settings.status_rules), time.time_ns() // 1000)
+    return refresh_uses(store, settings.status_rules, time.time_ns() // 1000)
 
 
 def select_usable_sites(

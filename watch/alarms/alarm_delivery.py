@@ -25,7 +25,6 @@ from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.status.subject_state import AlarmKind
 from treehammer.collectors.http_requests import Deadline, connect_socket, open_reader, send_request
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, DeliveryError
@@ -34,6 +33,7 @@ from treehammer.setting_parsers import split_recipients
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.text_formatting import SECOND_US
 from treehammer.version import __version__
+from treehammer.watch.alarms.subject_state import AlarmKind
 from treehammer.watch.store.alarms import NO_SEVERITY, AlarmOutbox
 
 if TYPE_CHECKING:

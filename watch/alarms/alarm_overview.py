@@ -11,19 +11,11 @@ from treehammer.analysis.comparison.conclusion import select_headline
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
-from treehammer.analysis.status.subject_state import (
-    SERVICE_NAME,
-    AlarmFigure,
-    AlarmKind,
-    AlarmLevel,
-    SiteState,
-    SubjectState,
-    judge_figure,
-    worst_level,
-)
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.subjects import CENTRAL, KIND_WORDS, SITE
 from treehammer.sql.core.watch_rows import ReleaseCheck, StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
@@ -35,18 +27,20 @@ from treehammer.sql.read.stored_comparisons import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US, format_minute, pluralize
-from treehammer.watch.states.site_status import (
-    charge_runs,
-    find_site_states,
-    use_by_state,
+from treehammer.watch.alarms.subject_state import (
+    SERVICE_NAME,
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    judge_figure,
+    worst_level,
 )
+from treehammer.watch.states.site_status import charge_runs, find_site_states, use_by_state
 from treehammer.watch.states.state_timeline import CENTRAL_CAUSE, Subject
 from treehammer.watch.states.status_rules import ShareRule, StatusRules, duration_us
 from treehammer.watch.store.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
 from treehammer.watch.store.state_history import (
-    CENTRAL,
-    KIND_WORDS,
-    SITE,
     find_latest_rule_set,
     list_current_states,
     list_outages,

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from treehammer.analysis.comparison.verdict_text import (
     format_effect,
 )
-from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_delivery import AlarmChannels, deliver_messages
@@ -25,6 +25,7 @@ from treehammer.watch.alarms.alarm_overview import (
     link_check,
 )
 from treehammer.watch.alarms.release_checks import watch_campaigns
+from treehammer.watch.alarms.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.watch.changes import change_points
 from treehammer.watch.changes.daily_series import Attribution, ChangeState
 from treehammer.watch.states.site_status import update_states
@@ -39,7 +40,6 @@ from treehammer.watch.store.alarms import (
     hash_identity,
     load_change_points,
 )
-from treehammer.watch.store.state_history import split_door_label
 
 #: Kinds of events beside changes of states.
 REGRESSION, CHANGE_POINT = "regression", "change point"

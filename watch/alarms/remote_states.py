@@ -12,15 +12,6 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from treehammer.analysis.status.subject_state import (
-    SERVICE_NAME,
-    AlarmFigure,
-    AlarmKind,
-    AlarmLevel,
-    SubjectState,
-    judge_figure,
-    worst_level,
-)
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.json_documents import decode_json
@@ -29,6 +20,15 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
 from treehammer.setting_parsers import is_allowed_address
 from treehammer.sql.core.access_keys import load_user_key
+from treehammer.watch.alarms.subject_state import (
+    SERVICE_NAME,
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    judge_figure,
+    worst_level,
+)
 
 #: Seconds that the service may take for its state.
 ANSWER_WARNING_S, ANSWER_CRITICAL_S = 5.0, 20.0

@@ -15,10 +15,11 @@ from treehammer.analysis.comparison.conclusion import (
     describe_headline,
 )
 from treehammer.analysis.comparison.verdict_text import comparison_title
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.outcome import Outcome, describe_outcomes, is_failure
+from treehammer.sql.core.subjects import CENTRAL, KIND_WORDS
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read.campaign_queries import load_distinct_names
 from treehammer.sql.read.cost_queries import UsedCost, load_site_costs
@@ -47,12 +48,7 @@ from treehammer.watch.changes.daily_series import Attribution, ChangeState
 from treehammer.watch.states.site_status import order_state
 from treehammer.watch.states.state_timeline import CENTRAL_CAUSE
 from treehammer.watch.store import alarms
-from treehammer.watch.store.state_history import (
-    CENTRAL,
-    KIND_WORDS,
-    list_current_states,
-    list_state_changes,
-)
+from treehammer.watch.store.state_history import list_current_states, list_state_changes
 
 SLOWER_SECTION, FASTER_SECTION = "Slower", "Faster"
 PROVISIONAL_SECTION = "Provisional, to be confirmed by the next days"

@@ -30,8 +30,8 @@ from treehammer.text_formatting import (
 )
 
 if TYPE_CHECKING:
+    from treehammer.analysis.status.site_uses import SiteUses
     from treehammer.watch.patrol.patrol_file import PatrolFile
-    from treehammer.watch.states.site_status import SiteUses
     from treehammer.watch.store.patrol_report import PatrolReport
 
 

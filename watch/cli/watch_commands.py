@@ -14,7 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.status.subject_state import (
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, StoreError, TreehammerError, require_package
+from treehammer.sql.cli import open_store, pass_store
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import (
+    CAMPAIGN,
+    JSON,
+    SITE,
+    CommandOutput,
+    on_interrupt,
+    print_hint,
+    prints_rows,
+)
+from treehammer.text_formatting import format_minute, make_single_line
+from treehammer.watch.alarms.subject_state import (
     PRODUCER,
     SERVICE_NAME,
     AlarmKind,
@@ -24,27 +38,9 @@ from treehammer.analysis.status.subject_state import (
     format_plugin_output,
     worst_level,
 )
-from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, StoreError, TreehammerError, require_package
-from treehammer.sql.cli import open_store, pass_store
-from treehammer.tables import TableColumn, hidden_columns
-from treehammer.terminal import (
-    CAMPAIGN,
-    JSON,
-    SITE,
-    TABLE,
-    CommandOutput,
-    TextTable,
-    on_interrupt,
-    print_early,
-    print_hint,
-    prints_rows,
-)
-from treehammer.text_formatting import format_minute, make_single_line
 from treehammer.watch.changes import WINDOW_DAYS
 
 if TYPE_CHECKING:
-    from treehammer.analysis.comparison.limit_outcomes import LimitReport
     from treehammer.sql.core.watch_rows import AlarmMessage
     from treehammer.sql.write.store import Store
 
@@ -80,7 +76,9 @@ _NO_CHANNEL = (
     "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
 )
 #: Formats of ``check``; that of limits in a pull request beside those of the terminal.
-PLUGIN, MONIT, MARKDOWN = "plugin", "monit", "markdown"
+PLUGIN, MONIT = "plugin", "monit"
+#: As :data:`.comparison_output.MARKDOWN`, whose module loads SciPy.
+MARKDOWN = "markdown"
 #: Value of --service without an address.
 _DATABASE = "-"
 
@@ -391,6 +389,7 @@ def _check_limits(settings: Settings, campaign: str, url: str | None, form: str)
         option = "--format monit" if form == MONIT else "--url"
         return _print_failure("", f"{option} and --campaign are mutually exclusive")
     # scipy takes a third of a second to load, which checks of states should not pay for.
+    from treehammer.analysis.cli import comparison_output
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
 
     with open_store(settings) as store:
@@ -398,22 +397,8 @@ def _check_limits(settings: Settings, campaign: str, url: str | None, form: str)
         report = judge_limits(store, row, time.time_ns() // 1000)
     if not report.outcomes:
         return _print_failure("", f"the test of {row.name} states no limit; add [[expect]] to it")
-    print_limits(report, form)
+    comparison_output.print_limits(report, form)
     return report.exit_code
-
-
-def print_limits(report: LimitReport, form: str = TABLE) -> None:
-    """Print the outcomes as a table with notes, as Markdown or as JSON."""
-    from treehammer.analysis.comparison import limit_text
-
-    if form == MARKDOWN:
-        click.echo(limit_text.format_markdown(report))
-    elif form == JSON:
-        click.echo(json.dumps(limit_text.build_document(report), indent=1))
-    else:
-        table = TextTable(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
-        title = f"Limits: {limit_text.describe_limits(report)}"
-        print_early(title, table, *limit_text.list_limit_notes(report))
 
 
 def _load_states(

@@ -24,6 +24,7 @@ from treehammer.errors import (
     SourceUnreachableError,
     suggest_word,
 )
+from treehammer.sql.core.subjects import SITE, STORAGE_SITE
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.submit.sites.site_model import Site
 from treehammer.text_formatting import pluralize
@@ -40,7 +41,7 @@ from treehammer.watch.downtimes.downtime_entries import (
     read_entry,
     split_services,
 )
-from treehammer.watch.store.state_history import AT_RISK, OUTAGE, SITE, STORAGE_SITE
+from treehammer.watch.store.state_history import AT_RISK, OUTAGE
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

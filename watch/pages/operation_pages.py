@@ -15,22 +15,23 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from treehammer.analysis.status.subject_state import AlarmKind
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import StateEvidence
+from treehammer.sql.core.subjects import CENTRAL, locate_subject
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
 from treehammer.text_formatting import format_duration, format_size
 from treehammer.watch.alarms import alarm_overview
+from treehammer.watch.alarms.subject_state import AlarmKind
 from treehammer.watch.pages.watch_tables import describe_state
 from treehammer.watch.states.site_status import list_uses
 from treehammer.watch.store import state_history
 from treehammer.watch.store.alarms import AlarmOutbox
 from treehammer.watch.store.patrol_report import MAX_STARTS, PatrolReport, load_report
-from treehammer.watch.store.state_history import CENTRAL, locate_subject, name_subject
+from treehammer.watch.store.state_history import name_subject
 from treehammer.web import sections as ui
 from treehammer.web.addresses import CURRENT_REQUEST, link_rows, link_to
 from treehammer.web.columns import OUTCOME_COLUMNS, column, columns, hidden

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from treehammer.sql.core.subjects import CENTRAL, locate_subject
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, hidden_columns
 from treehammer.watch.changes import WINDOW_DAYS, change_points
 from treehammer.watch.states.site_status import use_by_state
 from treehammer.watch.store.alarms import load_change_points
-from treehammer.watch.store.state_history import CENTRAL, locate_subject, name_subject
+from treehammer.watch.store.state_history import name_subject
 from treehammer.web.addresses import link_rows
 from treehammer.web.columns import column, columns
 from treehammer.web.display_formats import day_number, format_time, today

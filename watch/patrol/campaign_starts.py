@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from treehammer.analysis.status.site_uses import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -23,6 +24,7 @@ from treehammer.hctests.definition.model import DOOR_AXIS
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
+from treehammer.sql.core.subjects import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import (
@@ -38,7 +40,6 @@ from treehammer.text_formatting import SECOND_US, format_size
 from treehammer.watch.alarms.release_checks import RerunRequest, record_rerun, requested_reruns
 from treehammer.watch.patrol.occasions import Occasion, OccasionFinder, name_occasion
 from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.watch.states.site_status import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.watch.store.patrol_starts import (
     CLAIMED,
     FAILED,
@@ -47,7 +48,6 @@ from treehammer.watch.store.patrol_starts import (
     PatrolStarts,
     SiteCharge,
 )
-from treehammer.watch.store.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 
 _LOG = logging.getLogger(__name__)
 #: Campaigns in flight that a probe waits for: none, since it is not counted.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from treehammer.analysis.status.site_uses import SiteUses, SubjectUse
 from treehammer.collectors.json_documents import parse_json
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
@@ -25,6 +26,7 @@ from treehammer.errors import (
 )
 from treehammer.hctests.definition.model import DOOR_AXIS
 from treehammer.hctests.pinned_tests import EqualCommitsError
+from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.core.watch_rows import AlarmMessage, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.write.store import Store
@@ -56,7 +58,7 @@ from treehammer.watch.patrol.occasions import (
     name_occasion,
 )
 from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.watch.states.site_status import SiteUses, SubjectUse, find_probe_time, list_uses
+from treehammer.watch.states.site_status import find_probe_time, list_uses
 from treehammer.watch.states.status_rules import load_status_rules
 from treehammer.watch.store import patrol_report
 from treehammer.watch.store.alarms import STATE
@@ -70,7 +72,6 @@ from treehammer.watch.store.patrol_starts import (
     PatrolLease,
     PatrolStarts,
 )
-from treehammer.watch.store.state_history import split_door_label
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,10 +16,11 @@ from functools import partial, singledispatch
 from itertools import islice
 from typing import Any
 
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.core.evidence import RuleMemoryEvidence, StateEvidence
+from treehammer.sql.core.subjects import DOOR, STORAGE_SITE
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.text_formatting import format_share, pluralize
 from treehammer.watch.states.status_rules import (
@@ -31,7 +32,7 @@ from treehammer.watch.states.status_rules import (
     WindowRule,
     duration_us,
 )
-from treehammer.watch.store.state_history import DOOR, STORAGE_SITE, RunOutcome
+from treehammer.watch.store.state_history import RunOutcome
 
 #: Campaigns, jobs and measurements that evidence names, the newest first.
 MAX_NAMED = 20

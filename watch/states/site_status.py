@@ -1,29 +1,40 @@
 """Status of sites: evaluation of recorded results to recorded changes, and the use that follows.
 
-:class:`SiteUses` is the only place that turns a state into an action: whether jobs, only probes, or
-nothing may be sent. Submission, patrol, bisection, placement, checks, pages and monitoring ask it.
+What follows for the use of a site is a :class:`.SiteUses`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from treehammer.analysis.status.failure_explanation import add_explanations
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.site_uses import (
+    WORST_FIRST,
+    SiteState,
+    SiteUses,
+    SubjectUse,
+    Usability,
+)
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.evidence import StateEvidence
+from treehammer.sql.core.subjects import (
+    CENTRAL,
+    DOOR,
+    JUDGED_KINDS,
+    STORAGE_SITE,
+    SUBJECT_KINDS,
+    split_door_label,
+)
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import format_minute, format_time
+from treehammer.text_formatting import format_time
 from treehammer.verticals import import_parts
 from treehammer.watch.states.rule_judgements import (
     BuildEvidence,
@@ -34,6 +45,7 @@ from treehammer.watch.states.rule_judgements import (
     charge_run,
     replay_rule,
 )
+from treehammer.watch.states.state_explanations import add_explanations
 from treehammer.watch.states.state_timeline import (
     DOWNTIME,
     OVERRIDE,
@@ -44,15 +56,8 @@ from treehammer.watch.states.state_timeline import (
 )
 from treehammer.watch.states.status_rules import OperationsRule, StatusRules
 from treehammer.watch.store.state_history import (
-    CENTRAL,
-    DOOR,
-    JUDGED_KINDS,
-    KIND_WORDS,
-    STORAGE_SITE,
-    SUBJECT_KINDS,
     RunOutcome,
     find_latest_rule_set,
-    label_door,
     list_current_states,
     list_downtimes,
     list_outages,
@@ -61,7 +66,6 @@ from treehammer.watch.store.state_history import (
     list_state_changes,
     name_subject,
     record_evaluation,
-    split_door_label,
 )
 
 
@@ -316,112 +320,6 @@ def _compare_changes(
     expected = {_CHANGE_KEY(row): row for row in replayed}
     new = [row for key, row in expected.items() if key not in recorded]
     return new, [row for key, row in recorded.items() if key not in expected]
-
-
-#: Word of ``--include-excluded`` for every site.
-EVERY_SITE = "all"
-
-
-class Usability(StrEnum):
-    """Permitted use of a site's jobs or a storage."""
-
-    USABLE = "usable"
-    #: Fails by the rules: single jobs test whether it has recovered.
-    PROBE_ONLY = "probe only"
-    #: Announced outage, or excluded by a person: nothing is sent until its end.
-    EXCLUDED = "excluded"
-
-
-@dataclass(frozen=True)
-class SubjectUse:
-    """Use of the jobs or the storage of a site, or of a door.
-
-    Attributes:
-        kind: a value of :data:`.state_history.JUDGED_KINDS`.
-        site: name of the site; label of the door.
-        usability: permitted use.
-        state: state from which this follows.
-        cause: deciding rule, ``downtime``, ``override`` or ``central``.
-        reason: a sentence for people.
-        since_us: begin of the state.
-        until_us: announced end; None if it is open.
-        who: the person who set it, the document that announced it, or the deciding rule.
-        change_id: the change of state with the evidence.
-    """
-
-    kind: str
-    site: str
-    usability: Usability
-    state: SiteState
-    cause: str
-    reason: str
-    since_us: int
-    until_us: int | None
-    who: str
-    change_id: str
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether jobs may be sent."""
-        return self.usability is Usability.USABLE
-
-    def describe(self) -> str:
-        """Describe use, time, state, author and reason in one sentence without a full stop."""
-        until = f" until {format_minute(self.until_us)}" if self.until_us is not None else ""
-        return (
-            f"{self.usability} since {format_minute(self.since_us)}{until} UTC, {self.state} by "
-            f"{self.who}: {self.reason}"
-        )
-
-
-@dataclass(frozen=True)
-class SiteUses:
-    """Use of all sites and doors that have a state. Those without any are usable."""
-
-    by_subject: Mapping[tuple[str, str], SubjectUse] = field(default_factory=dict)
-
-    def find(self, kind: str, site: str) -> SubjectUse | None:
-        """Return the use of a subject that has a state."""
-        return self.by_subject.get((kind, site))
-
-    def restrictions(
-        self, site: str, kinds: Collection[str] = SUBJECT_KINDS
-    ) -> tuple[SubjectUse, ...]:
-        """Return what restricts the use of a site, as far as these kinds are needed."""
-        uses = (self.find(kind, site) for kind in SUBJECT_KINDS if kind in kinds)
-        return tuple(use for use in uses if use and not use.is_usable)
-
-    def describe_restrictions(self, site: str, kinds: Collection[str] = SUBJECT_KINDS) -> str:
-        """Say why a site is not usable; '' if it is."""
-        kinds_by_text: defaultdict[str, list[str]] = defaultdict(list)
-        for use in self.restrictions(site, kinds):
-            kinds_by_text[use.describe()].append(KIND_WORDS[use.kind])
-        return "; ".join(f"{' and '.join(words)} {text}" for text, words in kinds_by_text.items())
-
-    def restricted_doors(self, storage: str) -> tuple[SubjectUse, ...]:
-        """Return the uses of the doors of a storage that are not usable."""
-        doors = (use for _, use in sorted(self.by_subject.items()) if use.kind == DOOR)
-        doors_of_storage = (use for use in doors if split_door_label(use.site)[0] == storage)
-        return tuple(use for use in doors_of_storage if not use.is_usable)
-
-    def have_working_doors(self, storages: Iterable[str]) -> bool:
-        """Return whether each of some storages has a door that works by its state."""
-        doors = (use for use in self.by_subject.values() if use.kind == DOOR and use.is_usable)
-        working = {
-            split_door_label(use.site)[0] for use in doors if use.state is not SiteState.UNKNOWN
-        }
-        return working.issuperset(storages)
-
-    def describe_door(self, storage: str, door: str) -> str:
-        """Say why a door is not usable; '' if it is."""
-        use = self.find(DOOR, label_door(storage, door))
-        return use.describe() if use and not use.is_usable else ""
-
-    def summarize(self, site: str) -> Usability:
-        """Return the strictest use of the jobs and the storage of a site."""
-        strictness = list(Usability)
-        uses = [use.usability for use in self.restrictions(site)]
-        return max(uses, key=strictness.index, default=Usability.USABLE)
 
 
 def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:

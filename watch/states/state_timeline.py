@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from treehammer.analysis.status.subject_state import SiteState, find_worst_state
+from treehammer.analysis.status.site_uses import SiteState, find_worst_state
 from treehammer.sql.core.evidence import StateEvidence
+from treehammer.sql.core.subjects import CENTRAL, SUBJECT_KINDS
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, StatusChangeRow
 from treehammer.watch.states.rule_judgements import ReplayWindow
 from treehammer.watch.states.status_rules import CentralTable, StatusRules, duration_us
-from treehammer.watch.store.state_history import CENTRAL, SUBJECT_KINDS
 
 
 class Subject(NamedTuple):

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 from pydantic_core import InitErrorDetails
 
 from treehammer.analysis.status.day_outcomes import classify_share
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.hctests.definition.document_problems import (

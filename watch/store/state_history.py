@@ -30,6 +30,13 @@ from treehammer.sql.core.schema import (
     status_change,
     status_rule_set,
 )
+from treehammer.sql.core.subjects import (
+    CENTRAL,
+    DOOR,
+    KIND_WORDS,
+    SUBJECT_KINDS,
+    label_door,
+)
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.engine.database_engine import (
     insert_missing_rows,
@@ -42,20 +49,6 @@ from treehammer.sql.read.failure_counts import Period, ended_within, list_lost_a
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
-#: Kinds of subjects: sites of jobs, sites of storage, and all subjects of a kind together.
-SITE, STORAGE_SITE, CENTRAL = "site", "storage_site", "central"
-#: A door of a storage; its site is the door's label.
-DOOR = "door"
-#: The two kinds of sites, and all kinds that have states.
-SUBJECT_KINDS = (SITE, STORAGE_SITE)
-JUDGED_KINDS = (*SUBJECT_KINDS, DOOR)
-#: Words for these kinds.
-KIND_WORDS: Mapping[str, str] = {
-    SITE: "jobs",
-    STORAGE_SITE: "storage",
-    DOOR: "door",
-    CENTRAL: "all sites",
-}
 #: State of a central event while it lasts.
 _LASTING = "critical"
 _TABLE = status_change.c
@@ -64,22 +57,6 @@ _HASHED = attrgetter("subject_kind", "site", "rule", "state", "cause", "since_us
 #: Severities of downtimes: the site does not work, or may not.
 OUTAGE, AT_RISK = "outage", "at-risk"
 _SUBJECT = dimension_tables["subject"].c
-
-
-def label_door(storage: str, door: str) -> str:
-    """Return the label of a storage's door, as jobs of other sites name it."""
-    return f"{storage}:{door}"
-
-
-def split_door_label(label: str) -> tuple[str, str]:
-    """Return the storage and the door of a label; the name of a site and '' for a site."""
-    storage, _, door = label.partition(":")
-    return storage, door
-
-
-def locate_subject(kind: str, name: str) -> tuple[str, str]:
-    """Return the site and the door of a subject; '' for the door of a site."""
-    return split_door_label(name) if kind == DOOR else (name, "")
 
 
 def name_subject(row: StatusChangeRow) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, PeerComparison
 from treehammer.analysis.status.day_outcomes import DayOutcomes
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.site_uses import WORST_FIRST, SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, FirstMeasurement
 from treehammer.sql.write.store import Store

@@ -26,7 +26,7 @@ from treehammer.analysis.status.day_outcomes import (
     DayOutcomes,
     describe_daily_rule,
 )
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE

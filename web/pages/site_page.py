@@ -16,7 +16,7 @@ from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.day_outcomes import DAY_GRADES, DayOutcomes
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.definition.model import drop_release_axis

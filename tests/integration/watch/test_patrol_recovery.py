@@ -11,14 +11,16 @@ import pytest
 from polling import wait_until
 
 from treehammer import config
+from treehammer.analysis.status.site_uses import Usability
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.subjects import SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.watch.patrol import patrol_service
 from treehammer.watch.patrol.patrol_file import read_patrol_file
 from treehammer.watch.patrol.patrol_service import Patrol, open_patrol
-from treehammer.watch.states.site_status import Usability, list_uses
-from treehammer.watch.store.state_history import SITE, STORAGE_SITE, list_state_changes
+from treehammer.watch.states.site_status import list_uses
+from treehammer.watch.store.state_history import list_state_changes
 
 SITES_TOML = """
 [sites.SITE_A]

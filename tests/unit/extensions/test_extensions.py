@@ -17,7 +17,7 @@ from plan_factory import SHELL_TEST, make_grid_plan
 from service_thread import StartService
 from store_helpers import WriteExport
 
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers

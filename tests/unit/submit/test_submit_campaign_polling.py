@@ -33,7 +33,7 @@ from rich.console import Console
 from simulated_campaign import SimulatedCampaign, add_campaign
 
 from treehammer.analysis.statistics.verdict import plan_looks
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState, SiteUses, SubjectUse, Usability
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LoadProgress
@@ -64,7 +64,7 @@ from treehammer.submit.tools.local_comparison import (
     ends_when_decided,
     find_proving_campaign,
 )
-from treehammer.watch.states.site_status import SiteUses, SubjectUse, Usability, update_states
+from treehammer.watch.states.site_status import update_states
 from treehammer.watch.states.status_rules import load_shipped_rules
 from treehammer.watch.store import state_history
 

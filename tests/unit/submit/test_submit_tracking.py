@@ -14,6 +14,7 @@ from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import BatchError
+from treehammer.sql.core import subjects
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -107,7 +108,7 @@ def test_worker_that_its_node_cannot_run_counts_against_the_site(
     assert (row.failure_class, row.message.endswith("no Python 3.9.")) == ("software-setup", True)
     rules = status_rules.load_shipped_rules()
     (run,) = state_history.list_run_outcomes(scene.store, 0, 10**18)
-    charged = rule_judgements.charge_run(run, state_history.SITE, rules)
+    charged = rule_judgements.charge_run(run, subjects.SITE, rules)
     assert charged
     assert (charged.good, charged.bad) == (0, 1)
 

@@ -18,7 +18,7 @@ from local_servers import serve_tcp
 from measurement_factory import make_campaign_row
 
 from treehammer import config
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState, SiteUses, SubjectUse, Usability
 from treehammer.collectors.json_documents import parse_json
 from treehammer.errors import BatchError
 from treehammer.hctests.pinned_tests import EqualCommitsError
@@ -30,7 +30,6 @@ from treehammer.watch.patrol import campaign_starts, patrol_service
 from treehammer.watch.patrol.campaign_settlement import CampaignSettlement
 from treehammer.watch.patrol.patrol_file import parse_patrol_file
 from treehammer.watch.patrol.patrol_service import Patrol, open_patrol
-from treehammer.watch.states.site_status import SiteUses, SubjectUse, Usability
 from treehammer.watch.states.status_rules import RULES_FILE
 from treehammer.watch.store.patrol_report import PatrolReport, load_report
 from treehammer.watch.store.patrol_starts import SiteCharge

@@ -40,7 +40,6 @@ from measurement_factory import (
 )
 from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
-from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
@@ -77,6 +76,7 @@ from treehammer.watch.alarms.release_checks import (
     requested_reruns,
     watch_campaigns,
 )
+from treehammer.watch.alarms.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.watch.store.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
 
 HOUR = 3_600_000_000

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from local_servers import serve_http
 from repository_code import invoke_command
 
-from treehammer.analysis.status.subject_state import (
+from treehammer.cli import cli
+from treehammer.watch.alarms.remote_states import RemoteService
+from treehammer.watch.alarms.subject_state import (
     MAX_LINE,
     AlarmFigure,
     AlarmKind,
@@ -28,8 +30,6 @@ from treehammer.analysis.status.subject_state import (
     judge_figure,
     worst_level,
 )
-from treehammer.cli import cli
-from treehammer.watch.alarms.remote_states import RemoteService
 from treehammer.watch.cli import watch_commands
 
 #: Section 2.6 of the guidelines, with ranges of section 2.5.

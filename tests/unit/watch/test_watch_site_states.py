@@ -30,18 +30,17 @@ from treehammer.analysis.status.day_outcomes import (
     SEVERITY_STEPS,
     DayOutcomes,
 )
-from treehammer.analysis.status.subject_state import SiteState
+from treehammer.analysis.status.site_uses import SiteState, SiteUses, Usability
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core import subjects
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_overview import assess_site
 from treehammer.watch.states.site_status import (
-    SiteUses,
     StatusUpdate,
-    Usability,
     find_probe_time,
     list_uses,
     refresh_uses,
@@ -210,7 +209,7 @@ def test_a_central_event_suspends_exclusion(store: Store) -> None:
         store.add(run_tests(8 + shift, 18, good=site not in "AF", site=site))
     evaluate(store, 6.1)
     changes = state_history.list_state_changes(store)
-    [central] = [row for row in changes if row.subject_kind == state_history.CENTRAL]
+    [central] = [row for row in changes if row.subject_kind == subjects.CENTRAL]
     assert (central.site, central.state) == ("site", "critical")
     states = {row.site: row for row in state_history.list_current_states(store)}
     assert states["B"].state == "warning"

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.site_uses import WORST_FIRST, SiteState
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli import open_store, pass_store
-from treehammer.submit.cli.command_options import collect_before
-from treehammer.submit.cli.sites_commands import sites
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     JSON,
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     from treehammer.sql.core.watch_rows import StatusChangeRow
     from treehammer.sql.read.reader import ResultsReader
     from treehammer.sql.write.store import Store
-
-__all__ = ["sites"]
 
 #: Seconds after which an evaluation is called old.
 OLD_S = 3600
@@ -81,7 +77,7 @@ def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-@sites.command("status")
+@click.command("status")
 @click.option("--site", default=None, type=SITE, help="Only this site.")
 @click.option("--history", is_flag=True, help="All changes instead of the current states.")
 @click.option(
@@ -189,10 +185,7 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
     return output if update.changes or output_form() != TABLE else replace(output, columns=())
 
 
-sites.add_command(collect_before(evaluate))
-
-
-@sites.command("rules")
+@click.command("rules")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @prints_rows(
     TableColumn("rule", "rule"),
@@ -207,8 +200,8 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
 
     Example: treehammer sites rules my_rules.toml
     """
+    from treehammer.sql.core.subjects import KIND_WORDS
     from treehammer.watch.states.status_rules import load_status_rules
-    from treehammer.watch.store.state_history import KIND_WORDS
 
     rules = load_status_rules(file or settings.status_rules)
     is_json = output_form() == JSON
@@ -226,7 +219,7 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
     return CommandOutput(rows, summary=[rules.describe_central()])
 
 
-@sites.command("override")
+@click.command("override")
 @click.argument("site", type=SITE)
 @click.argument("state", type=click.Choice([state.value for state in SiteState]))
 @click.option("--why", required=True, help="Reason, which pages show.")
@@ -275,7 +268,7 @@ def _name_overridden(site: str, kind: str | None, door: str) -> tuple[str, str]:
     Raises:
         ConfigError: a door is named together with jobs or storage.
     """
-    from treehammer.watch.store.state_history import DOOR, label_door
+    from treehammer.sql.core.subjects import DOOR, label_door
 
     if not door:
         return site, kind or ""
@@ -318,7 +311,7 @@ def _parse_end(text: str, now_us: int) -> int:
     return until_us
 
 
-@sites.command("end-override")
+@click.command("end-override")
 @click.argument("site", type=SITE)
 @subject_options
 @click.pass_obj
