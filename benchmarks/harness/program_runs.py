@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +32,6 @@ PAYLOADS_FOLDER = REPOSITORY / "benchmarks" / "payloads"
 TREEHAMMER = Path(sys.executable).with_name("treehammer")
 #: Seconds until a service must answer.
 START_LIMIT_S = 60
-_NODE = tempfile.TemporaryDirectory(prefix="treehammer-node-")
 
 
 @dataclass(frozen=True)
@@ -146,4 +148,12 @@ def set_up_software(version: str) -> providers.SoftwareSetup:
     request = providers.prepare_software(
         providers.parse_software_request(version), config.load_settings().software_dir, print
     )
-    return providers.setup_software(request, os.environ, locate_kit(f"{_NODE.name}/kit"))
+    return providers.setup_software(request, os.environ, locate_kit(f"{_node_folder()}/kit"))
+
+
+@cache
+def _node_folder() -> str:
+    """Make the folder of a node's kit, which goes when this process ends."""
+    folder = tempfile.mkdtemp(prefix="treehammer-node-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -17,14 +17,14 @@ def test_before():
     pass
 
 def test_waits():
-    time.sleep(120)
+    time.sleep(900)
 
 def test_after():
     pass
 """
 #: A deadlock that no signal ends.
 HANGING_IN_C = HANGING.replace(
-    "time.sleep(120)",
+    "time.sleep(900)",
     """
     mutex = ctypes.create_string_buffer(64)
     while not ctypes.PyDLL(None).pthread_mutex_lock(mutex):
@@ -45,12 +45,12 @@ def test_hanging_test_fails_alone(tmp_path: Path) -> None:
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     done = subprocess.run(
-        ["scripts/test.sh", "-o", "timeout=1", "-o", "faulthandler_timeout=3"],
+        ["scripts/test.sh", "-o", "timeout=5", "-o", "faulthandler_timeout=20"],
         cwd=tmp_path,
         env={**environment, "TREEHAMMER_TEST_WORKERS": "2"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=800,  # four workers begin, each with 6 s of CPU, while the others work
         check=False,
     )
     failures = re.findall(r"^FAILED tests/(\S+)", done.stdout, re.MULTILINE)
