@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
 
+from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.load.storage_days import StorageDay, judge_days
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
-from treehammer.watch.states.status_rules import load_operations_rule
 from treehammer.web import sections as ui
 from treehammer.web.display_formats import day_number
 from treehammer.web.pages.overview_days import SiteDays, arrange_by_site, make_day_table
@@ -22,7 +22,7 @@ class OverviewPart:
     """Storages that load tests used on some days, with their daily status."""
 
     def __init__(self, store: Store, days: Sequence[date]) -> None:
-        self._rule = load_operations_rule()
+        self._rule = OperationsRule()
         self._empty = StorageDay.from_operations((), self._rule)
         judged = judge_days(store, day_number(days[0]), day_number(days[-1]), self._rule)
         self._lines = arrange_by_site(judged, self._empty, days)

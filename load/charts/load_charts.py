@@ -11,11 +11,11 @@ from itertools import islice
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
+from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
 from treehammer.load.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize
-from treehammer.watch.states.status_rules import OperationsRule
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart, NumberAxis
 from treehammer.web.sections import Figure

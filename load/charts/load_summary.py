@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
+from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.collectors.record.operation_steps import (
     CLIENT,
     FIGURE_NAMES,
@@ -41,7 +42,6 @@ from treehammer.text_formatting import (
     format_share,
     format_significant,
 )
-from treehammer.watch.states.status_rules import OperationsRule, load_operations_rule
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns
@@ -88,7 +88,7 @@ def draw_figures(details: LoadDetails, test: str) -> tuple[list[ui.Figure], list
     if selection is None:
         return [], []
     lines, line = details.group_by_line(), details.labels.label_series(level_of(selection))
-    rule = load_operations_rule()
+    rule = OperationsRule()
     levels = draw_levels(lines, details.label, rule, test, selection.operation, line)
     sides = draw_sides(details.sides, details.points)
     return levels, [*sides, *draw_steps(details.steps, details.points)]
@@ -99,7 +99,7 @@ def conclude(details: LoadDetails) -> str:
     selection = details.selection
     if selection is None:
         return ""
-    rule = load_operations_rule()
+    rule = OperationsRule()
     lines = details.group_by_line()
     name = details.labels.label_series(level_of(selection))
     levels = sort_levels(lines[name])

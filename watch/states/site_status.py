@@ -54,7 +54,7 @@ from treehammer.watch.states.state_timeline import (
     build_timeline,
     list_subjects,
 )
-from treehammer.watch.states.status_rules import OperationsRule, StatusRules
+from treehammer.watch.states.status_rules import OperationsStatusRule, StatusRules
 from treehammer.watch.store.state_history import (
     RunOutcome,
     find_latest_rule_set,
@@ -245,7 +245,7 @@ def _judge_days(
     store: ResultsReader, rules: StatusRules, window: ReplayWindow
 ) -> dict[str, dict[int, StateJudgement]]:
     """Judge the load tests of each storage on the days whose end is in the window."""
-    rule = next(iter(rules.list_rules(OperationsRule)), None)
+    rule = next(iter(rules.list_rules(OperationsStatusRule)), None)
     first_day = epoch_day_to_number(window.from_us // DAY_US)
     last_day = epoch_day_to_number(window.to_us // DAY_US)
     if rule is None or first_day is None or last_day is None:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 from pydantic_core import InitErrorDetails
 
 from treehammer.analysis.status.day_outcomes import classify_share
+from treehammer.analysis.status.operations_rule import OperationsRule, Share, VersionedRule
 from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
@@ -61,7 +62,6 @@ def _validate_failures(names: list[str]) -> list[str]:
 
 Duration = Annotated[str, AfterValidator(_validate_duration)]
 _Failures = Annotated[list[str], AfterValidator(_validate_failures)]
-_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def duration_us(text: str) -> int:
@@ -69,7 +69,7 @@ def duration_us(text: str) -> int:
     return parse_duration(text, "") * SECOND_US
 
 
-class StatusRule(StrictModel):
+class StatusRule(VersionedRule):
     """A rule with a kind; the function that judges by it is registered for its class.
 
     Models with a literal ``kind`` are listed in ``MODELS`` once they are defined.
@@ -92,12 +92,6 @@ class StatusRule(StrictModel):
         """List the model of a kind."""
         if kind := cls.model_fields.get("kind"):
             cls.MODELS[get_args(kind.annotation)[0]] = cls
-
-    @cached_property
-    def version(self) -> str:
-        """Hash of the rule's values."""
-        text = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class WindowRule(StatusRule):
@@ -129,9 +123,9 @@ class ShareRule(_RunRule):
 
     kind: Literal["share"]
     min_measurements: int = Field(ge=1, description="Unknown with fewer measurements.")
-    max_failed_per_success: _Share = Field(description="A warning above this ratio.")
-    clear_below: _Share = Field(description="A warning ends below this ratio.")
-    severity_steps: list[_Share] = Field(
+    max_failed_per_success: Share = Field(description="A warning above this ratio.")
+    clear_below: Share = Field(description="A warning ends below this ratio.")
+    severity_steps: list[Share] = Field(
         [0.25, 0.5], description="Shares of failures from which a warning is shown as more severe."
     )
 
@@ -152,41 +146,15 @@ class ShareRule(_RunRule):
         )
 
 
-class OperationsRule(StatusRule):
-    """State of a storage by the operations of load tests on a day."""
+class OperationsStatusRule(OperationsRule, StatusRule):
+    """The rule for storages by load tests, as a rule for states."""
 
     kind: Literal["operations"]
-    opens: list[str] = Field(min_length=1, description="Operations that count as opens.")
-    blocks: list[str] = Field(min_length=1, description="Operations that read a block.")
-    max_failed_per_success: _Share = Field(description="A warning above this ratio.")
-    max_block_s: float = Field(
-        gt=0, description="A warning above this mean time of a block, without the round trip."
-    )
-    min_opens: int = Field(ge=1, description="Fewer opens are not judged.")
-    min_blocks: int = Field(ge=1, description="Fewer reads are not judged.")
-    target_tests: list[str] = Field([], description="Tests that the expected rates are about.")
-    target_open_hz: float = Field(
-        gt=0, description="Expected rate of opens; shown in figures of target_tests."
-    )
-    target_read_bytes_per_s: float = Field(
-        gt=0, description="Expected rate of reading; shown in figures of target_tests."
-    )
 
     @property
     def sites(self) -> list[SubjectKind]:
         """Kinds of sites that are judged."""
         return ["storage_site"]
-
-    def describe(self) -> str:
-        """Describe the rule in words."""
-        return (
-            "Critical: no open, or no read, succeeded. Warning: failures are more than "
-            f"{format_share(self.max_failed_per_success)} of the successes, or a block takes more than "
-            f"{self.max_block_s:g} s on average, without the round trip to the door. "
-            f"N: fewer than {self.min_opens} opens and {self.min_blocks} reads ended. "
-            "Steps in which the load generator was the limit are left out. "
-            f"Rule {self.version}, after study S1."
-        )
 
 
 class ExclusionRule(_RunRule):
@@ -313,7 +281,7 @@ class CentralTable(StrictModel):
     share: float = Field(0.5, gt=0, le=1, description="Share of the judged sites.")
     min_sites: int = Field(3, ge=2, description="Number of sites at least.")
     within: Duration = Field("3h", description="Time within which they turn critical.")
-    ends_below: _Share = Field(
+    ends_below: Share = Field(
         0.5, description="Over when less than this share of its sites is still affected."
     )
     grace: Duration = Field(
@@ -453,8 +421,3 @@ def _table_of(path: KeyPath) -> str:
 _DOCUMENT_TABLES = DocumentTables(
     {"": StatusRules, "central": CentralTable, "probes": ProbesTable}, _table_of
 )
-
-
-def load_operations_rule() -> OperationsRule:
-    """Return the shipped rule for load tests."""
-    return load_shipped_rules().list_rules(OperationsRule)[0]

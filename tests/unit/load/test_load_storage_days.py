@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
+from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.load.operation_figures import OperationDay
 from treehammer.load.storage_days import StorageDay
-from treehammer.watch.states.status_rules import (
-    load_operations_rule,
-)
 
 
 def operations(
@@ -25,7 +23,7 @@ def operations(
 
 
 def judge(*rows: OperationDay) -> StorageDay:
-    return StorageDay.from_operations(rows, load_operations_rule())
+    return StorageDay.from_operations(rows, OperationsRule())
 
 
 @pytest.mark.parametrize(

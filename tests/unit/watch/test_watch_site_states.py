@@ -30,6 +30,7 @@ from treehammer.analysis.status.day_outcomes import (
     SEVERITY_STEPS,
     DayOutcomes,
 )
+from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.analysis.status.site_uses import SiteState, SiteUses, Usability
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
@@ -47,6 +48,7 @@ from treehammer.watch.states.site_status import (
     update_states,
 )
 from treehammer.watch.states.status_rules import (
+    OperationsStatusRule,
     ShareRule,
     StatusRules,
     load_shipped_rules,
@@ -453,6 +455,11 @@ def test_days_are_graded_as_by_the_shipped_daily_rule() -> None:
     rule = load_shipped_rules().list_rules(ShareRule)[0]
     limits = rule.max_failed_per_success, tuple(rule.severity_steps)
     assert limits == (MAX_FAILED_PER_SUCCESS, SEVERITY_STEPS)
+
+
+def test_load_tests_are_judged_as_by_the_shipped_rule() -> None:
+    rule = load_shipped_rules().list_rules(OperationsStatusRule)[0]
+    assert rule.version == OperationsRule().version
 
 
 summarize = partial(invoke_command, "summary")
