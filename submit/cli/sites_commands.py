@@ -199,7 +199,7 @@ def import_cric(
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Name a new file.")
     options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
-    imported = cric.import_sites(files, options)
+    imported = cric.CricImport(files, options)
     print_remarks(f"skipped: {line}" for line in imported.skipped)
     if not imported.sites:
         raise NothingToDoError("no site in these documents has a door that ROOT can open")

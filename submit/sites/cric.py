@@ -11,13 +11,13 @@ Four of its JSON documents are supported, distinguished by the keys of their ent
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.json_documents import load_json
@@ -29,23 +29,20 @@ from treehammer.submit.sites.sites_file import is_valid_name
 ACTIVE_STATE = "ACTIVE"
 #: Activities whose protocols jobs use for reading, the best first.
 READ_ACTIVITIES = ("read_lan", "read_wan", "r")
-#: Kind of compute element -> format of its grid_resource.
-GRID_RESOURCE_BY_FLAVOUR: Mapping[str, str] = {
-    "HTCONDOR-CE": "condor {host} {host}:{port}",
-    "ARC-CE": "arc https://{host}:{port}/arex/rest/1.0",
+#: Kind of compute element -> its default port, and the format of its grid_resource.
+_COMPUTE_ELEMENTS: Mapping[str, tuple[int, str]] = {
+    "HTCONDOR-CE": (9619, "condor {host} {host}:{port}"),
+    "ARC-CE": (443, "arc https://{host}:{port}/arex/rest/1.0"),
 }
-DEFAULT_PORTS: Mapping[str, int] = {"HTCONDOR-CE": 9619, "ARC-CE": 443}
+#: Keys that identify a kind of entry: of ddmendpoint, pandaqueue, service and site.
+_STORAGE, _QUEUE, _SERVICE, _SITE = _KINDS = ("arprotocols", "queues", "rcsite", "name")
 
 _Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
 
 
-class _CricEntry(BaseModel):
-    """Base of entries: other keys are ignored, and values may be null."""
+class _Protocol(BaseModel):
+    """A protocol of a storage area or service; other keys are ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _CricProtocol(_CricEntry):
     endpoint: _Text = ""
     path: _Text = Field("", validation_alias=AliasChoices("path", "basepath"))
     state: _Text = ACTIVE_STATE
@@ -53,51 +50,44 @@ class _CricProtocol(_CricEntry):
     version: _Text = ""
 
 
-class _CricStorage(_CricEntry):
-    """An entry of ddmendpoint."""
+class _ComputeElement(BaseModel):
+    """A compute element of a queue."""
 
-    site: _Text = ""
-    rc_site: _Text = ""
-    state: _Text = ACTIVE_STATE
-    type: _Text = ""
-    is_tape: bool | None = False
-    se_flavour: _Text = ""
-    arprotocols: dict[str, list[_CricProtocol]]
-
-
-class _CricComputeElement(_CricEntry):
     ce_endpoint: _Text = ""
     ce_flavour: _Text = ""
     ce_state: _Text = ACTIVE_STATE
 
+    @property
+    def grid_resource(self) -> str:
+        """Its grid resource, '' if it is inactive or of an unknown kind."""
+        endpoint, flavour = self.ce_endpoint, self.ce_flavour.upper()
+        address = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+        if (
+            self.ce_state != ACTIVE_STATE
+            or flavour not in _COMPUTE_ELEMENTS
+            or not address.hostname
+        ):
+            return ""
+        port, resource = _COMPUTE_ELEMENTS[flavour]
+        return resource.format(host=address.hostname, port=address.port or port)
 
-class _CricQueue(_CricEntry):
-    """An entry of pandaqueue."""
 
-    atlas_site: _Text = ""
-    site: _Text = ""
+class _Entry(BaseModel):
+    """An entry of any document, with the keys of all."""
+
+    site: _Text = Field("", validation_alias=AliasChoices("atlas_site", "site", "rcsite"))
+    rc_site: _Text = ""
     state: _Text = ACTIVE_STATE
-    queues: list[_CricComputeElement]
-
-
-class _CricService(_CricEntry):
-    """An entry of service, type SE."""
-
-    rcsite: _Text
-    impl: _Text = ""
+    type: _Text = ""
+    is_tape: bool | None = False
+    middleware: _Text = Field("", validation_alias=AliasChoices("se_flavour", "impl"))
     version: _Text = ""
-    state: _Text = ACTIVE_STATE
-    protocols: dict[str, _CricProtocol]
-
-
-class _CricSite(_CricEntry):
-    """An entry of site."""
-
-    name: _Text
     cloud: _Text = ""
     country_code: _Text = ""
     tier_level: _Text = ""
-    state: _Text = ""
+    arprotocols: dict[str, list[_Protocol]] = {}
+    protocols: dict[str, _Protocol] = {}
+    queues: list[_ComputeElement] = []
 
 
 @dataclass(frozen=True)
@@ -117,196 +107,165 @@ class CricOptions:
     path_prefix: str = ""
 
 
-@dataclass
 class CricImport:
-    """Imported sites, and a line for each entry that was skipped."""
+    """Import of the sites of CRIC documents, except those without a door that ROOT can open.
 
-    sites: list[Site] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _CricDocuments:
-    """Entries of all documents by name."""
-
-    storages: dict[str, _CricStorage] = field(default_factory=dict)
-    queues: dict[str, _CricQueue] = field(default_factory=dict)
-    services: dict[str, _CricService] = field(default_factory=dict)
-    sites: dict[str, _CricSite] = field(default_factory=dict)
-
-
-#: Key that identifies a kind of entry -> its model and its place in :class:`_CricDocuments`.
-_ENTRY_KINDS: Mapping[str, tuple[type[_CricEntry], str]] = {
-    "arprotocols": (_CricStorage, "storages"),
-    "queues": (_CricQueue, "queues"),
-    "rcsite": (_CricService, "services"),
-    "name": (_CricSite, "sites"),
-}
-
-
-def import_sites(files: Sequence[Path], options: CricOptions) -> CricImport:
-    """Import the sites of CRIC documents, except those without a door that ROOT can open.
+    Attributes:
+        sites: the sites.
+        skipped: a line for each entry that was skipped.
 
     Raises:
         ConfigError: a file cannot be read, or is not one of the supported documents.
     """
-    return _CricImporter(options).import_sites(files)
 
-
-class _CricImporter:
-    """Collects entries of documents and converts them to sites."""
-
-    def __init__(self, options: CricOptions) -> None:
+    def __init__(self, files: Iterable[Path], options: CricOptions) -> None:
+        self.sites: list[Site] = []
+        self.skipped: list[str] = []
         self._options = options
-        self._documents = _CricDocuments()
-        self._result = CricImport()
-
-    def import_sites(self, files: Iterable[Path]) -> CricImport:
+        self._entries: dict[str, dict[str, _Entry]] = {kind: {} for kind in _KINDS}
         for file in files:
-            for name, entry in _read_entries(file):
+            for name, entry in _read_entries(file).items():
                 self._add_entry(name, entry)
-        doors = {
-            name: site_doors for name, site_doors in self._collect_doors().items() if site_doors
-        }
-        elements = self._compute_elements_by_site()
-        for name in sorted({*doors, *self._documents.sites, *elements}):
+        self._doors: dict[str, list[Door]] = defaultdict(list)
+        # Services have doors of all storage areas, of which some are for reading.
+        if self._entries[_STORAGE]:
+            self._add_storage_doors()
+        else:
+            self._add_service_doors()
+        elements = defaultdict[str, list[_ComputeElement]](list)
+        for queue in self._entries[_QUEUE].values():
+            if queue.state == ACTIVE_STATE and queue.site:
+                elements[queue.site] += queue.queues
+        doors = {name for name, site_doors in self._doors.items() if site_doors}
+        for name in sorted({*doors, *self._entries[_SITE], *elements}):
             if not is_valid_name(name):
                 self._skip(name, "not a valid site name")
             elif name not in doors:
                 self._skip(name, "no door that ROOT can open")
             else:
-                self._result.sites.append(self._build_site(name, doors[name], elements[name]))
-        return self._result
+                self._add_site(name, elements[name])
 
     def _skip(self, subject: str, reason: str) -> None:
-        self._result.skipped.append(f"{subject}: {reason}")
+        self.skipped.append(f"{subject}: {reason}")
 
-    def _add_entry(self, name: str, entry: Mapping[str, Any]) -> None:
-        key = next((key for key in _ENTRY_KINDS if key in entry), None)
-        if key is None:
+    def _add_entry(self, name: str, content: Mapping[str, Any]) -> None:
+        kind = next((kind for kind in _KINDS if kind in content), None)
+        if kind is None:
             self._skip(name, "unknown kind of entry")
             return
-        model, collection = _ENTRY_KINDS[key]
+        own = "protocols" if kind == _SERVICE else kind
+        values = {
+            key: value
+            for key, value in content.items()
+            if key == own or isinstance(value, str | int | float)
+        }
         try:
-            getattr(self._documents, collection)[name] = model.model_validate(entry)
+            self._entries[kind][name] = _Entry.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             self._skip(name, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
-    # Doors
+    def _add_storage_doors(self) -> None:
+        for name, area in self._entries[_STORAGE].items():
+            storage_type = self._options.storage_type
+            if area.state != ACTIVE_STATE:
+                self._skip(name, f"is {area.state}")
+            elif area.is_tape:
+                self._skip(name, "is on tape")
+            elif storage_type and area.type != storage_type:
+                self._skip(name, f"has type {area.type or '(none)'}, not {storage_type}")
+            elif not (area.site or area.rc_site):
+                self._skip(name, "has no site")
+            else:
+                # Without duplicate endpoints, local access first.
+                protocols = {
+                    (protocol.endpoint, protocol.path): protocol
+                    for activity in READ_ACTIVITIES
+                    for protocol in area.arprotocols.get(activity, ())
+                }
+                for protocol in protocols.values():
+                    self._add_door(area.site or area.rc_site, name, protocol, area.middleware)
 
-    def _collect_doors(self) -> Mapping[str, list[Door]]:
-        """Collect the doors of each site from storage areas, or from services if there are none."""
-        doors: dict[str, list[Door]] = defaultdict(list)
-        if self._documents.storages:
-            self._add_storage_doors(doors)
-        else:
-            self._add_service_doors(doors)
-        return {
-            name: [_with_server_version(door, self._documents) for door in site_doors]
-            for name, site_doors in doors.items()
-        }
-
-    def _add_storage_doors(self, doors: Mapping[str, list[Door]]) -> None:
-        for name, storage in self._documents.storages.items():
-            if reason := _unsuitable_reason(storage, self._options):
-                self._skip(name, reason)
-                continue
-            site_doors = doors[storage.site or storage.rc_site]
-            for protocol in _read_protocols(storage):
-                self._add_door(site_doors, name, protocol, storage.se_flavour)
-
-    def _add_service_doors(self, doors: Mapping[str, list[Door]]) -> None:
-        for name, service in self._documents.services.items():
+    def _add_service_doors(self) -> None:
+        for name, service in self._entries[_SERVICE].items():
             for protocol in service.protocols.values():
-                is_active = service.state == protocol.state == ACTIVE_STATE
-                if is_active and service.rcsite:
-                    implementation = service.impl or protocol.impl
-                    self._add_door(doors[service.rcsite], name, protocol, implementation)
+                if service.state == protocol.state == ACTIVE_STATE and service.site:
+                    middleware = service.middleware or protocol.impl
+                    self._add_door(service.site, name, protocol, middleware)
                 else:
                     self._skip(name, f"{protocol.endpoint}: not active, or without a site")
 
-    def _add_door(
-        self, doors: list[Door], area: str, protocol: _CricProtocol, middleware: str
-    ) -> None:
-        parts = urlsplit(protocol.endpoint)
+    def _add_door(self, site: str, area: str, protocol: _Protocol, middleware: str) -> None:
+        address = urlsplit(protocol.endpoint)
         scheme = find_scheme(protocol.endpoint)
         # Endpoints of object stores do not state whether they use TLS.
-        unsupported = (FILE_CLIENT, S3_CLIENT)
-        if scheme is None or scheme.client in unsupported or not parts.hostname:
+        if scheme is None or scheme.client in (FILE_CLIENT, S3_CLIENT) or not address.hostname:
             self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
             return
-        folders = (parts.path, protocol.path, self._options.path_prefix)
+        folders = (address.path, protocol.path, self._options.path_prefix)
         path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
-        kind = scheme.protocol
-        prefix = f"{scheme.name}://{parts.netloc}{'//' if kind == 'root' else '/'}{path}"
+        kind, doors = scheme.protocol, self._doors[site]
+        prefix = f"{scheme.name}://{address.netloc}{'//' if kind == 'root' else '/'}{path}"
         if prefix not in (door.prefix for door in doors):
             number = sum(door.protocol == kind for door in doors) + 1
-            doors.append(
-                Door.model_construct(
-                    name=kind if number == 1 else f"{kind}-{number}",
-                    protocol=kind,
-                    prefix=prefix,
-                    middleware=middleware,
-                )
-            )
+            name = kind if number == 1 else f"{kind}-{number}"
+            server, version = self._find_server(address.hostname)
+            door = Door.model_construct(name=name, protocol=kind, prefix=prefix, version=version)
+            doors.append(door.replace(middleware=middleware or server))
 
-    # Batch selectors
+    def _find_server(self, host: str) -> tuple[str, str]:
+        """Return middleware and version of a host's server; '' if no service states its version."""
+        for service in self._entries[_SERVICE].values():
+            for protocol in service.protocols.values():
+                version = protocol.version or service.version
+                if version and urlsplit(protocol.endpoint).hostname == host:
+                    return protocol.impl or service.middleware, version
+        return "", ""
 
-    def _compute_elements_by_site(self) -> defaultdict[str, list[_CricComputeElement]]:
-        elements = defaultdict[str, list[_CricComputeElement]](list)
-        for queue in self._documents.queues.values():
-            if queue.state == ACTIVE_STATE and (queue.atlas_site or queue.site):
-                elements[queue.atlas_site or queue.site] += queue.queues
-        return elements
-
-    def _build_site(
-        self, name: str, doors: Sequence[Door], elements: Iterable[_CricComputeElement]
-    ) -> Site:
+    def _add_site(self, name: str, elements: Sequence[_ComputeElement]) -> None:
         requirements = self._options.requirements.replace("{site}", name)
-        grid_resource = "" if requirements else self._find_grid_resource(name, elements)
-        if not requirements and not grid_resource:
-            self._skip(name, "imported without a batch selector; add requirements or grid_resource")
+        resources = dict.fromkeys(
+            () if requirements else filter(None, (element.grid_resource for element in elements))
+        )
+        if not requirements:
+            for element in elements:
+                if not element.grid_resource:
+                    kind = element.ce_flavour or "compute element"
+                    reason = f"{kind} {element.ce_endpoint}".strip() + f" ({element.ce_state})"
+                    self._skip(name, reason)
+            for resource in [*resources][1:]:
+                self._skip(name, f"further compute element {resource}")
+            if not resources:
+                reason = "imported without a batch selector; add requirements or grid_resource"
+                self._skip(name, reason)
+        doors = tuple(self._doors[name])
+        labels: list[str] = []
+        if entry := self._entries[_SITE].get(name):
+            values = (entry.cloud or entry.country_code, entry.tier_level, entry.state)
+            kinds = zip(("cloud", "tier", "state"), values, strict=True)
+            labels = [f"{kind}-{value}" for kind, value in kinds if value]
         # Mistakes are listed where the sites file is written.
-        return Site.model_construct(
-            name=name,
-            pool_name=self._options.pool,
-            batch=f"{HTCONDOR_PREFIX}{self._options.pool}",
-            doors=tuple(doors),
-            storage=next((door.middleware for door in doors if door.middleware), ""),
-            requirements=requirements,
-            grid_resource=grid_resource,
-            labels=_site_labels(self._documents.sites.get(name, _CricSite(name=name))),
+        self.sites.append(
+            Site.model_construct(
+                name=name,
+                pool_name=self._options.pool,
+                batch=f"{HTCONDOR_PREFIX}{self._options.pool}",
+                doors=doors,
+                storage=next((door.middleware for door in doors if door.middleware), ""),
+                requirements=requirements,
+                grid_resource=next(iter(resources), ""),
+                labels=tuple(filter(is_valid_name, labels)),
+            )
         )
 
-    def _find_grid_resource(self, name: str, elements: Iterable[_CricComputeElement]) -> str:
-        """Return the resource of the site's first active compute element of a known kind."""
-        resources: dict[str, None] = {}
-        for element in elements:
-            if resource := _grid_resource(element):
-                resources[resource] = None
-            else:
-                kind = element.ce_flavour or "compute element"
-                self._skip(name, f"{kind} {element.ce_endpoint}".strip() + f" ({element.ce_state})")
-        first, *further = resources or [""]
-        for resource in further:
-            self._skip(name, f"further compute element {resource}")
-        return first
 
-
-def _read_entries(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and content of each entry.
-
-    CRIC publishes an object of entries; its predecessor AGIS published a list.
-    """
+def _read_entries(file: Path) -> Mapping[str, Any]:
     try:
         document = load_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
     except ValueError as error:
         raise ConfigError(f"is not JSON: {error}", where=str(file)) from error
-    if isinstance(document, list):
-        document = {str(e.get("name")): e for e in document if isinstance(e, dict)}
     entries = document if isinstance(document, dict) else {}
     if not entries or not all(isinstance(entry, dict) for entry in entries.values()):
         raise ConfigError(
@@ -314,54 +273,4 @@ def _read_entries(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             where=str(file),
             hint="Fetch ddmendpoint, pandaqueue, site or core/service with ?json.",
         )
-    yield from entries.items()
-
-
-def _unsuitable_reason(storage: _CricStorage, options: CricOptions) -> str:
-    if storage.state != ACTIVE_STATE:
-        return f"is {storage.state}"
-    if storage.is_tape:
-        return "is on tape"
-    if options.storage_type and storage.type != options.storage_type:
-        return f"has type {storage.type or '(none)'}, not {options.storage_type}"
-    return "" if storage.site or storage.rc_site else "has no site"
-
-
-def _read_protocols(storage: _CricStorage) -> Iterable[_CricProtocol]:
-    """Return the protocols for reading without duplicate endpoints, local access first."""
-    protocols = (p for activity in READ_ACTIVITIES for p in storage.arprotocols.get(activity, ()))
-    return {(protocol.endpoint, protocol.path): protocol for protocol in protocols}.values()
-
-
-def _with_server_version(door: Door, documents: _CricDocuments) -> Door:
-    """Add the version of the door's server, if a service document has that host."""
-    host = urlsplit(door.prefix).hostname
-    for service in documents.services.values():
-        for protocol in service.protocols.values():
-            version = protocol.version or service.version
-            if version and urlsplit(protocol.endpoint).hostname == host:
-                middleware = door.middleware or protocol.impl or service.impl
-                return door.replace(middleware=middleware, version=version)
-    return door
-
-
-def _site_labels(site: _CricSite) -> tuple[str, ...]:
-    values = {
-        "cloud": site.cloud or site.country_code,
-        "tier": site.tier_level,
-        "state": site.state,
-    }
-    labels = (f"{kind}-{value}" for kind, value in values.items() if value)
-    return tuple(dict.fromkeys(label for label in labels if is_valid_name(label)))
-
-
-def _grid_resource(element: _CricComputeElement) -> str:
-    """Return the grid resource of a compute element, '' if it is inactive or of another kind."""
-    endpoint = element.ce_endpoint
-    parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
-    flavour = element.ce_flavour.upper()
-    is_supported = flavour in GRID_RESOURCE_BY_FLAVOUR
-    if element.ce_state != ACTIVE_STATE or not is_supported or not parts.hostname:
-        return ""
-    port = parts.port or DEFAULT_PORTS[flavour]
-    return GRID_RESOURCE_BY_FLAVOUR[flavour].format(host=parts.hostname, port=port)
+    return entries

@@ -385,11 +385,11 @@ PNFS = "pnfs/example.org/data/atlas/atlasdatadisk/rucio"
 
 
 def import_documents(*names: str, options: cric.CricOptions = GRID) -> cric.CricImport:
-    return cric.import_sites([DATA / f"{name}.json" for name in names], options)
+    return cric.CricImport([DATA / f"{name}.json" for name in names], options)
 
 
 def test_documents_are_combined_to_sites() -> None:
-    sites = {site.name: site for site in cric.import_sites(ALL, GRID).sites}
+    sites = {site.name: site for site in cric.CricImport(ALL, GRID).sites}
     assert sites == {
         "EXAMPLE-T1": Site(
             name="EXAMPLE-T1",
@@ -439,7 +439,7 @@ def test_documents_are_combined_to_sites() -> None:
 
 
 def test_skipped_entries_are_reported() -> None:
-    skipped = "\n".join(cric.import_sites(ALL, GRID).skipped)
+    skipped = "\n".join(cric.CricImport(ALL, GRID).skipped)
     for line in (
         "EXAMPLE-BROKEN_DATADISK: arprotocols: Input should be a valid dictionary",
         "EXAMPLE-T1_DATADISK: srm://dcache.example.org:8443/srm/managerv2?SFN=: not supported by ROOT",
@@ -458,7 +458,7 @@ def test_skipped_entries_are_reported() -> None:
 
 def test_requirements_replace_compute_elements() -> None:
     wanted = cric.CricOptions("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
-    sites = cric.import_sites(ALL, wanted).sites
+    sites = cric.CricImport(ALL, wanted).sites
     assert [site.requirements for site in sites] == [
         'TARGET.GLIDEIN_Site == "EXAMPLE-T1"',
         'TARGET.GLIDEIN_Site == "EXAMPLE-T2"',
@@ -501,7 +501,7 @@ def test_secure_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
     ]
     file = tmp_path / "ddmendpoint.json"
     file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry}))
-    (site,) = cric.import_sites([file], GRID).sites
+    (site,) = cric.CricImport([file], GRID).sites
     assert [(door.protocol, door.prefix) for door in site.doors] == [
         ("root", "roots://eos.example.net:1094//eos"),
         ("https", "https://eos.example.net:1094/eos"),
@@ -510,13 +510,6 @@ def test_secure_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
         scheme = find_scheme(door.file_url("set", "a.root"))
         assert scheme is not None
         assert scheme.protocol == door.protocol
-
-
-def test_agis_list_is_supported(tmp_path: Path) -> None:
-    entries = json.loads((DATA / "ddmendpoint.json").read_text())
-    file = tmp_path / "agis.json"
-    file.write_text(json.dumps(list(entries.values())))
-    assert cric.import_sites([file], GRID).sites == import_documents("ddmendpoint").sites
 
 
 @pytest.mark.parametrize(
@@ -536,13 +529,13 @@ def test_invalid_document_is_refused(tmp_path: Path, text: str | None, message: 
     if text is not None:
         file.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        cric.import_sites([file], GRID)
+        cric.CricImport([file], GRID)
 
 
 def test_unknown_entries_are_skipped(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"a": {"b": 1}}')
-    assert cric.import_sites([file], GRID).skipped == ["a: unknown kind of entry"]
+    assert cric.CricImport([file], GRID).skipped == ["a: unknown kind of entry"]
 
 
 def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
@@ -552,7 +545,7 @@ def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert f"2 sites in {output}" in done.stdout
     assert "skipped: EXAMPLE-T1_DATATAPE: is on tape" in done.stderr
-    expected = cric.import_sites(ALL, GRID).sites
+    expected = cric.CricImport(ALL, GRID).sites
     assert list(sites_file.read_sites_file(output).sites.values()) == expected
 
     printed = CliRunner().invoke(verbs, arguments, catch_exceptions=False)
