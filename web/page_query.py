@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -131,12 +131,7 @@ class PageQuery(BaseModel):
         """
         cls._check_names(request, strict=strict)
         values = cls._read_values(request, strict=strict)
-        return cls._validate(values, lambda value: value == "" and not strict)
-
-    @classmethod
-    def parse_valid(cls, request: Request) -> Self:
-        """Parse those parameters of an address that are valid."""
-        return cls._validate(cls._read_values(request, strict=False), lambda _: True)
+        return cls._validate(values, drops_blank=not strict)
 
     @classmethod
     def _check_names(cls, request: Request, *, strict: bool) -> None:
@@ -176,17 +171,17 @@ class PageQuery(BaseModel):
         return values
 
     @classmethod
-    def _validate(cls, values: Mapping[str, Any], is_dropped: Callable[[Any], bool]) -> Self:
-        """Validate the values without invalid ones that are to be dropped."""
+    def _validate(cls, values: Mapping[str, Any], *, drops_blank: bool) -> Self:
+        """Validate the values, perhaps without blank ones that are invalid."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             refused = {str(item["loc"][0]) for item in error.errors()} & values.keys()
-            dropped = {name for name in refused if is_dropped(values[name])}
-            if not dropped:
+            dropped = {name for name in refused if values[name] == ""}
+            if not (dropped and drops_blank):
                 raise cls._explain(error, values) from None
             remaining = {name: value for name, value in values.items() if name not in dropped}
-            return cls._validate(remaining, is_dropped)
+            return cls._validate(remaining, drops_blank=drops_blank)
 
     @classmethod
     def _explain(cls, error: ValidationError, values: Mapping[str, Any]) -> ConfigError:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from markupsafe import Markup, escape
@@ -279,7 +279,7 @@ class Form:
     inputs: Sequence[FormInput]
     button: str = "Show"
     anchor: str = ""
-    hidden: Mapping[str, str] = field(default_factory=dict)
+    hidden: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

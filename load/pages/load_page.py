@@ -293,7 +293,7 @@ def _describe_course(
     """Show the chosen load over time."""
     loads = {level_of(level).id: details.label(level) for level in details.similar}
     choice = FormInput("load", "Load", level_of(selection).id, loads)
-    fixed = {"operation": selection.operation, "side": selection.side}
+    fixed = (("operation", selection.operation), ("side", selection.side))
     files = ui.separate(
         (
             ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True)

@@ -34,7 +34,7 @@ def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> N
     [
         "view=distribution&metric=wall_per_event_s&scale=log",
         "by=variant&panels=site&metric=cpu_per_event_s",
-        "by=day&color=site&bars=interval",
+        "by=day&color=site",
         "by=site&view=latency",
         "by=site&color=variant&view=heatmap",
         "by=site&color=variant&view=sorted",
@@ -88,21 +88,6 @@ def test_point_opens_its_jobs(full_service: str, open_tab: Visit) -> None:
     tab.check_page()
 
 
-def test_show_stays_on_s0_and_fields_suggest(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service)
-    tab.open("/figures/s0")
-    metric = tab.page.locator("[name=metric]")
-    metric.focus()
-    # Browsers suggest only what matches a field's text.
-    expect(metric).to_have_value("")
-    tab.page.locator("[name=by]").focus()
-    expect(metric).to_have_value("CPU efficiency")
-    tab.page.get_by_role("button", name="Show").click()
-    tab.page.wait_for_url("**/figures/s0?**")
-    drawn(tab)
-    expect(tab.page.get_by_role("link", name="Sorted dots")).to_be_visible()
-
-
 def test_answer_on_doors(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/explore")
@@ -117,12 +102,10 @@ def test_figure_can_be_filtered_and_downloaded(full_service: str, open_tab: Visi
     tab.open("/")
     tab.page.get_by_role("link", name="Explore").click()
     drawn(tab)
-    tab.page.locator("[name=metric]").fill("CPU time per event")
-    tab.page.locator("[name=by]").fill("Day")
-    tab.page.get_by_text("More choices and filters").click()
-    tab.page.locator("[name=site]").fill("SITE_A")
+    tab.page.locator("[name=metric]").select_option("cpu_per_event_s")
+    tab.page.locator("[name=where]").fill("site=SITE_A")
     tab.page.get_by_role("button", name="Show").click()
-    tab.page.wait_for_url("**metric=CPU+time+per+event**site=SITE_A**")
+    tab.page.wait_for_url("**metric=cpu_per_event_s**where=site%3DSITE_A**")
     drawn(tab)
     tab.check_page()
     with tab.page.expect_download() as download:

@@ -16,7 +16,7 @@ from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
 from treehammer.text_formatting import write_minus
 from treehammer.web.display_formats import day_from_number
 from treehammer.web.figures import figure_captions
-from treehammer.web.figures.explore_query import Bars, ExploreQuery, View
+from treehammer.web.figures.explore_query import ExploreQuery, View
 from treehammer.web.figures.figure_layout import (
     MAX_PANELS,
     MAX_PLACES,
@@ -109,7 +109,6 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
         x_title=x_title,
         y_title=_title_values(query, unit),
         groups=(panels.title, places.title, names.title),
-        count_title="executions" if points[0].jobs is None else "jobs",
         dates=is_trend,
         scale=Scale.LOG if is_latency else query.scale,
         places=tuple(shorten_label(short.get(place, place)) for place in place_names),
@@ -193,9 +192,7 @@ def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] |
     """Return the ends of a point's error bar; None if it has none."""
     if query.view == View.DISTRIBUTION or point.mean is None:
         return None
-    if query.bars == Bars.INTERVAL and point.low is not None and point.high is not None:
-        return point.low, point.high
-    if query.bars == Bars.RMS and point.number > 1 and point.rms is not None:
+    if point.number > 1 and point.rms is not None:
         return point.mean - point.rms, point.mean + point.rms
     return None
 
@@ -210,8 +207,7 @@ def _make_mark(
     ends = _error_bar(query, point)
     low, high = map(unit.convert, ends) if ends else (None, None)
     y = quantiles[2] if quantiles else unit.convert(point.mean or 0.0)
-    count = point.number if point.jobs is None else point.jobs
-    return FigureMark(series, place, y, low, high, quantiles, count)
+    return FigureMark(series, place, y, low, high, quantiles, point.number)
 
 
 def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.query_model import Condition
-from treehammer.web.figures.explore_query import Bars, ExploreQuery, View
+from treehammer.web.figures.explore_query import ExploreQuery, View
 from treehammer.web.figures.figure_points import FigurePoint
 from treehammer.web.labels import VARIANT_COLUMN, describe_variant, head_column, title_column
 
@@ -75,7 +75,7 @@ def describe_groups(query: ExploreQuery) -> str:
             "factor of two."
         )
     parts = [
-        _GROUP_CAPTIONS[query.view if query.view in _GROUP_CAPTIONS else query.bars],
+        _GROUP_CAPTIONS.get(query.view, _MEANS_CAPTION),
         _EXCLUDED_NOTE,
     ]
     if query.scale == "log":
@@ -85,34 +85,11 @@ def describe_groups(query: ExploreQuery) -> str:
 
 def describe_bars(query: ExploreQuery) -> str:
     """Return the short description of points and error bars."""
-    return _BAR_CAPTIONS[query.view if query.view in _BAR_CAPTIONS else query.bars]
-
-
-#: Cells of a heat map that may be empty, and the share above which even more of them may be.
-_MAX_CELLS, _LEAST_FILLED = 2000, 0.2
-
-
-def explain_scattered(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
-    """Explain why a heat map would consist of empty cells; '' if it would not."""
-    if query.view != View.HEATMAP:
-        return ""
-    columns = [name for name in query.group_columns if name != query.by]
-    places = {point.key[query.by] for point in points}
-    rows = {tuple(point.key[name] for name in columns) for point in points}
-    cells = len(places) * len(rows)
-    if cells <= _MAX_CELLS or len(points) >= _LEAST_FILLED * cells:
-        return ""
-    titles = " and ".join(map(title_column, query.group_columns))
-    return (
-        f"{len(points):,} of {cells:,} cells would have a value: {titles} are tied to each other. "
-        "Leave out one of them, or filter for fewer values."
-    )
+    return _BAR_CAPTIONS.get(query.view, "means, error bars: RMS of executions")
 
 
 def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
     """Explain why a figure with groups has nothing to draw."""
-    if reason := explain_scattered(query, points):
-        return reason
     good = sum(point.good for point in points)
     if not good:
         return "Nothing to draw: no selected execution is good."
@@ -133,18 +110,11 @@ _GROUP_CAPTIONS: Mapping[str, str] = {
     "scatter of executions around the mean of their own work.",
     View.DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
     "the executions.",
-    Bars.RMS: "Points are means over executions, error bars their RMS around the mean; single executions "
-    "have no bar.",
-    Bars.INTERVAL: "Points are means over the jobs' means, error bars the 95 % t interval; single jobs have "
-    "no bar.",
-    Bars.NONE: "Points are means over executions.",
 }
+_MEANS_CAPTION = "Points are means over executions, error bars their RMS around the mean; single executions have no bar."
 _BAR_CAPTIONS: Mapping[str, str] = {
     View.HEATMAP: "means of executions",
     View.RELATIVE: "differences from the median of the same work at all sites",
     View.DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
     View.LATENCY: "median, 95 % and 99 % quantiles of the reads of a group",
-    Bars.RMS: "means, error bars: RMS of executions",
-    Bars.INTERVAL: "means over jobs, error bars: 95 % interval of the mean",
-    Bars.NONE: "means of executions",
 }

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import Connection
 
-from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.outcome import sum_outcomes
 from treehammer.errors import ConfigError
@@ -29,7 +28,7 @@ from treehammer.sql.read.query_model import (
 )
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.web.figures.explore_query import MEAN_VIEWS, Bars, ExploreQuery, View
+from treehammer.web.figures.explore_query import ExploreQuery, View
 from treehammer.web.figures.work_mix import (
     AGGREGATED_COLUMNS,
     Aggregation,
@@ -60,11 +59,8 @@ class FigurePoint(NamedTuple):
 
     Attributes:
         number: good executions that have the metric.
-        mean: mean of these; with intervals, mean over jobs; difference from the same work, as a
-            share, if the figure is relative.
+        mean: mean of these; difference from the same work, as a share, if the figure is relative.
         rms: RMS of these executions around their mean.
-        low: lower end of the mean's interval, None if undefined.
-        jobs: number of jobs, with intervals.
         smallest: smallest value, None for roll-ups, which do not store it.
         quantiles: at :data:`QUANTILE_SHARES`, for distributions.
         reads: by latency, see :attr:`treehammer.sql.read.query_model.FigureGroup.reads`.
@@ -75,9 +71,6 @@ class FigurePoint(NamedTuple):
     number: int
     mean: float | None = None
     rms: float | None = None
-    low: float | None = None
-    high: float | None = None
-    jobs: int | None = None
     smallest: float | None = None
     largest: float | None = None
     quantiles: tuple[float, ...] = ()
@@ -123,7 +116,7 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
     if query.view == View.RELATIVE:
         return _load_relative(store, query)
     figure = query.figure
-    reads_values = query.view == View.DISTRIBUTION or _is_interval(query)
+    reads_values = query.view == View.DISTRIBUTION
     with store.connection() as connection:
         if reads_values or figure.source == "measurements":
             _require_few_measurements(connection, figure)
@@ -146,16 +139,15 @@ def _load_groups(
 ) -> tuple[Sequence[FigureGroup], tuple[str, ...], Sequence[Sequence[Scalar]]]:
     """Load the groups of a figure, and the columns and values of the work in them."""
     figure, snapshot = query.figure, DatabaseSnapshot(connection)
-    if figure.source == "roll-ups" and not _is_interval(query):
+    if figure.source == "roll-ups":
         stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
         groups = snapshot.load_figure(figure, MAX_GROUPS).groups
         return groups, stored_columns, figure_sql.load_work(connection, figure, stored_columns)
-    # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
-    names = (*figure.by, "job_id") if _is_interval(query) else figure.by
-    stored_columns = _stored_columns(names)
+    # Measurements are read once, grouped by all aggregated columns.
+    stored_columns = _stored_columns(figure.by)
     parts = snapshot.load_figure(replace(figure, by=stored_columns)).groups
     work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
-    return _merge_groups(parts, names), stored_columns, work
+    return _merge_groups(parts, figure.by), stored_columns, work
 
 
 def _collect_points(
@@ -258,10 +250,6 @@ def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
     )
 
 
-def _is_interval(query: ExploreQuery) -> bool:
-    return query.view in MEAN_VIEWS and query.bars == Bars.INTERVAL
-
-
 def _build_points(
     groups: Sequence[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
 ) -> list[FigurePoint]:
@@ -272,8 +260,6 @@ def _build_points(
         ]
     if query.view == View.DISTRIBUTION:
         return _distribution_points(groups, values, query)
-    if query.bars == Bars.INTERVAL:
-        return _mean_over_jobs(groups, query)
     return [_point_of_group(group, query) for group in groups]
 
 
@@ -307,28 +293,6 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
     for group in groups:
         counts.update(group.outcomes)
     return {outcome.key: count for outcome, count in sum_outcomes(counts).items()}
-
-
-def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
-    """Return the means over the jobs' means, with t intervals."""
-    points = []
-    for key, of_key in _group_by(groups, query.group_columns).items():
-        moments = [group.metrics[query.metric] for group in of_key]
-        means = [job_moments.mean for job_moments in moments if job_moments.mean is not None]
-        estimate = estimate_mean(means)
-        low, high = estimate.interval() if estimate else (None, None)
-        points.append(
-            FigurePoint(
-                key=dict(zip(query.group_columns, key, strict=True)),
-                number=sum(job_moments.value_count for job_moments in moments),
-                mean=sum(means) / len(means) if means else None,
-                low=low,
-                high=high,
-                jobs=len(means),
-                **_count_outcomes(of_key),
-            )
-        )
-    return points
 
 
 def _distribution_points(

@@ -106,7 +106,7 @@ def doors_page(request: PageRequest[DoorsQuery]) -> PageContent:
         headline(about["answer"]),
         Form(
             query.list_inputs(by=DOORS, reads=READS, metric=metrics, first=None, last=None),
-            hidden={"where": conditions[0]} if len(conditions) == 1 else {},
+            hidden=[("where", condition) for condition in conditions],
         ),
         *([Figure("doors", FigureChart(layout), _CAPTION, title=title)] if layout else []),
         quiet("Selection: ", "; ".join([about["selection"], *conditions]), "."),

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.schema import ROLLUP_METRICS
-from treehammer.sql.read import campaign_queries, overview_queries
-from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
-from treehammer.sql.write.store import Store
+from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.version import __version__
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
-from treehammer.web.figures.explore_query import (
-    BARS,
-    DIMENSIONS,
-    FILTERS,
-    MEAN_VIEWS,
-    METRICS,
-    NO_COLUMN,
-    SCALES,
-    SIZE,
-    VIEWS,
-    ExploreQuery,
-    View,
-    title_choice,
-)
+from treehammer.web.figures.explore_query import METRICS, SIZE, VIEWS, ExploreQuery, View
 from treehammer.web.figures.figure_captions import describe_metric
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
-from treehammer.web.figures.figure_points import FigurePoints
-from treehammer.web.labels import VARIANT_COLUMN, label_variants, title_column
+from treehammer.web.labels import VARIANT_COLUMN, head_column, title_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import FormInput
 from treehammer.web.page_service import FigureFiles, make_figure_response
 from treehammer.web.pages.explore_result import (
     S0_TITLE,
@@ -50,11 +33,6 @@ from treehammer.web.pages.explore_result import (
     quantile_table,
     run_query,
 )
-
-#: Values listed in a filter; others can be typed.
-MAX_FILTER_CHOICES = 300
-#: Newest campaigns listed in the form.
-MAX_CAMPAIGN_CHOICES = 100
 
 _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
@@ -78,24 +56,22 @@ _EXPLORE_ABOUT = (
 
 
 def _show_figure(request: PageRequest[Any]) -> PageContent:
-    result = run_query(request, is_drawn=request.is_html)
+    result = run_query(request)
     links = RowLinks(result.query)
     tables = (result.build_table(links), quantile_table(result.query, result.points, links))
     if not request.is_html:
         return PageContent(result.title, tables=tables, about=result.about)
-    form = _list_form_values(request.store, result.query, result.points, link_to(result.route))
     tables = (
         result.newest_first.build_table(links),
         quantile_table(result.query, result.newest_first.points, links),
     )
     sections = [
-        _describe_subject(result, form["campaigns"]),
+        _describe_subject(result),
         ui.Links(list(_link_presets(result)), "Figures"),
-        ui.Special("explore_form.html.j2", **form),
+        _build_form(result.query),
         *_show_result(result, links, tables),
     ]
-    status = 400 if result.error else 200
-    return PageContent(result.title, sections, (), status=status)
+    return PageContent(result.title, sections)
 
 
 explore_page = page(
@@ -124,15 +100,10 @@ s0_page = page(
 )(_show_figure)
 
 
-def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]]) -> ui.Section:
+def _describe_subject(result: ExploreResult) -> ui.Section:
     """Describe the metric and link the selected campaigns."""
-    if result.error:
-        return ui.quiet("")
-    selected = [
-        ui.Link(name, link_to("campaign", campaign_id=id_))
-        for id_, name in campaigns
-        if id_ in result.query.campaigns
-    ]
+    campaigns = zip(result.query.campaigns, result.query.campaign_names, strict=True)
+    selected = [ui.Link(name, link_to("campaign", campaign_id=id_)) for id_, name in campaigns]
     parts: list[ui.Inline] = [
         ui.Styled(describe_metric(result.query), tooltip=result.about["metric"])
     ]
@@ -145,7 +116,7 @@ def _describe_subject(result: ExploreResult, campaigns: Sequence[tuple[str, str]
 def _show_result(
     result: ExploreResult, links: RowLinks, tables: Sequence[DataTable]
 ) -> Iterator[ui.Section]:
-    figure = None if result.error else result.lay_out()
+    figure = result.lay_out()
     if result.points.points:
         yield _note_aggregation(result)
         yield ui.quiet(result.points.variants.note)
@@ -168,8 +139,6 @@ def _show_result(
         yield from _offer_files(result, has_figure=figure is not None)
         for table in filled_tables:
             yield replace(table, max_rows=MAX_SHOWN_ROWS)
-    elif result.error:
-        yield ui.Paragraph(ui.end_sentence(result.error), look="headline", role="alert")
     elif result.points.points:
         yield ui.quiet(f"Selection: {result.about['selection']}")
     else:
@@ -184,7 +153,7 @@ def _note_aggregation(result: ExploreResult) -> ui.Paragraph:
     advice: list[ui.Inline] = [
         " Differences may come from the mix: filter for one value, or separate them by color or panels"
     ]
-    if query.view in MEAN_VIEWS and query.by in TIME_UNITS:
+    if query.view == View.MEANS and query.by in TIME_UNITS:
         advice += [
             ", or ",
             ui.Link("compare with the same work", link_to_same_page(view=View.RELATIVE)),
@@ -292,76 +261,19 @@ def _link_presets(result: ExploreResult) -> Iterator[ui.Link]:
     yield preset("Reads through caches", "cache", {})
 
 
-def _list_form_values(
-    store: Store, query: ExploreQuery, points: FigurePoints, action: str
-) -> Mapping[str, Any]:
-    axes = [name for name in query.group_columns if is_variant_axis(name)]
-    columns = {
-        title_choice(name): name
-        for name in sorted((*DIMENSIONS, *axes), key=lambda name: name not in ROLLUP_GROUPINGS)
-    }
-    metrics = sorted(METRICS, key=lambda metric: metric.name not in ROLLUP_METRICS)
-    is_latency = query.view == View.LATENCY
-    looks = {} if is_latency else {"bars": BARS, "scale": SCALES}
-    return {
-        "query": query,
-        "action": action,
-        "metrics": {} if is_latency else {title_choice(item.name): item for item in metrics},
-        "columns": columns,
-        "chosen": {
-            name: title_choice(text) if text else NO_COLUMN
-            for name in ("metric", "by", "color", "panels")
-            for text in [getattr(query, name)]
-        },
-        "window": query.list_inputs(first=None, last=None),
-        "looks": query.list_inputs(
-            view=VIEWS, **looks, kind={"": "all kinds", **{kind: kind for kind in EXECUTION_KINDS}}
-        ),
-        "filters": list(_list_filters(store, query, points)),
-        "campaigns": campaign_queries.list_campaign_choices(
-            store, MAX_CAMPAIGN_CHOICES, query.campaigns
-        ),
-        "filtered": bool(query.conditions or query.unreadable_conditions or query.campaigns),
-    }
-
-
-@dataclass(frozen=True)
-class _Filter:
-    """Values of a column that can be selected.
-
-    Attributes:
-        limit: number of listed values if there are more, else 0.
-    """
-
-    column: str
-    labels: Mapping[str, str]
-    selection: Collection[str]
-    limit: int = 0
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether values differ from their texts, which a list alone can translate."""
-        return self.column == VARIANT_COLUMN
-
-
-def _list_filters(store: Store, query: ExploreQuery, points: FigurePoints) -> Iterator[_Filter]:
-    """List the values of the usual columns, and of those that the figure groups by."""
-    choices = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
-    for name in query.listed_columns:
-        values_of_column = choices.get(name)
-        if values_of_column is None:
-            values = {point.key.get(name) for point in points.points}
-            values_of_column = [str(value) for value in values if value is not None]
-        selection = query.chosen_values(name)
-        texts = {*values_of_column[:MAX_FILTER_CHOICES], *selection} - {""}
-        labels = (
-            label_variants(texts).names
-            if name == VARIANT_COLUMN
-            else {text: text for text in sorted(texts, key=natural_sort_key)}
-        )
-        is_cut = len(values_of_column) > MAX_FILTER_CHOICES
-        if labels:
-            yield _Filter(name, labels, selection, MAX_FILTER_CHOICES if is_cut else 0)
+def _build_form(query: ExploreQuery) -> ui.Form:
+    """Build the form of metric, view, days and conditions; the address names the columns."""
+    names = sorted((metric.name for metric in METRICS), key=lambda name: name not in ROLLUP_METRICS)
+    metrics = {query.metric: head_column(query.metric)}
+    metrics |= {name: head_column(name) for name in names}
+    inputs = query.list_inputs(metric=metrics, view=VIEWS, first=None, last=None)
+    inputs += [
+        FormInput("where", "Condition", text, is_text=True, example="site=SITE_A")
+        for text in (*query.where, "")
+    ]
+    names_of_inputs = {item.name for item in inputs}
+    hidden = [pair for pair in query.list_parameters() if pair[0] not in names_of_inputs]
+    return ui.Form(inputs, hidden=hidden)
 
 
 def _send_file(request: PageRequest[Any]) -> Response:
@@ -370,9 +282,7 @@ def _send_file(request: PageRequest[Any]) -> Response:
         raise RequestRefusedError(
             404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
         )
-    result = run_query(request, is_drawn=form != "root")
-    if result.error:
-        raise RequestRefusedError(400, result.error)
+    result = run_query(request)
     drawing: dict[str, Any]
     if form == "root":
         whole, about = result.build_table(RowLinks(result.query)), result.about
@@ -422,7 +332,7 @@ s0_file = page(
 
 
 #: Columns of whole numbers.
-_COUNTS = ("good", "failed", "implausible", "not_supported", "number", "jobs", "reads", *TIME_UNITS)
+_COUNTS = ("good", "failed", "implausible", "not_supported", "number", "reads", *TIME_UNITS)
 
 
 def _list_column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:

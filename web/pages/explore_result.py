@@ -12,13 +12,12 @@ from urllib.parse import quote, urlencode
 from pydantic import Field
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.errors import ConfigError
 from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.read import query_model
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
 from treehammer.text_formatting import format_share
-from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.columns import metric_column, outcome_columns
 from treehammer.web.display_formats import (
@@ -34,7 +33,7 @@ from treehammer.web.figures.explore_figure import (
     group_value_writers,
     lay_out_figure,
 )
-from treehammer.web.figures.explore_query import DIMENSIONS, Bars, ColumnOrBlank, ExploreQuery, View
+from treehammer.web.figures.explore_query import DIMENSIONS, ExploreQuery, View
 from treehammer.web.figures.figure_captions import figure_heading
 from treehammer.web.figures.figure_layout import FigureLayout, GroupKeys
 from treehammer.web.figures.figure_points import (
@@ -46,7 +45,7 @@ from treehammer.web.figures.figure_points import (
 from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
 from treehammer.web.page import PageRequest
-from treehammer.web.page_service import error_sentence
+from treehammer.web.page_query import TextOrBlank
 from treehammer.web.pages.latency_figure import BIN_COLUMNS, list_filled_bins
 
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
@@ -67,9 +66,8 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     numbers = _statistic_names(query, data)
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query)
-    measured = [name for name in numbers if name != "jobs"]
     number = aligned_format(
-        (_find_statistic(point, name) for point in data.points for name in measured), unit
+        (_find_statistic(point, name) for point in data.points for name in numbers), unit
     )
     in_heading = f", {unit.name}" if query.view == View.RELATIVE else ""
     columns = (
@@ -77,9 +75,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         *outcome_columns(),
         TableColumn("number", "n", is_number=True, link=links.jobs_link),
         *(
-            TableColumn(name, name, is_number=True)
-            if name == "jobs"
-            else TableColumn(name, f"{title_column(name)}{in_heading}", number, is_number=True)
+            TableColumn(name, f"{title_column(name)}{in_heading}", number, is_number=True)
             for name in numbers
         ),
         *aggregation_column(query, data),
@@ -100,13 +96,11 @@ def _find_statistic(point: FigurePoint, name: str) -> float | None:
 
 
 def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
-    """Name the statistics in the table, which depend on view, bars and source."""
+    """Name the statistics in the table, which depend on view and source."""
     if query.view == View.DISTRIBUTION:
         return ("smallest", *_QUANTILE_KEYS, "largest", "mean")
     if query.view == View.RELATIVE:
         return ("difference", "rms")
-    if query.bars == Bars.INTERVAL:
-        return ("jobs", "mean", "low", "high")
     return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
 
 
@@ -207,7 +201,6 @@ class RowLinks:
             "color": VARIANT_COLUMN,
             "panels": "",
             "view": View.MEANS,
-            "bars": Bars.RMS,
         }
         removed = ("where", *(("kind",) if "kind" in query.group_columns else ()))
         parameters = [
@@ -293,7 +286,7 @@ class S0Query(ExploreQuery):
 
     opening_view = View.MEANS
 
-    color: ColumnOrBlank = Field(
+    color: TextOrBlank = Field(
         VARIANT_COLUMN, description="Second grouping column; empty for none."
     )
 
@@ -308,15 +301,10 @@ def _title_figure(query: ExploreQuery) -> str:
 
 @dataclass(frozen=True)
 class ExploreResult:
-    """Parameters of a figure and its points, or the reason why there are none.
-
-    Attributes:
-        error: why the parameters were refused, '' otherwise.
-    """
+    """Parameters of a figure and its points."""
 
     query: ExploreQuery
     points: FigurePoints
-    error: str = ""
 
     @property
     def title(self) -> str:
@@ -341,8 +329,6 @@ class ExploreResult:
 
     def lay_out(self) -> FigureLayout | None:
         """Lay out the figure; None if there is nothing to draw."""
-        if figure_captions.explain_scattered(self.query, self.points.points):
-            return None
         return lay_out_figure(self.query, self.points, self.title)
 
     def explain_empty(self) -> str:
@@ -389,22 +375,13 @@ class ExploreResult:
         }
 
 
-def run_query(request: PageRequest[Any], *, is_drawn: bool) -> ExploreResult:
-    """Parse the address and load the points; for browsers the result may have an error."""
-    store, model = request.store, request.model
-    try:
-        query = model.parse(request.raw).resolve(store)
-        if is_drawn:
-            query.require_sense()
-        points = load_points(store, query)
-        if separated := _list_separable(query, points):
-            query = query.model_copy(update={"separated_columns": separated})
-            points = load_points(store, query)
-    except ConfigError as error:
-        if not wants_html(request.raw):
-            raise
-        query = model.parse_valid(request.raw).resolve_valid(store)
-        return ExploreResult(query, FigurePoints((), ""), error_sentence(error))
+def run_query(request: PageRequest[Any]) -> ExploreResult:
+    """Load the points of a page's query."""
+    query: ExploreQuery = request.query.resolve(request.store)
+    points = load_points(request.store, query)
+    if separated := _list_separable(query, points):
+        query = query.model_copy(update={"separated_columns": separated})
+        points = load_points(request.store, query)
     is_default = isinstance(query, S0Query) and "view" not in query.model_fields_set
     if is_default and _is_crowded(query, points):
         query = query.model_copy(update={"view": View.HEATMAP})

@@ -20,17 +20,6 @@ function addCopyButtons(root) {
   }
 }
 
-/** Empty a field with suggestions while it is edited, since browsers suggest only what matches its text. */
-function addChoices(root) {
-  for (const input of root.querySelectorAll("input[data-choice]:not([placeholder])")) {
-    const restore = () => { input.value ||= input.placeholder; };
-    input.placeholder = input.value;
-    input.addEventListener("focus", () => { input.placeholder = input.value; input.value = ""; });
-    input.addEventListener("blur", restore);
-    input.form.addEventListener("submit", restore);
-  }
-}
-
 /** Suggest the values of the chosen axis in the fields that a list of axes names. */
 function addAxisValues(root) {
   for (const axis of root.querySelectorAll("select[data-suggests]")) {
@@ -112,7 +101,6 @@ function addLocalTimes(root) {
 function enhance(root) {
   addCopyButtons(root);
   addArrowKeys(root);
-  addChoices(root);
   addAxisValues(root);
   addLocalTimes(root);
 }

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
-from html import unescape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,16 +22,15 @@ import pytest
 import uproot
 from measurement_factory import make_campaign_row, make_measurement
 from page_contents import list_marks, list_names, load_charts
-from page_database import HOSTILE_TEXTS, SITES
+from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread
 
-from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web import page_service
-from treehammer.web.figures import figure_captions, figure_points
+from treehammer.web.figures import figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.pages import explore_page, explore_result
+from treehammer.web.pages import explore_result
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -135,22 +132,6 @@ def test_distribution_agrees_with_database(filled_service: ServiceThread) -> Non
         assert float(rows[site]["largest"]) == max(values)
 
 
-def test_interval_is_computed_over_jobs(filled_service: ServiceThread) -> None:
-    lines = {row["site"]: row for row in rows_of(filled_service, f"bars=interval&color=&{ALL}")}
-    jobs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in stored(filled_service):
-        if good(row, "eff_job"):
-            jobs[row["site"]][row["job_id"]].append(row["eff_job"])
-    for site, of_site in jobs.items():
-        estimate = estimate_mean([fmean(values) for values in of_site.values()])
-        assert estimate is not None
-        line = lines[site]
-        assert int(line["jobs"]) == len(of_site)
-        ends = (float(line["low"]), float(line["high"]))
-        assert ends == pytest.approx(estimate.interval(), rel=1e-9)
-        assert float(line["mean"]) == pytest.approx(estimate.mean, rel=1e-12)
-
-
 def test_read_latencies_are_merged(filled_service: ServiceThread) -> None:
     merged: dict[str, list[int]] = {}
     for row in stored(filled_service):
@@ -183,7 +164,6 @@ def test_read_latencies_are_drawn(filled_service: ServiceThread) -> None:
     assert list_names(chart, "places")[0] == slowest["site"]
     assert {*list_names(chart, "places")} == {row["site"] for row in rows}
     assert all(mark["y"] <= mark["m"] <= mark["h"] for mark in list_marks(chart))
-    assert 'list="metrics"' not in page.text
     assert filled_service.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
 
 
@@ -220,7 +200,7 @@ def linked_counts(service: ServiceThread, address: str, count: str) -> list[tupl
         ("/explore?by=site&color=&where=site%3DSITE_A&site=SITE_B&where=site!%3DX", 2, "number"),
         ("/explore?by=week&color=&site=SITE_A", None, "number"),
         ("/explore?by=kind&color=site&site=SITE_A&site=SITE_B&where=kind%3Dtimed", 2, "number"),
-        ("/explore?by=failure_class&color=plausible&site=SITE_A&bars=interval", None, "number"),
+        ("/explore?by=failure_class&color=plausible&site=SITE_A", None, "number"),
         ("/explore?by=host&view=distribution&site=SITE_C", None, "number"),
         ("/explore?by=site&view=latency&site=SITE_A&site=SITE_B", 4, "good"),
         ("/explore?by=campaign_id&color=&campaign=over&campaign=running", 2, "number"),
@@ -310,37 +290,6 @@ def test_invalid_parameters_are_refused(
     assert expected in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("by=month&color=day", "Each day has one month: nearly all cells"),
-        ("by=host&color=site&view=heatmap", "Each host has one site"),
-        ("by=site&panels=job_id", "Leave out site or job"),
-        ("by=variant&color=test_name&view=relative", "would be compared with itself"),
-        ("by=cores_online&metric=cores_online", "its mean says nothing"),
-    ],
-)
-def test_nonsense_is_refused_before_any_query(
-    filled_service: ServiceThread, query: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explore_result, "load_points", None)
-    assert expected in filled_service.read(f"/explore?{query}", 400).text
-
-
-def test_tables_of_any_columns_remain_available(filled_service: ServiceThread) -> None:
-    assert rows_of(filled_service, f"by=host&color=site&view=heatmap&{ALL}")
-
-
-def test_heat_map_of_tied_columns_is_a_sentence(
-    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figure_captions, "_MAX_CELLS", 4)
-    monkeypatch.setattr(figure_captions, "_LEAST_FILLED", 1.1)
-    page = filled_service.read(f"/explore?by=site&color=variant&view=heatmap&{ALL}")
-    assert "cells would have a value: site and variant are tied to each other" in page.text
-    assert page.tables["figure"].cells
-
-
 def test_explore_opens_with_the_same_work_and_s0_with_means(filled_service: ServiceThread) -> None:
     def view(path: str) -> list[str]:
         return filled_service.read(path).fields["view"]
@@ -351,29 +300,6 @@ def test_explore_opens_with_the_same_work_and_s0_with_means(filled_service: Serv
     assert view("/figures/s0?site=SITE_A") == ["means"]
 
 
-def test_show_keeps_the_page(filled_service: ServiceThread) -> None:
-    for path in ("/explore", "/figures/s0"):
-        page = filled_service.load_page(path)
-        assert re.findall(r'<form class="explore"[^>]* action="(.*?)"', page) == [path]
-
-
-def test_columns_are_named_by_their_titles(filled_service: ServiceThread) -> None:
-    titles = "metric=CPU+time+per+event&by=ROOT+release&color=none&panels=none"
-    names = "metric=cpu_per_event_s&by=axis_root&color=&panels="
-    assert rows_of(filled_service, f"{titles}&{ALL}") == rows_of(filled_service, f"{names}&{ALL}")
-    page = filled_service.read(f"/explore?by=host&{ALL}")
-    assert (page.fields["by"][0], page.fields["panels"]) == ("Host", ["none"])
-
-
-def test_values_of_the_chosen_column_are_suggested(filled_service: ServiceThread) -> None:
-    hosts = {row["host"] for row in rows_of(filled_service, f"by=host&color=&{ALL}")}
-    page = filled_service.load_page(f"/explore?by=host&color=&{ALL}")
-    options = re.search(r'<datalist id="values-host">(.*?)</datalist>', page, re.DOTALL)
-    assert options
-    listed = {unescape(text) for text in re.findall(r'<option value="(.*?)"', options[1])}
-    assert listed == hosts - {""}
-
-
 def test_too_many_measurements_are_refused(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,9 +307,7 @@ def test_too_many_measurements_are_refused(
     refused = filled_service.client.get("/explore?by=host")
     assert refused.status_code == 400
     assert "the limit is 10" in refused.json()["error"]
-    page = filled_service.read("/explore?by=host", 400)
-    assert "the limit is 10" in page.text
-    assert page.fields["metric"] == ["CPU efficiency"]
+    assert "the limit is 10" in filled_service.read("/explore?by=host", 400).text
     assert filled_service.client.get("/explore?by=site").status_code == 200
 
 
@@ -436,31 +360,13 @@ def test_pages_respond_while_figures_are_drawn(
         assert [request.result().status_code for request in asked] == [200] * len(paths)
 
 
-def test_filter_suggests_the_stored_values(
-    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sites() -> list[str]:
-        page = filled_service.load_page(f"/explore?{ALL}")
-        options = re.search(r'<datalist id="values-site">(.*?)</datalist>', page, re.DOTALL)
-        assert options
-        return [unescape(text) for text in re.findall(r'<option value="(.*?)"', options[1])]
-
-    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", len(SITES))
-    assert {*sites()} == {*SITES}
-    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", 2)
-    assert {*sites()} == {*sorted(SITES)[:2]}
-
-
-def test_selected_old_campaign_stays_selected(
-    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)
-    alone = filled_service.read("/explore?campaign=over")
-    assert {*alone.fields["campaign"]} == {"over"}
-    assert "Campaign nightly." in alone.text
-    both = filled_service.read("/explore?campaign=over&campaign=running")
-    assert {*both.fields["campaign"]} == {"over", "running"}
-    assert "nightly and" in both.text or "and nightly." in both.text
+def test_form_keeps_the_columns_and_filters_of_the_address(filled_service: ServiceThread) -> None:
+    query = "by=host&color=&panels=site&campaign=over&campaign=running&site=SITE_A&where=host~*"
+    page = filled_service.read(f"/explore?{query}&bars=interval&{ALL}")
+    expected = {"by": ["host"], "color": [""], "panels": ["site"], "metric": ["eff_job"]}
+    expected |= {"where": ["host~*", "site=SITE_A", ""], "campaign": ["over", "running"]}
+    assert {name: page.fields[name] for name in expected} == expected
+    assert "nightly and" in page.text or "and nightly." in page.text
 
 
 def test_marks_link_to_their_executions(filled_service: ServiceThread) -> None:
