@@ -21,7 +21,7 @@ from treehammer.submit.batch.local_runner import SLOT_VARIABLE, find_job_process
 
 # Writes the files of a real worker, runs for the given time, and logs its start and end.
 STAND_IN_WORKER = """
-import fcntl, json, os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys, time
 cluster, number = os.getcwd().split(os.sep)[-3:-1]
 JOURNAL = os.path.join(os.environ["JOURNAL"], f"{cluster}.{number}")
 attempt, seconds, mode = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
@@ -38,15 +38,9 @@ def account(**values):
         sys.exit(75)
 
 note("start")
-if mode == "alone":
-    other = open(os.path.join(os.environ["JOURNAL"], "alone"), "w")
-    try:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        note("met")
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if mode in ("stubborn", "escape", "alone"):
+if mode in ("stubborn", "escape"):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 account(ended_us=None)
 time.sleep(seconds)

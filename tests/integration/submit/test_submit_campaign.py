@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
-import signal
 import subprocess
 import sys
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import uproot
-from command_forker import start_command
 from local_user import TEST_TOML, LocalUser
-from spool_harness import is_alive
 
 from treehammer import config
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
-from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.maintenance import check_database
-from treehammer.sql.write.store import Store
 
 
 def test_campaign_is_planned_measured_and_collected(local_user: LocalUser) -> None:
@@ -128,90 +118,6 @@ def test_refused_submission_is_stored_with_lost_jobs(
     )
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["lost"], site["missing"]) == (2, {"submission": 4})
-
-
-#: Records its pid and that of a child in another session, and notes a live process of an earlier
-#: payload. Killed processes that are not reaped yet (zombies) do not count.
-WATCHING_PAYLOAD = """#!/bin/sh
-for pid in $(cat {folder}/pids 2>/dev/null); do
-  state=$(grep State "/proc/$pid/status" 2>/dev/null) || continue
-  case "$state" in *zombie*) ;; *) echo "$$ met $pid: $state" >> {folder}/met ;; esac
-done
-setsid sleep 300 &
-echo "$$ $!" >> {folder}/pids
-sleep 0.1
-echo '{{"format": 1, "values": {{}}, "extras": {{}}, "failure": null}}' > "$TREEHAMMER_RESULT"
-"""
-
-
-def test_interrupted_commands_lose_and_repeat_nothing(local_user: LocalUser) -> None:
-    """A user presses Ctrl-C now and then, and completes the campaigns afterwards."""
-    (local_user.test / "run.sh").write_text(WATCHING_PAYLOAD.format(folder=local_user.folder))
-    submit = ("submit", str(local_user.test), "--wait", "-P", "root=none", "-S", "repeats=3")
-    pauses = random.Random(1)
-    for words, longest_s in ((submit, 1.0), (("collect",), 1.0), (submit, 1.0), (submit, 4.0)):
-        code, output = interrupt_command(local_user, words, pauses.uniform(0.2, longest_s))
-        assert "Traceback" not in output, output
-        # 3: nothing to collect yet; -2: interrupted before the start or after the end.
-        assert code in (0, 1, 3, 130, -signal.SIGINT), f"{code}\n{output}"
-        if code == 130:  # no message before the command starts
-            before = output.partition("treehammer")[0].strip()
-            assert "treehammer: interrupted; " in output or not before
-        if "nothing was submitted" in output or "none of the jobs" in output:
-            with Store.open(local_user.settings.database) as store:
-                newest = [campaign.id for campaign in store.campaigns()[:1]]
-            spool = local_user.settings.spool_dir
-            assert not [id_ for id_ in newest if any(spool.glob(f"jobs/*-{id_}/*"))], output
-    local_user.invoke_command(*submit)
-    check_database(local_user.settings.database)
-    with Store.open(local_user.settings.database) as store:
-        campaigns = store.campaigns()
-    for campaign in campaigns:
-        followed = local_user.invoke_command("status", campaign.id, "--follow")
-        assert followed.return_value in (0, 1), "1 if a job was lost, as one that was killed twice"
-        assert not local_user.invoke_command("collect", campaign.id).return_value
-        with Store.open(local_user.settings.database) as store:
-            check_campaign(store, campaign, local_user.settings.spool_dir)
-    met = local_user.folder / "met"
-    assert not met.exists(), met.read_text()
-    pids = (local_user.folder / "pids").read_text().split()
-    assert not [pid for pid in pids if is_alive(int(pid))], "payloads live on"
-
-
-def interrupt_command(user: LocalUser, words: Sequence[str], after_s: float) -> tuple[int, str]:
-    """Run a command and interrupt it after some seconds; return its exit code and output."""
-    path = user.folder / "output"
-    with path.open("wb") as log:
-        command = start_command([*user.global_options, *words], log)
-        with suppress(TimeoutError):
-            command.wait(after_s)
-        command.send_signal(signal.SIGINT)
-        return command.wait(120), path.read_text()
-
-
-def check_campaign(store: Store, campaign: CampaignRow, spool: Path) -> None:
-    """Check that no job of an ended campaign is lost or counted twice."""
-    jobs = store.jobs(campaign.id)
-    assert len(jobs) == campaign.planned_jobs
-    columns = ("measurement_id", "job_id", "attempt", "round", "position")
-    rows = list(store.measurements(Selection((campaign.id,)), columns))
-    files = spool.glob(f"jobs/*-{campaign.id}/*/attempt-*/records/*.json")
-    assert sorted(file.stem for file in files) == sorted(str(row["measurement_id"]) for row in rows)
-    places = Counter((row["job_id"], row["attempt"], row["round"], row["position"]) for row in rows)
-    assert set(places.values()) <= {1}
-    for job in jobs:
-        attempts = store.attempts([job.id])
-        assert [attempt.number for attempt in attempts] in ([1], [1, 2]), attempts
-        assert {attempt.failure_class for attempt in attempts[:-1]} <= {"lost"}, attempts
-        last = attempts[-1]
-        if job.state == "done" and not last.failure_class:
-            counted = [
-                row for row in rows if (row["job_id"], row["attempt"]) == (job.id, last.number)
-            ]
-            assert len(counted) == job.planned_measurements
-        else:
-            assert job.state in ("lost", "done"), job
-            assert last.failure_class in ("lost", "submission", "evicted"), last
 
 
 METRICS_TEST = """

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import shutil
-import socket
-import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import git
 import pytest
 from credential_factory import write_proxy, write_token
 from grid_campaigns import GridUser
-from service_process import ServiceProcess
 
-from treehammer.collectors.job_spec import TOKEN_FILE
-from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.job_folders import INPUT_ARCHIVE
-from treehammer.submit.campaigns.campaign_polling import make_tracker
-
-#: Reports a time per event that no two runs share.
-TIMED_PAYLOAD = """#!/bin/sh
-time=0.0{time_ms}000$(date +%N | cut -c1-6)
-cat > "$TREEHAMMER_RESULT" <<END
-{{"format": 1, "extras": {{"answer": 42}}, "values": {{"cpu_per_event_s": $time,
-"wall_per_event_s": $time, "loop_cpu_s": 5.0, "passes_counted": 1}}}}
-END
-"""
 
 
 def _attempts(user: GridUser, site: str = "", campaign: str = "last") -> list[AttemptRow]:
@@ -258,35 +239,6 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
                 assert not path.stat().st_mode & 0o077, path
 
 
-def test_commits_are_compared_in_turns(user: GridUser) -> None:
-    repository = git.Repo.init(user.folder, initial_branch="main")
-    commits = []
-    for time_ms in (10, 11):
-        (user.test / "run.sh").write_text(TIMED_PAYLOAD.format(time_ms=time_ms))
-        repository.git.add("test")
-        options = ("-c", "user.name=a", "-c", "user.email=a")
-        repository.git.execute(["git", *options, "commit", "--quiet", "--message", "Change"])
-        commits.append(repository.head.commit.hexsha)
-    sites = user.grid.box.sites[:2]
-    turns = ("-P", f"commit={commits[0][:8]},main", "-S", "mode=paired", "-S", "rounds=4")
-    user.submit_campaign(
-        *turns, "-P", "style=one", "-S", "repeats=3", "--sites", ",".join(sites), "--in-flight", "2"
-    )
-    user.follow_campaign("last")
-    rows = user.read_measurements("commit_id", "site", "job_id", "kind")
-    assert not [row for row in rows if row["failure_class"]]
-    commits_by_job: dict[tuple[object, object], set[object]] = {}
-    for row in rows:
-        commits_by_job.setdefault((row["site"], row["job_id"]), set()).add(row["commit_id"])
-    assert {site for site, _ in commits_by_job} == {*sites}
-    assert list(commits_by_job.values()) == 6 * [{*commits}]
-    compared = user.invoke_command("compare", *commits, "--axis", "commit", "--json")
-    assert compared.return_value == ExitCode.REGRESSION, compared.output
-    verdicts = [row for row in json.loads(compared.stdout) if row["scope"] == "host"]
-    assert {row["site"] for row in verdicts} == {*sites}
-    assert {(row["verdict"], row["unpaired"]) for row in verdicts} == {("slower", False)}
-
-
 def test_condor_submit_accepts_rendered_files(user: GridUser, tmp_path: Path) -> None:
     hostile = 'a"b $(x) $$(y) \\'
     site = user.grid.box.sites[0]
@@ -377,114 +329,3 @@ def test_job_that_a_computing_element_does_not_start_again_is_lost(
     assert "disabled job retries" in attempts[-1].message
     assert attempts[-1].failure_class == "lost", "the removal explains the end"
     assert "1 requeued" in user.run_in_shell("resume", "last")
-
-
-#: Seconds, longer than the worker's interval between uploads.
-NAP_S = 11
-
-
-@pytest.fixture
-def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A service that shares the user's database."""
-    process = ServiceProcess(tmp_path / "served", database=user.settings.database)
-    process.start()
-    yield process
-    process.end_process()
-
-
-@pytest.fixture
-def gate() -> Iterator[socket.socket]:
-    """A port that refuses connections until the test listens on it."""
-    with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))
-        yield port
-
-
-def test_killed_service_and_lost_sandboxes_lose_nothing(
-    user: GridUser, service: ServiceProcess, gate: socket.socket
-) -> None:
-    site = user.grid.box.sites[0]
-    user.settings = service.settings_for_user(user.settings)
-    top = "../.."
-    # The second execution of each job waits until the gate listens; jobs share no folder with tests.
-    user.set_payload(
-        f"test -e {top}/service.json -a ! -e {top}/{TOKEN_FILE} || exit 9\n"
-        f"if test -e {top}/first; then\n"
-        f"    until bash -c ': < /dev/tcp/127.0.0.1/{gate.getsockname()[1]}'; do sleep 0.2; done\n"
-        f"else touch {top}/first; sleep {NAP_S}; fi; env"
-    )
-    campaign = user.submit_campaign("--sites", f"{site},FAR", "-S", "repeats=1")
-    user.grid.wait_until(user.read_measurements, "the first result is reported")
-
-    def is_running() -> bool:
-        sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
-        return any(site["running"] for site in sites)
-
-    user.grid.wait_until(is_running, "a job runs that has reported")
-    with Store.open(user.settings.database) as store:
-        done = (
-            make_tracker(store, user.settings)
-            .compute_progress(store.campaign(campaign))
-            .total.measured
-        )
-    assert 1 <= done < 4
-    service.end_process()
-    held = list((user.grid.submit_dir / campaign).rglob(TOKEN_FILE))
-    assert len(held) == 2
-    assert {stat.S_IMODE(path.stat().st_mode) for path in held} == {0o600}
-    secrets = [path.read_text().strip().rpartition(".")[2] for path in held]
-    secrets.append(service.key.read_text().strip().rpartition(".")[2])
-    service.start()
-    gate.listen()
-    user.grid.wait_until(
-        lambda: len(user.read_measurements()) == 4, "all measurements are reported"
-    )
-    user.grid.wait_until(lambda: not _queue(user, campaign), "the jobs have left the queue")
-
-    printed = user.grid.run_condor_command(
-        "condor_history", "-name", user.grid.pool.schedd_name, "-l"
-    )
-    assert not [secret for secret in secrets if secret in printed]
-    outputs = list(user.grid.submit_dir.glob(f"{campaign}/*/jobs/*/output/*"))
-    assert outputs
-    for folder in (user.grid.box.folder, user.settings.data_dir):
-        holders = [
-            (name, mode)
-            for parent, _, names in os.walk(folder)  # rglob fails where folders are removed
-            for name in names
-            if (mode := _mode_of_holder(Path(parent, name), secrets)) is not None
-        ]
-        assert {name for name, _ in holders} <= {TOKEN_FILE, INPUT_ARCHIVE}
-        assert {mode for _, mode in holders} <= {0o600}
-    for output in outputs:
-        shutil.rmtree(output)
-    sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
-    assert [(row["done"], row["lost"], row["failures"]) for row in sites] == [(1, 0, {})] * 2
-    assert "0 new measurements" in user.invoke_command("collect", campaign).output
-    rows = user.read_measurements()
-    assert len({row["measurement_id"] for row in rows}) == len(rows) == 4
-    assert {row["failure_class"] for row in rows} == {None}
-
-
-def _queue(user: GridUser, campaign: str) -> str:
-    constraint = f'TreehammerCampaign == "{campaign}"'
-    return user.grid.run_condor_command(
-        "condor_q",
-        "-name",
-        user.grid.pool.schedd_name,
-        "-constraint",
-        constraint,
-        "-af",
-        "ClusterId",
-    ).strip()
-
-
-def _mode_of_holder(path: Path, secrets: list[str]) -> int | None:
-    """Return the mode of a file with a secret; None of others and of files that HTCondor removed."""
-    if not path.is_file():
-        return None
-    try:
-        mode, content = path.stat().st_mode, path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return stat.S_IMODE(mode) if any(secret.encode() in content for secret in secrets) else None

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +21,6 @@ from condor_jobs import (
 )
 from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from machine_requirements import helper_environment
-from polling import wait_until
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.config import Settings
@@ -159,34 +153,6 @@ def check_each_ran_once(jobs: CondorJobs) -> None:
     assert all(jobs.output_files(job_id) == {1: ALL} for job_id in jobs.ids)
     in_pool = find_jobs(jobs, "query_ads") | find_jobs(jobs, "query_history")
     assert Counter(job_id for _, job_id in in_pool) == dict.fromkeys(jobs.ids, 1)
-
-
-def rotate_log(log: Path) -> None:
-    log.rename(log.with_suffix(".old"))
-    log.touch()
-    os.chown(log, log.parent.stat().st_uid, log.parent.stat().st_gid)
-
-
-#: Damage to the event log of a submission, by its name.
-LOG_DAMAGE: dict[str, Callable[[Path], object]] = {
-    "removed": lambda log: log.unlink(),
-    "cut": lambda log: os.truncate(log, log.stat().st_size // 2),
-    "rotated": rotate_log,
-}
-
-
-def test_damaged_log_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> None:
-    for name, site in zip(LOG_DAMAGE, pool.box.sites, strict=False):
-        ids = jobs.submit(jobs.describe_jobs(name, 3, submit_text("nap", site=site, at_once=2)))
-        assert len(ids) == 3
-    jobs.wait_until_running(*(f"{name}0" for name in LOG_DAMAGE))
-    for name, damage in LOG_DAMAGE.items():
-        tag = jobs.ids[f"{name}0"].rpartition(".")[2]
-        damage(pool.submit_dir / jobs.campaign / tag / "events.log")
-    assert not any(status.state is JobState.LOST for status in jobs.statuses().values())
-    jobs.restart_client()
-    jobs.wait_until_final()
-    check_each_ran_once(jobs)
 
 
 def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
@@ -339,35 +305,6 @@ def test_unusable_scitokens_are_reported(user: TokenDesk, issuer: ScitokenIssuer
     assert secret not in output
 
 
-SUBMITTER = """
-import sys
-from pathlib import Path
-from condor_jobs import CondorJobs, submit_text
-from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
-config, submit_dir, folder, campaign, *sites = sys.argv[1:]
-pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=True)
-jobs = CondorJobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / "made")
-jobs.campaign = campaign
-described = [job for n, site in enumerate(sites) for job in jobs.describe_jobs(f"{campaign}-{n}-", 2, submit_text(site=site))]
-print("ready", flush=True)
-jobs.submit(described)
-print("done", flush=True)
-"""
-
-
-def submitter(grid: Grid, jobs: CondorJobs, folder: Path) -> subprocess.Popen[str]:
-    """Start a process that submits six jobs in three spooled clusters."""
-    pool = jobs.batch.pool
-    arguments = [pool.config, pool.submit_dir, folder, jobs.campaign, *grid.box.sites[:3]]
-    return subprocess.Popen(
-        [sys.executable, "-c", SUBMITTER, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=helper_environment(),
-    )
-
-
 def find_jobs(jobs: CondorJobs, source: str) -> set[tuple[str, str]]:
     """Return (cluster.proc, job id) of jobs in queue or history that were not removed."""
     constraint = f'TreehammerCampaign == "{jobs.campaign}" && ProcId >= 0 && JobStatus != 3'
@@ -433,43 +370,6 @@ def check_killed_submission(user: GridUser) -> None:
     with Store.open(user.settings.database) as store:
         assert all(job.batch_id for job in store.jobs(user.last_campaign_id()))
     print(f"{unqueued} of 3 jobs were left by the submitter")
-
-
-#: Submitters of spooled jobs that are killed, and the latest kill in seconds after the start.
-SPOOLED_KILLS, LATEST_SPOOLED_KILL_S = 2, 2.0
-
-
-@pytest.mark.slow
-def test_next_submitter_completes_killed_submission_of_spooled_jobs(
-    pool: Grid, tmp_path: Path
-) -> None:
-    campaigns: list[CondorJobs] = []
-    for seed in range(SPOOLED_KILLS):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        spooled = pool_from_sites_file(pool, spool=True, submit_dir=folder / "spooled")
-        jobs = CondorJobs(HTCondorBatch(spooled, folder / "unused"), folder / "watcher")
-        first = submitter(pool, jobs, folder)
-        assert first.stdout is not None
-        assert first.stdout.readline() == "ready\n"
-        expected = [f"{jobs.campaign}-{n}-{number}" for n in range(3) for number in range(2)]
-        if seed == 0:  # at least one dies with jobs in the queue, however slow the machine is
-            wait_until(partial(find_jobs, jobs, "query_ads"), "a job is queued")
-        else:
-            time.sleep(random.Random(seed).uniform(0.0, LATEST_SPOOLED_KILL_S))
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        first.stdout.close()
-        early = dict(jobs.batch.find(expected))
-        output, _ = submitter(pool, jobs, folder).communicate(timeout=60)
-        assert output == "ready\ndone\n"
-        jobs.ids = dict(jobs.batch.find(expected))
-        assert set(jobs.ids) == set(expected)
-        assert jobs.ids.items() >= early.items(), "queued jobs keep their batch ids"
-        campaigns.append(jobs)
-    for jobs in campaigns:
-        jobs.wait_until_final(180)
-        check_each_ran_once(jobs)
 
 
 LEASE_S = 20

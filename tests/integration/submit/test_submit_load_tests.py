@@ -190,20 +190,6 @@ def test_local_jobs_start_together_and_in_levels(local_user: LocalUser) -> None:
     assert "4 of 4 jobs started together, spread" in output
 
 
-def test_together_and_ordinary_jobs_do_not_overlap(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    first = batch.submit("first", [spool.describe_job("alone", seconds=0.5)])
-    jobs = [replace(spool.describe_job(f"j{n}", seconds=0.5), together=3) for n in range(3)]
-    group = batch.submit("group", jobs)
-    last = batch.submit("last", [spool.describe_job("other", seconds=0.5)])
-    spool.wait_until_final([*first.values(), *group.values(), *last.values()], 300)
-    ((_, _, _), (_, _, before)) = spool.job_times(first["alone"])
-    ((_, _, after), (_, _, _)) = spool.job_times(last["other"])
-    for batch_id in group.values():
-        ((_, _, start), (_, _, end)) = spool.job_times(batch_id)
-        assert before <= start < end <= after
-
-
 def test_service_that_restarts_while_jobs_wait_loses_no_job(
     local_user: LocalUser, service_process: ServiceProcess, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
 
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, TOKEN_FILE
-from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import make_tracker
@@ -60,24 +59,6 @@ def read_rows(database: str) -> tuple[list[CampaignRow], list[JobRow], list[Atte
 
 
 NO_ROWS: tuple[list[CampaignRow], list[JobRow], list[AttemptRow]] = ([], [], [])
-
-
-def test_reported_and_collected_rows_are_equal(user: LocalUser, service: ServiceProcess) -> None:
-    user.submit_test()
-    finish_jobs(user)
-    assert user.read_measurements() == [], "nothing is collected yet"
-    reported = service.read_measurements()
-    assert len(reported) == 4
-    service.end_process()
-    assert "4 new measurements, 0 known" in user.invoke_command("collect", "last").output
-    assert read_whole_rows(user.settings.database) == reported, "column by column"
-    on_disk = [path for box in sandboxes(user) for path in (box / "records").glob("*.json")]
-    records = [Measurement.from_json(path.read_text()) for path in on_disk]
-    assert {record.id for record in records} == {str(row["measurement_id"]) for row in reported}
-    for record in records:
-        row = next(row for row in reported if row["measurement_id"] == record.id)
-        assert row["extras"] == record.extras == {"answer": 42.0}
-        assert {name: row[name] for name in record.values} == dict(record.values)
 
 
 def test_service_that_is_away_receives_everything_later(

@@ -523,6 +523,25 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     assert not schedd.submission.path.parent.exists()
 
 
+@pytest.mark.parametrize("is_spooling", [True, False])
+def test_submission_whose_inputs_never_arrive_is_removed(
+    schedd: Schedd, monkeypatch: pytest.MonkeyPatch, is_spooling: bool
+) -> None:
+    """Its submitter died; a cluster with all inputs is found by its submission's name."""
+
+    def query_ads(constraint: str, *_: object, **__: object) -> list[dict[str, int]]:
+        return [{"ClusterId": 7}] if is_spooling or "HoldReasonCode" not in constraint else []
+
+    (schedd.submission.path / "cluster.json").unlink()
+    schedd.batch.pool = HTCondorPool("p", spool=True)
+    monkeypatch.setattr(schedd.batch.connection, "query_ads", query_ads)
+    batch_ids = schedd.batch.find(["a", "b", "c"])
+    removals = [("Remove", schedd.submission.constraint)]
+    expected = ({}, removals) if is_spooling else (dict(zip("ab", schedd.ids, strict=True)), [])
+    assert (batch_ids, schedd.acts) == expected
+    assert schedd.submission.path.exists() is not is_spooling
+
+
 def test_event_without_own_time_has_local_time_of_its_log() -> None:
     text = event(EXECUTE, 10, 1).replace("TreehammerTime", "Other")
     (parsed,) = parse_events(text, 7)
