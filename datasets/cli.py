@@ -97,18 +97,16 @@ def _manifest_row(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _planned_row(plan: AnySpec) -> dict[str, Any]:
-    from treehammer.datasets.specs.dataset_specs import RawSpec
-
+def _planned_row(spec: AnySpec) -> dict[str, Any]:
     return {
-        "name": plan.name,
+        "name": spec.name,
         "state": "not made",
-        "size": plan.size if isinstance(plan, RawSpec) else plan.size * plan.file_count,
-        "files": plan.file_count,
-        "tree": plan.tree,
-        "entries": plan.entries if isinstance(plan, RawSpec) else plan.entries * plan.file_count,
-        "branches": plan.branch_count,
-        "description": plan.description,
+        "size": spec.file_count * spec.file_size,
+        "files": spec.file_count,
+        "tree": spec.tree,
+        "entries": spec.file_count * spec.entries,
+        "branches": spec.branch_count,
+        "description": spec.dataset.description,
     }
 
 

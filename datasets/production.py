@@ -227,12 +227,12 @@ def _format_log_tail(log: IO[str]) -> str:
 
 
 def write_generated_file(
-    plan: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: ProgressCallback
+    spec: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: ProgressCallback
 ) -> dict[str, Any]:
     """Write the file of a generated dataset; returns its facts for the manifest.
 
     Args:
-        plan: the spec.
+        spec: the spec.
         software: ROOT, from :func:`prepare_dataset_root`.
         path: the file to create.
         on_done: receives the number of events written.
@@ -243,13 +243,13 @@ def write_generated_file(
     """
     request = {
         "path": str(path),
-        "file_name": plan.file_name,
-        "tree": plan.tree,
-        "entries": plan.entries,
-        "compression": plan.compression,
-        "events_per_cluster": plan.events_per_cluster,
-        "collections": [asdict(collection) for collection in plan.collections],
-        "branches": [asdict(branch) for branch in plan.branches],
+        "file_name": spec.file_names[0],
+        "tree": spec.tree,
+        "entries": spec.entries,
+        "compression": spec.layout.compression_setting,
+        "events_per_cluster": spec.layout.events_per_cluster,
+        "collections": spec.plan_collections(),
+        "branches": spec.plan_branches(),
     }
     return run_action("make", request, software, on_done)
 
@@ -276,28 +276,22 @@ def write_merged_file(
     """
     request = {
         "path": str(path),
-        "file_name": spec.file_name,
+        "file_name": spec.file_names[0],
         "source": str(source),
         "tree": spec.tree,
         "entries": spec.source.entries,
         "branches": spec.source.branches,
-        "copies": spec.copies,
-        "kept_bits": spec.kept_bits,
-        "seed": spec.seed,
-        "compression": spec.compression,
-        "events_per_cluster": spec.events_per_cluster,
-        "basket_memory": spec.basket_memory,
+        "copies": spec.merged.copies,
+        "kept_bits": spec.merged.kept_bits,
+        "seed": spec.dataset.seed,
+        "compression": spec.layout.compression_setting,
+        "events_per_cluster": spec.layout.events_per_cluster,
+        "basket_memory": spec.layout.basket_memory,
     }
     writer_facts = run_action("merge", request, software, on_done)
     (layout,) = measure_layouts([source], software, tree=spec.tree)
-    source_facts = {
-        "file": spec.source.file,
-        "about": spec.source.description,
-        "size": spec.source.size,
-        "sha256": spec.source.sha256,
-        "layout": asdict(layout),
-    }
-    return {**writer_facts, "source": source_facts}
+    source_facts = spec.source.model_dump(include={"file", "about", "size", "sha256"})
+    return {**writer_facts, "source": {**source_facts, "layout": asdict(layout)}}
 
 
 def find_source(spec: MergedSpec, location: Path | None) -> Path:
@@ -312,7 +306,7 @@ def find_source(spec: MergedSpec, location: Path | None) -> Path:
     """
     source = spec.source
     hint = (
-        f"Required: {source.description}.\n  Give the file, or a folder that holds it, with "
+        f"Required: {source.about}.\n  Give the file, or a folder that holds it, with "
         f"'treehammer datasets make {spec.name} --source PATH', or set sources_dir "
         "in treehammer.toml or as TREEHAMMER_SOURCES_DIR."
     )
@@ -365,7 +359,7 @@ def generate_blocks(spec: RawSpec, index: int) -> Iterator[bytes]:
         index: number of the file, from 0.
     """
     for start in range(0, spec.file_size, RAW_BLOCK_BYTES):
-        key = f"treehammer/raw/{spec.seed}/{index}/{start // RAW_BLOCK_BYTES}"
+        key = f"treehammer/raw/{spec.dataset.seed}/{index}/{start // RAW_BLOCK_BYTES}"
         size = min(RAW_BLOCK_BYTES, spec.file_size - start)
         yield hashlib.shake_128(key.encode()).digest(size)
 

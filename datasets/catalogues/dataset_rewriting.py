@@ -95,7 +95,7 @@ def make_dataset(
         return catalogue.make_raw(plan, bars=bars, replace_existing=replace_existing)
     if plan:
         software = production.prepare_dataset_root(
-            options.root or plan.root, settings.software_dir, bars
+            options.root or plan.dataset.root, settings.software_dir, bars
         )
         return catalogue.make(
             plan,

@@ -20,20 +20,21 @@ from treehammer.errors import DatasetError
 
 
 def check_pinned_checksum(
-    plan: dataset_specs.DatasetSpecBase, content: FileDigest, writer: Mapping[str, str]
+    spec: dataset_specs.RootSpec, content: FileDigest, writer: Mapping[str, str]
 ) -> None:
     """Refuse a file that differs from the pinned one; ``writer`` describes its software.
 
     Raises:
         DatasetError: The file differs.
     """
-    if plan.sha256 and (content.size, content.sha256) != (plan.size, plan.sha256):
+    pinned = spec.dataset
+    if pinned.sha256 and (content.size, content.sha256) != (pinned.size, pinned.sha256):
         raise DatasetError(
             f"ROOT {writer['root']} with zlib {writer['zlib']} made {content.size} bytes with "
-            f"sha256 {content.sha256}; pinned are {plan.size} bytes with {plan.sha256}",
-            where=plan.file_name,
+            f"sha256 {content.sha256}; pinned are {pinned.size} bytes with {pinned.sha256}",
+            where=spec.file_names[0],
             # ROOT's wheels use the zlib of the machine.
-            hint=f"Only equal files may bear the name: make it with ROOT {plan.root} on a machine "
+            hint=f"Only equal files may bear the name: make it with ROOT {pinned.root} on a machine "
             "whose zlib is the original (zlib-ng writes other bytes), and copy the folder.",
         )
 
@@ -44,9 +45,10 @@ def check_pinned_hash(spec: RawSpec, manifest: Manifest) -> None:
     Raises:
         DatasetError: The files differ.
     """
-    if spec.hash and manifest.hash != spec.hash:
+    pinned = spec.dataset.hash
+    if pinned and manifest.hash != pinned:
         raise DatasetError(
-            f"the files made have the identity {manifest.hash}; pinned is {spec.hash}",
+            f"the files made have the identity {manifest.hash}; pinned is {pinned}",
             where=spec.name,
             hint="Correct hash, seed, files or size in the spec.",
         )
@@ -82,11 +84,11 @@ def find_checksum_mismatches(
 
 def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
     """Report a difference between the manifest and the shipped spec of that name."""
-    plan = dataset_specs.load_shipped_spec(manifest.name)
-    if isinstance(plan, RawSpec):
-        differs = bool(plan.hash) and manifest.hash != plan.hash
+    spec = dataset_specs.load_shipped_spec(manifest.name)
+    if isinstance(spec, RawSpec):
+        differs = spec.dataset.hash not in ("", manifest.hash)
     else:
-        pinned = [plan.sha256] * plan.file_count if plan and plan.sha256 else []
+        pinned = [spec.dataset.sha256] * spec.file_count if spec and spec.dataset.sha256 else []
         differs = bool(pinned) and [f.sha256 for f in manifest.files] != pinned
     if differs:
         yield "it was made by another version of treehammer, from another spec"

@@ -82,7 +82,7 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
         raise catalogue.unknown_dataset_error(name)
     if isinstance(plan, dataset_specs.RawSpec):
         return catalogue.make_raw(plan, bars=bars)
-    software = production.prepare_dataset_root(plan.root, settings.software_dir, bars)
+    software = production.prepare_dataset_root(plan.dataset.root, settings.software_dir, bars)
     return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
 
 
@@ -230,8 +230,8 @@ class FolderCatalogue:
             if self.has(plan.name) and not replace_existing:
                 return self.verify(plan.name, bars=bars)
             write = _choose_writer(plan, software, source)
-            with self._staging_folder(plan.name, plan.size * plan.file_count) as folder:
-                path = folder / plan.file_name
+            with self._staging_folder(plan.name, plan.file_size * plan.file_count) as folder:
+                path = folder / plan.file_names[0]
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
                     writer_facts = self.run_writer(path, partial(write, path, step))
                 with byte_progress(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
@@ -240,7 +240,7 @@ class FolderCatalogue:
                 (layout,) = production.measure_layouts([path], software, tree=plan.tree)
                 origin = {
                     "kind": MERGED if isinstance(plan, dataset_specs.MergedSpec) else GENERATED,
-                    "description": plan.description,
+                    "description": plan.dataset.description,
                     "spec_sha256": plan.text_hash,
                     "root_requested": software.request,
                     **writer_facts,
@@ -266,8 +266,9 @@ class FolderCatalogue:
         with self._lock_dataset(spec.name, bars):
             if self.has(spec.name) and not replace_existing:
                 return self.verify(spec.name, bars=bars)
-            with self._staging_folder(spec.name, spec.size) as folder:
-                with byte_progress(bars, f"Making {spec.name}", spec.size) as advance:
+            size = spec.file_size * spec.file_count
+            with self._staging_folder(spec.name, size) as folder:
+                with byte_progress(bars, f"Making {spec.name}", size) as advance:
                     files = tuple(
                         describe_file(
                             spec.file_name(index),
@@ -280,9 +281,9 @@ class FolderCatalogue:
                     )
                 origin = {
                     "kind": RAW_KIND,
-                    "description": spec.description,
+                    "description": spec.dataset.description,
                     "spec_sha256": spec.text_hash,
-                    "seed": spec.seed,
+                    "seed": spec.dataset.seed,
                     "treehammer": __version__,
                 }
                 manifest = Manifest(spec.name, files, origin)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,7 +24,7 @@ from treehammer.datasets.manifest import (
     digest_file,
 )
 from treehammer.datasets.specs import dataset_specs
-from treehammer.datasets.specs.dataset_specs import MergedSpec
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, RawSpec
 from treehammer.text_formatting import no_progress
 
 
@@ -40,10 +41,10 @@ def list_ntuple_pages(path: Path, name: str) -> dict[int, int]:
         }
 
 
-def load_generated_spec(path: Path) -> dataset_specs.GeneratedSpec:
+def load_generated_spec(path: Path) -> GeneratedSpec:
     """The spec of random values in a file."""
     plan = dataset_specs.load_spec(path)
-    assert isinstance(plan, dataset_specs.GeneratedSpec)
+    assert isinstance(plan, GeneratedSpec)
     return plan
 
 
@@ -52,6 +53,23 @@ def load_merged_spec(path: Path) -> MergedSpec:
     plan = dataset_specs.load_spec(path)
     assert isinstance(plan, MergedSpec)
     return plan
+
+
+Spec = TypeVar("Spec", GeneratedSpec, MergedSpec, RawSpec)
+
+
+def change_spec(spec: Spec, **tables: Mapping[str, object]) -> Spec:
+    """Return a spec with other values in its tables, unchecked."""
+    changes = {
+        name: getattr(spec, name).model_copy(update=values) for name, values in tables.items()
+    }
+    return spec.model_copy(update=changes)
+
+
+def raw_spec(name: str, files: int, size: int = 2_500_000) -> RawSpec:
+    """Return the spec of raw files."""
+    dataset = {"name": name, "description": f"{files} files", "seed": 3}
+    return RawSpec.model_validate({"dataset": dataset, "raw": {"files": files, "size": size}})
 
 
 NONE = Distribution(0, 0, 0, 0, 0, 0)

@@ -17,7 +17,7 @@ import pytest
 import uproot
 from click.testing import CliRunner
 from job_factory import write_payload_job
-from tiny_dataset import list_ntuple_pages, load_merged_spec
+from tiny_dataset import change_spec, list_ntuple_pages, load_merged_spec
 from warm_root import WarmDatasetRoots
 
 from treehammer import hctests
@@ -279,20 +279,20 @@ def test_copies_equal_source_up_to_stated_bits(
     copies, originals = _arrays(file.url), _arrays(source)
     assert set(copies) == set(originals)
     for name in ("event", "flag"):
-        assert np.array_equal(copies[name], np.tile(originals[name], plan.copies))
+        assert np.array_equal(copies[name], np.tile(originals[name], plan.merged.copies))
     for name, word, mantissa in (
         ("pt", np.uint32, 23),
         ("mass", np.uint64, 52),
         ("special", np.uint32, 23),
         ("cut", np.uint32, 23),
     ):
-        before = np.tile(originals[name].view(word), plan.copies)
+        before = np.tile(originals[name].view(word), plan.merged.copies)
         after = copies[name].view(word)
         changed = before ^ after
         assert not np.any(changed >> word(mantissa - KEPT)), name
         # The first copy equals the source; nearly all values of the others differ.
         assert not np.any(changed[:EVENTS])
-        plain = np.isfinite(np.tile(originals[name], plan.copies)) & (before << word(1) != 0)
+        plain = np.isfinite(np.tile(originals[name], plan.merged.copies)) & (before << word(1) != 0)
         assert not np.any(changed[~plain])
         few = 0.2 if name == "cut" else 0.01
         assert np.mean(changed[EVENTS:][plain[EVENTS:]] == 0) < few
@@ -344,7 +344,10 @@ def test_merged_files_are_reproducible_across_releases(
     made = other_catalogue.make(plan, software("6.38.00"), source=source)
     assert made.files == merged_catalogue.manifest(plan.name).files
     reseeded = other_catalogue.make(
-        replace(plan, seed=6), software("6.40.00"), source=source, replace_existing=True
+        change_spec(plan, dataset={"seed": 6}),
+        software("6.40.00"),
+        source=source,
+        replace_existing=True,
     )
     assert reseeded.files != made.files
 
@@ -375,29 +378,36 @@ def test_wrong_source_is_refused(
 def test_source_differing_from_spec_is_refused(
     plan: MergedSpec, source: Path, software: Software, tmp_path: Path
 ) -> None:
-    other = replace(plan, source=replace(plan.source, branches=7))
+    other = change_spec(plan, source={"branches": 7})
     with pytest.raises(DatasetError, match="has 300 entries x 6 branches"):
         FolderCatalogue(tmp_path).make(other, software("6.40.00"), source=source)
     assert not list(tmp_path.glob(".*.part-*"))
+
+
+def change_copies(spec: MergedSpec, copies: int) -> MergedSpec:
+    """Return the spec with other copies of the source's events in one cluster."""
+    entries = copies * spec.source.entries
+    return change_spec(
+        spec,
+        dataset={"entries": entries, "size": 0, "sha256": ""},
+        merged={"copies": copies},
+        layout={"events_per_cluster": entries},
+    )
 
 
 @pytest.mark.slow
 def test_copies_of_experiment_files_compress_like_source(
     shared_data: Path, software: Software, tmp_path: Path
 ) -> None:
-    full, copies = load_merged_spec(SPECS_FOLDER / "nanoaod-merged.toml"), 4
-    plan = replace(
-        full,
-        copies=copies,
-        entries=copies * full.source.entries,
-        events_per_cluster=copies * full.source.entries,
-        size=0,
-        sha256="",
-    )
+    full = load_merged_spec(SPECS_FOLDER / "nanoaod-merged.toml")
+    plan = change_copies(full, 4)
     merged_catalogue = FolderCatalogue(tmp_path)
     noisy = merged_catalogue.make(plan, software("6.40.00"), source=shared_data)
     plain = merged_catalogue.make(
-        replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, replace_existing=True
+        change_spec(plan, merged={"kept_bits": 23}),
+        software("6.40.00"),
+        source=shared_data,
+        replace_existing=True,
     )
     source = noisy.origin["source"]["layout"]
     source_ratio = source["unzipped_bytes"] / source["zipped_bytes"]
@@ -421,7 +431,7 @@ def test_single_copy_reads_like_source_in_new_process(
 ) -> None:
     full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
     entries = full.source.entries
-    plan = replace(full, copies=1, entries=entries, events_per_cluster=entries, size=0, sha256="")
+    plan = change_copies(full, 1)
     merged_catalogue = FolderCatalogue(tmp_path)
     merged_catalogue.make(plan, software("6.40.00"), source=shared_data)
     made = Path(merged_catalogue.files(name)[0].url)

@@ -26,13 +26,13 @@ from repository_code import call_command
 from service_process import ServiceProcess
 from spool_harness import SpoolHarness
 from storage_alone import TracedStorage, run_storage
+from tiny_dataset import raw_spec
 
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -417,7 +417,7 @@ def test_fio_and_the_generator_perform_the_same_load(local_user: LocalUser) -> N
     if shutil.which("fio") is None:
         skip_or_fail("fio is not installed")
     catalogue = FolderCatalogue(local_user.settings.datasets_dir)
-    catalogue.make_raw(RawSpec("streams", "two files", 3, 2, 2_500_000, "", ""))
+    catalogue.make_raw(raw_spec("streams", 2))
     options = {
         "load.duration_s": 3,
         "load.step_s": 1,
@@ -465,7 +465,7 @@ def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
     assert settings.sites_file
     with run_storage(network.PROXY, TracedStorage) as storage:
         catalogue = FolderCatalogue(settings.datasets_dir)
-        catalogue.make_raw(RawSpec("streams", "two files", 3, 2, 2_500_000, "", ""))
+        catalogue.make_raw(raw_spec("streams", 2))
         site_list.place_dataset("streams", catalogue, storage.box)
         doors = tuple(door for door in storage.doors("SITE_A") if door.name == "root")
         write_sites_file(

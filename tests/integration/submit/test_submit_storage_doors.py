@@ -19,13 +19,13 @@ from grid_fixtures import Grid
 from plan_factory import make_settings
 from polling import wait_until
 from repository_code import REPOSITORY, call_command
+from tiny_dataset import raw_spec
 
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.doors import ProbeTarget
-from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import ExitCode
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -41,7 +41,7 @@ from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage
 def place_raw_files(user: GridUser, size: int) -> list[str]:
     """Place two raw files as dataset ``streams`` at all sites; return their checksums."""
     catalogue = FolderCatalogue(user.settings.datasets_dir)
-    manifest = catalogue.make_raw(RawSpec("streams", "two files", 3, 2, size, "", ""))
+    manifest = catalogue.make_raw(raw_spec("streams", 2, size))
     site_list.place_dataset("streams", catalogue, user.grid.box)
     return [file.sha256 for file in manifest.files]
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import psutil
 import pytest
 from grid_fixtures import Grid
 from storage_alone import run_storage
-from tiny_dataset import TINY_SPEC, load_generated_spec
+from tiny_dataset import TINY_SPEC, change_spec, load_generated_spec
 
 from treehammer import config
 from treehammer.collectors.worker.distance import set_link
@@ -41,8 +40,6 @@ from treehammer.testbed.network import LONG_DISTANCE, LOOPBACK
 from treehammer.text_formatting import no_progress
 
 FILE = "tiny.root"
-#: ROOT's setting for LZMA on its lowest level.
-LZMA = 201
 #: Runs as a job: reads one file through each door with each release.
 READ = """
 import json, subprocess, sys
@@ -268,7 +265,10 @@ def test_paired_campaign_reads_same_data_over_http_and_root(placed: Grid, tmp_pa
     software = production.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
-    catalogue.make(replace(tiny, name="slow", entries=6000, compression=LZMA), software)
+    slow = change_spec(
+        tiny, dataset={"name": "slow", "entries": 6000}, layout={"compression": "lzma"}
+    )
+    catalogue.make(slow, software)
     site_list.place_dataset("slow", catalogue, placed.box, ["SITE_B"])
     axes = ("root=6.38.00", "door=http,root", "bundle=door", "branches=1.0", "cache_mb=30")
     done = subprocess.run(

@@ -18,13 +18,13 @@ from polling import wait_until
 from repository_code import find_command
 from spool_harness import SpoolHarness
 from storage_alone import run_storage
+from tiny_dataset import raw_spec
 
 from treehammer import config
 from treehammer.collectors.cache_counts import parse_cache_info
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read import site_history
@@ -110,7 +110,7 @@ def settings(storage: XrootdStorage, tmp_path: Path) -> Iterator[Settings]:
     }
     settings = config.load_settings(flags, environ={}, folder=tmp_path)
     catalogue = FolderCatalogue(settings.datasets_dir)
-    catalogue.make_raw(RawSpec(DATASET, "one file", 3, 1, 2_500_000, "", ""))
+    catalogue.make_raw(raw_spec(DATASET, 1))
     site_list.place_dataset(DATASET, catalogue, storage.box)
     yield settings
     bench = SpoolHarness(settings.data_dir / "bench", spool=settings.spool_dir)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_dataset import change_spec
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -147,7 +148,7 @@ def test_verify_can_check_sizes_only(made: FolderCatalogue) -> None:
 def test_file_differing_from_pin_is_refused(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
-    pinned = replace(plan, size=len(DATA), sha256="0" * 64)
+    pinned = change_spec(plan, dataset={"size": len(DATA), "sha256": "0" * 64})
     with pytest.raises(DatasetError, match=r"pinned are 3000004 bytes with 0000") as caught:
         catalogue.make(pinned, software)
     assert "ROOT 6.40.00" in caught.value.hint
@@ -163,7 +164,7 @@ def test_small_files_are_copies_of_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digest = hashlib.sha256(DATA).hexdigest()
-    several = replace(plan, size=len(DATA), sha256=digest, file_count=3)
+    several = change_spec(plan, dataset={"size": len(DATA), "sha256": digest}, layout={"files": 3})
     manifest = catalogue.make(several, software)
     assert fake_root == ["make", "measure"]
     assert [file.name for file in manifest.files] == [
@@ -174,7 +175,8 @@ def test_small_files_are_copies_of_one(
     assert {file.sha256 for file in manifest.files} == {digest}
     monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: several)
     assert catalogue.verify("tiny") == manifest
-    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: replace(plan, sha256="0"))
+    other = change_spec(plan, dataset={"sha256": "0"})
+    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: other)
     with pytest.raises(DatasetError, match="another version of treehammer"):
         catalogue.verify("tiny")
 
@@ -182,9 +184,8 @@ def test_small_files_are_copies_of_one(
 def test_dataset_of_another_spec_is_refused(
     made: FolderCatalogue, plan: GeneratedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        dataset_specs, "load_shipped_spec", lambda _name: replace(plan, size=1, sha256="0" * 64)
-    )
+    other = change_spec(plan, dataset={"size": 1, "sha256": "0" * 64})
+    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: other)
     with pytest.raises(DatasetError, match="another version of treehammer"):
         made.verify("tiny")
 
@@ -263,7 +264,7 @@ def test_full_disk_is_reported_before_making(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     with pytest.raises(DatasetError, match=r"tiny needs \d+ MB and \d+ MB are free") as caught:
-        catalogue.make(replace(plan, size=10**18), software)
+        catalogue.make(change_spec(plan, dataset={"size": 10**18}), software)
     assert "--cache-dir" in caught.value.hint
     assert fake_root == []
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from plan_factory import make_settings
-from tiny_dataset import load_generated_spec
+from tiny_dataset import change_spec, load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
@@ -86,10 +85,11 @@ def test_other_bytes_than_pinned_are_refused(settings: Settings, raw_spec_file: 
     catalogue = FolderCatalogue(settings.datasets_dir)
     spec = load_raw_spec(raw_spec_file)
     with pytest.raises(DatasetError, match="pinned is 0000"):
-        catalogue.make_raw(replace(spec, hash="0" * 64))
+        catalogue.make_raw(change_spec(spec, dataset={"hash": "0" * 64}))
     assert not catalogue.has("bytes")
     made = catalogue.make_raw(spec)
-    assert catalogue.make_raw(replace(spec, hash=made.hash), replace_existing=True) == made
+    pinned = change_spec(spec, dataset={"hash": made.hash})
+    assert catalogue.make_raw(pinned, replace_existing=True) == made
 
 
 @pytest.mark.parametrize("options", [("--compression", "zlib:1"), ("--as", "other")])
@@ -264,30 +264,28 @@ def test_plan_is_determined_by_spec_text(spec_file: Write, spec_text: str) -> No
     path = spec_file(spec_text)
     plan = load_generated_spec(path)
     assert plan == load_generated_spec(path)
-    assert [branch.name for branch in plan.branches] == [
-        *("HLT_08", "HLT_09", "HLT_10", "HLT_11"),
-        "flag",
-        "Muon_pt",
-    ]
-    assert plan.compression == 101
-    flags = plan.branches[:5]
-    assert all(0.1 * 65536 - 1 < branch.zeros < 0.9 * 65536 + 1 for branch in flags)
-    assert len({branch.zeros for branch in flags}) == 5
-    muon = plan.branches[5]
-    assert (muon.type, muon.counter, muon.bits, muon.vector) == ("F", "nMuon", 8, False)
+    branches = {branch["name"]: branch for branch in plan.plan_branches()}
+    assert [*branches] == ["HLT_08", "HLT_09", "HLT_10", "HLT_11", "flag", "Muon_pt"]
+    assert plan.layout.compression_setting == 101
+    muon = branches.pop("Muon_pt")
+    zeros = {branch["zeros"] for branch in branches.values()}
+    assert all(0.1 * 65536 - 1 < count < 0.9 * 65536 + 1 for count in zeros)
+    assert len(zeros) == 5
+    assert muon.items() >= {"type": "F", "counter": "nMuon", "bits": 8, "vector": False}.items()
 
 
 def test_seed_changes_values_but_not_names(spec_file: Write, spec_text: str) -> None:
     plan = load_generated_spec(spec_file(spec_text))
     other = load_generated_spec(spec_file(spec_text.replace("seed = 7", "seed = 8")))
-    assert [b.name for b in plan.branches] == [b.name for b in other.branches]
-    assert not {b.seed for b in plan.branches} & {b.seed for b in other.branches}
+    assert plan.branch_names == other.branch_names
+    seeds, other_seeds = ({b["seed"] for b in spec.plan_branches()} for spec in (plan, other))
+    assert not seeds & other_seeds
 
 
 def test_branches_are_independent(spec_file: Write, spec_text: str) -> None:
     plan = load_generated_spec(spec_file(spec_text))
     fewer = load_generated_spec(spec_file(spec_text.replace('"HLT_{08..11}", ', "")))
-    assert fewer.branches == plan.branches[4:]
+    assert fewer.plan_branches() == plan.plan_branches()[4:]
 
 
 @pytest.mark.parametrize(
@@ -351,9 +349,9 @@ def test_every_shipped_spec_is_valid_and_pinned() -> None:
         plan = dataset_specs.load_shipped_spec(name)
         assert plan is not None
         assert plan.name == name
-        assert len(plan.hash if isinstance(plan, RawSpec) else plan.sha256) == 64
-        assert plan.size > 0
-        assert plan.description
+        assert plan.dataset.hash if isinstance(plan, RawSpec) else plan.dataset.sha256
+        assert plan.file_size > 0
+        assert plan.dataset.description
 
 
 @pytest.mark.parametrize(
