@@ -18,7 +18,7 @@ import click
 from treehammer.analysis.cli.result_commands import delta_option, verbose_option
 from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.instruction_changes import CountPair, InstructionChange
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES, LOOKS
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
@@ -68,7 +68,8 @@ def sequential_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=int,
             default=DEFAULT_MAX_LAUNCHES,
             show_default=True,
-            help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
+            help="Launches of each variant after which an undecided comparison ends, "
+            f"{LOOKS[0]} to {LOOKS[-1]}.",
         ),
         delta_option,
     )

@@ -85,6 +85,8 @@ class NodeSnapshot:
     pressure_s: Dict[str, Optional[float]]
     throttled_s: Optional[float]
     mhz: Optional[float]
+    clock_s: float
+    raw_clock_s: float
 
     @classmethod
     def take(cls, cgroup: Cgroup) -> NodeSnapshot:
@@ -97,6 +99,8 @@ class NodeSnapshot:
             pressure_s={name: _read_pressure_s(name) for name in ("cpu", "io", "memory")},
             throttled_s=cgroup.throttled_s(),
             mhz=_read_mean_mhz(),
+            clock_s=time.clock_gettime(time.CLOCK_MONOTONIC),
+            raw_clock_s=time.clock_gettime(time.CLOCK_MONOTONIC_RAW),
         )
 
 
@@ -104,6 +108,7 @@ def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
     """Compute the node's metrics between two snapshots, by catalogue name."""
     return {
         "cpu_mhz": after.mhz,
+        "raw_clock_ratio": _divide_clocks(before, after),
         "cpu_steal_s": _counter_increase(before.cpu_steal_s, after.cpu_steal_s),
         "psi_cpu_some_s": _counter_increase(before.pressure_s["cpu"], after.pressure_s["cpu"]),
         "psi_io_some_s": _counter_increase(before.pressure_s["io"], after.pressure_s["io"]),
@@ -116,6 +121,11 @@ def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
         "mem_available_start_bytes": before.available_bytes,
         "mem_available_end_bytes": after.available_bytes,
     }
+
+
+def _divide_clocks(before: NodeSnapshot, after: NodeSnapshot) -> Optional[float]:
+    elapsed_s = after.clock_s - before.clock_s
+    return (after.raw_clock_s - before.raw_clock_s) / elapsed_s if elapsed_s > 0 else None
 
 
 def now_us() -> int:

@@ -89,6 +89,16 @@ def read_proportional_bytes(pid: int) -> int:
     return read_resident_bytes(pid)
 
 
+def read_huge_page_bytes(pid: int) -> Optional[int]:
+    """Read the memory and the file content that a process has in huge pages; None where it is hidden."""
+    sizes = [
+        int(line.split()[1]) * 1024
+        for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines()
+        if line.startswith(("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"))
+    ]
+    return sum(sizes) if sizes else None
+
+
 def measure_tree_bytes(pids: Sequence[int], at_least: int) -> int:
     """Measure the resident size of processes; pages that they share count once.
 

@@ -15,7 +15,7 @@ from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder
 from ..child_processes import ForkedCall
 from ..probes import node_state
-from ..probes.process_stats import read_text
+from ..probes.process_stats import list_descendants, read_huge_page_bytes, read_text
 from ..turns import (
     TURNS_VARIABLE,
     PayloadEndedError,
@@ -229,6 +229,8 @@ class Launch:
             elapsed_share=self._elapsed_share,
         )
         record = conductor.conduct()
+        for side, execution in self._by_side.items():
+            execution.add_values(huge_page_bytes=_measure_huge_pages(self._calls[side].pid))
         for side in self._by_side:
             self._pipes[side].send("finish")
             self._collect(side)
@@ -317,6 +319,12 @@ def _describe_other_half(failure: Failure) -> Failure:
     return Failure(
         failure.failure_class, kind, failure.phase, message + failure.message, failure.transient
     )
+
+
+def _measure_huge_pages(supervisor: int) -> Optional[int]:
+    sizes = [read_huge_page_bytes(pid) for pid in list_descendants(supervisor)]
+    readable = [size for size in sizes if size is not None]
+    return sum(readable) if readable else None
 
 
 def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dict[str, float]:

@@ -31,7 +31,8 @@ _COLUMNS = {
     "measurement": """
         energy_j:real energy_idle_w:real energy_idle_fraction:real energy_per_event_j:real
         origin_rtt_s:real server_cache_stored_bytes:int server_cache_asked_bytes:int
-        server_cache_fetched_bytes:int own_text_bytes:int
+        server_cache_fetched_bytes:int own_text_bytes:int huge_page_bytes:int
+        raw_clock_ratio:real
     """,
     "node": "architecture:text energy_missing:text node_lacks:text",
     "operation": "held:int",

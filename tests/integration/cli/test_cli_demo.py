@@ -105,6 +105,8 @@ def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
         assert row["events_read"] == row["events_total"] > 0
         assert row["passes_counted"] == row["passes_done"] == len(row["pass_loop_wall_s"])
         assert row["own_text_bytes"] > 10e6
+        assert 0 <= row["huge_page_bytes"] <= row["tree_peak_rss_bytes"]
+        assert row["raw_clock_ratio"] == pytest.approx(1, abs=1e-3)  # NTP steers by 500 ppm at most
         loop = sum(row["pass_loop_user_s"]) + sum(row["pass_loop_sys_s"])
         assert loop == pytest.approx(sum(row["segment_cpu_ns"]) / 1e9, rel=0.01)
         # By the quantity that a verdict demands.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from treehammer.collectors.job_spec import ExecutionLimits
 from treehammer.collectors.worker.child_processes import BoundedLog, ForkedCall, StopSignals
-from treehammer.collectors.worker.probes import energy
+from treehammer.collectors.worker.probes import energy, process_stats
 from treehammer.collectors.worker.probes.energy import EnergyMeter
 from treehammer.collectors.worker.probes.node_state import find_cpu_model
 from treehammer.collectors.worker.run import execution_record
@@ -117,3 +118,30 @@ def test_arm_cores_are_named_by_their_numbers() -> None:
     assert find_cpu_model([*lines, *lines]) == "implementer 0x41, part 0xd0c, variant 0x3"
     assert find_cpu_model(["model name\t: EPYC", *lines]) == "EPYC"
     assert find_cpu_model([]) is None
+
+
+def test_huge_pages_are_those_of_the_process() -> None:
+    setting = process_stats.read_text("/sys/kernel/mm/transparent_hugepage/enabled")
+    code = """if True:
+        import mmap, sys
+        memory = mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE)
+        if sys.argv[1]:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[:] = b"x" * len(memory)
+        print(flush=True)
+        sys.stdin.read()
+    """
+    can_ask = "[madvise]" in setting or "[always]" in setting
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "ask" if can_ask else ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        size = process_stats.read_huge_page_bytes(process.pid)
+        process.stdin.close()
+    assert size is not None
+    assert bool(size) == can_ask
+    assert process_stats.read_huge_page_bytes(process.pid) is None
