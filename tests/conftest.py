@@ -108,7 +108,7 @@ class GroupEnds:
 
 ENDS = pytest.StashKey[GroupEnds]()
 
-pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
+pytest.register_assert_rewrite("store_helpers", "postgres_fixture")
 pytest_plugins = ["database_fixtures", "tiny_dataset"]
 if find_spec("grid_fixtures"):  # the testbed is there
     pytest_plugins.append("grid_fixtures")
@@ -119,7 +119,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--services",
         action="store_true",
-        help="test the store on PostgreSQL and H2's Oracle mode, too",
+        help="test the store on PostgreSQL, too",
     )
 
 

@@ -72,7 +72,7 @@ def db_group() -> None:
 def _warn_untested_oracle(*urls: str) -> None:
     if any(url.startswith("oracle") for url in urls):
         click.echo(
-            "note: Oracle support is tested with H2's Oracle mode only, never on an Oracle server",
+            "note: Oracle support was never run on an Oracle server",
             err=True,
         )
 

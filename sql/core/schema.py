@@ -5,8 +5,8 @@ dimension (:mod:`treehammer.sql.core.measurement_columns`). Lists of passes shar
 (:mod:`treehammer.sql.core.measurement_columns`). Most other tables have a row class in
 :mod:`treehammer.sql.core.rows` or :mod:`treehammer.sql.core.watch_rows`, whose fields are their
 columns. SQLite, PostgreSQL and Oracle can hold the same rows: names have at most 30 characters,
-times are whole microseconds since 1970 UTC, and empty text is NULL, as on Oracle. Tests run on
-SQLite, on PostgreSQL and on a substitute for Oracle; see docs/databases.md.
+times are whole microseconds since 1970 UTC, and empty text is NULL, as on Oracle. For
+Oracle, tests compile statements only; see docs/databases.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Oracle backend, through python-oracledb's thin mode.
 
-Tests run on a substitute instead of an Oracle server; see docs/databases.md.
+Tests compile its statements, and no server executes them; see docs/databases.md.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from treehammer.sql.engine.backend import (
 MINIMUM_VERSION = (19,)
 #: Required character set: the only one that holds every text and sorts by code points.
 CHARACTER_SET = "AL32UTF8"
-#: Table with one row, which the active writer locks. A row lock needs fewer privileges than a table
-#: lock, and H2, on which the tests run, has no LOCK TABLE.
+#: Table with one row, which the active writer locks; that needs fewer privileges than LOCK TABLE.
 LOCK_TABLE = "writer_lock"
 _CREATE_LOCK_TABLE = (
     "CREATE TABLE writer_lock (id NUMBER(1) NOT NULL, CONSTRAINT pk_writer_lock PRIMARY KEY (id))"

@@ -1,21 +1,18 @@
-"""Databases for tests on SQLite, PostgreSQL and H2 in Oracle mode; servers start when first used."""
+"""Databases for tests on SQLite and PostgreSQL; the server starts when first used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from h2_oracle import H2Server
     from postgres_fixture import SharedPostgresServer
 
-_h2_numbers = count(1)
-SERVICES = ("postgresql", "oracle")
+SERVICES = ("postgresql",)
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +21,6 @@ def postgresql() -> Iterator[SharedPostgresServer]:
     from postgres_fixture import run_server
 
     with run_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def h2_server() -> Iterator[H2Server]:
-    """Provide H2 behind ``oracledb.connect`` for the tests of one file."""
-    from h2_oracle import replace_oracle
-
-    with replace_oracle() as server:
         yield server
 
 
@@ -46,18 +34,11 @@ def create_database(
     """
     if backend == "sqlite":
         yield f"sqlite:///{folder / 'results.db'}"
-    elif backend == "postgresql":
+    else:
         postgres: SharedPostgresServer = request.getfixturevalue("postgresql")
         name = postgres.make_store_database() if has_store else postgres.make_database()
         yield postgres.url(name)
         postgres.drop_database(name)
-    else:
-        h2: H2Server = request.getfixturevalue("h2_server")
-        name = f"results_{next(_h2_numbers)}"
-        if has_store:
-            h2.make_store_database(name)
-        yield h2.url(name)
-        h2.drop_database(name)
 
 
 @pytest.fixture

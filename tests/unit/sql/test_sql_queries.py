@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
+import alembic
 import pytest
 import sqlalchemy as sa
-from oracle_lint import LINT_RULES, find_problems
-from sqlalchemy.dialects import oracle
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from alembic.script import ScriptDirectory
+from oracle_lint import LINT_RULES, compile_for_oracle, find_problems, make_oracle_dialect
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.database_setup import MIGRATIONS_FOLDER
 from treehammer.sql.read import (
     campaign_counts,
     campaign_queries,
@@ -29,6 +35,9 @@ from treehammer.sql.read.query_model import (
     parse_alternatives,
 )
 from treehammer.sql.write.store import Store
+
+#: Longest name of a column that every supported server takes.
+MAX_NAME_CHARS = 30
 
 EFF: Any = ("eff_job",)
 WEEK: Any = {"first_day": 20260101, "last_day": 20260107}
@@ -171,19 +180,12 @@ def test_page_queries_use_index(store: Store, ask: Callable[[Store], object], in
 
 #: A statement for each rule of the lint.
 BAD_STATEMENTS = (
-    "SELECT a FROM t LIMIT 1",
+    "SELECT count(*) FILTER (WHERE a = 1) FROM t",
     "SELECT NOT (EXISTS (SELECT a FROM t)) FROM DUAL",
-    "SELECT job_id FROM measurement WHERE NOT plausible",
-    "SELECT x.a FROM (SELECT a FROM t) AS x",
-    "INSERT INTO t (a, b) VALUES (:a, :b), (:c, :d)",
+    "SELECT job_id FROM measurement WHERE plausible IS 1",
     "SELECT a AS x, count(*) AS n FROM t GROUP BY x",
-    "SELECT a FROM t OFFSET 5",
-    "SELECT a FROM t WHERE a = :level",
-    "CREATE TABLE t (a VARCHAR2(10))",
+    'SELECT "level" FROM t',
     "SELECT a FROM t WHERE a = ''",
-    "SELECT a FROM t WHERE a = (SELECT 1)",
-    "INSERT INTO t (a) VALUES (:a) RETURNING t.a",
-    "DELETE FROM t USING u WHERE u.b = t.b",
     "SELECT strftime(a) FROM t",
     "SELECT log_excerpt, count(*) FROM measurement GROUP BY measurement.log_excerpt",
 )
@@ -192,19 +194,38 @@ BAD_STATEMENTS = (
 def test_each_rule_of_the_lint_finds_its_problem() -> None:
     for problem, statement in zip(LINT_RULES, BAD_STATEMENTS, strict=True):
         assert problem in find_problems(statement)
-    assert find_problems(f"SELECT a FROM t WHERE a IN ({', '.join(['1'] * 1001)})")
 
 
-ORACLE = oracle.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for it
-ORACLE.supports_native_boolean = False  # as before 23ai
+def test_executed_statements_are_linted(store: Store) -> None:
+    with store._engine.connect() as connection, pytest.raises(AssertionError, match="function"):
+        connection.execute(sa.select(sa.func.strftime("%d", 1)))
 
 
 def test_schema_passes_lint() -> None:
     for table in metadata.sorted_tables:
+        assert max(len(column.name) for column in table.columns) <= MAX_NAME_CHARS
         items: list[CreateTable | CreateIndex] = [CreateTable(table)]
         for item in (*items, *map(CreateIndex, table.indexes)):
-            statement = str(item.compile(dialect=ORACLE))
+            statement = compile_for_oracle(item)
             assert find_problems(statement) == [], statement
+            assert not re.search(r"\b(?:DATE|TIMESTAMP|DOUBLE PRECISION|BOOLEAN|TEXT)\b", statement)
+
+
+def test_migrations_pass_lint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile the migrations for Oracle, where no database has rows to move."""
+    output = io.StringIO()
+    options = {"as_sql": True, "output_buffer": output}
+    context = MigrationContext.configure(dialect=make_oracle_dialect(), opts=options)
+    scripts = ScriptDirectory(str(MIGRATIONS_FOLDER))
+    connection = MagicMock()  # whose results are empty
+    connection.execute.return_value.all.return_value = []
+    monkeypatch.setattr(alembic.op, "get_bind", lambda: connection)
+    with Operations.context(context):
+        for script in reversed([*scripts.walk_revisions()]):
+            script.module.upgrade()
+    statements = [text for text in output.getvalue().split("\n/\n") if text.strip()]
+    assert len(statements) > 50
+    assert {text: problems for text in statements if (problems := find_problems(text))} == {}
 
 
 #: Longest key in a block of 8 kB, and the overhead of each row and each column (ORA-01450).
@@ -213,7 +234,7 @@ MAX_KEY_BYTES, ROW_BYTES, COLUMN_BYTES = 6398, 10, 2
 
 def test_index_keys_fit_block() -> None:
     def count_bytes(column: sa.Column[Any]) -> int:
-        kind = column.type.compile(ORACLE)
+        kind = column.type.compile(make_oracle_dialect())
         if text := re.fullmatch(r"VARCHAR2\((\d+) (CHAR|BYTE)\)", kind):
             return int(text[1]) * (4 if text[2] == "CHAR" else 1)
         # Large objects cannot be indexed at all.

@@ -1,6 +1,6 @@
 """Backends on which every test of this folder runs.
 
-Tests run on SQLite, and with the option ``--services`` also on PostgreSQL and on H2 in Oracle mode.
+Tests run on SQLite, and with the option ``--services`` also on PostgreSQL.
 The marker ``backends`` limits a test or a module to the named backends.
 """
 

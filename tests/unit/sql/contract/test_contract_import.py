@@ -137,7 +137,6 @@ def test_same_file_imported_twice_is_added_once(
         assert import_counts(results) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
 
 
-@pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_first_recorded_value_wins(store: Store, remote: Store, tmp_path: Path) -> None:
     remote.add([make_measurement(host="there"), make_measurement(job="same")])
     file = write_export(remote, tmp_path / "theirs.parquet")
@@ -153,7 +152,6 @@ def test_first_recorded_value_wins(store: Store, remote: Store, tmp_path: Path) 
     assert [row["host"] for row in store.measurements(EVERYTHING)] == ["here", None]
 
 
-@pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_bad_replica_flags_merge(store: Store, remote: Store, tmp_path: Path) -> None:
     """A flag is no conflict: the store that knows of the bad replica is right."""
     plain = make_measurement(job="known here")
