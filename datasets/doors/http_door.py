@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from html import unescape
 from http.client import HTTPException
 from pathlib import Path
@@ -25,7 +26,8 @@ from treehammer.collectors.http_requests import (
     read_length,
     send_request,
 )
-from treehammer.collectors.s3_errors import MAX_ERROR_BYTES, find_code, read_fields
+from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, find_code, read_fields
+from treehammer.collectors.s3_signing import S3CredentialError, mask_signatures
 from treehammer.collectors.storage_access import find_scheme, make_tls_context
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.datasets.doors.observations import (
@@ -60,6 +62,9 @@ RANGE_HINT = (
     "Let the server and any proxy before it honor Range (RFC 9110, 14.2), as ROOT needs it."
 )
 
+#: Remedy for credentials and authorities that cannot be loaded.
+CREDENTIAL_HINT = "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
+
 #: Remedy for a server that has too many requests, or no time for them (429, 503).
 OVERLOAD_HINT = (
     "The server is overloaded or in maintenance: try again later, with fewer requests at once."
@@ -73,21 +78,109 @@ _MULTISTATUS, _RESPONSE, _HREF, _STATUS, _COLLECTION = (
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
 
-def probe_server(
-    prefix: str, target: ProbeTarget, open_session: SessionFactory | None = None
-) -> ProbeResult:
-    """Read a file by a range request, as ROOT does."""
-    try:
-        session = (open_session or HttpSession)(prefix)
-    except (OSError, UnicodeDecodeError) as error:
-        cause = getattr(error, "strerror", None) or "is none"
-        return ProbeResult(
-            f"the credential cannot be used: {cause}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
-        )
-    return probe_session(session, target)
+class HttpDoor:
+    """Functions of a client of doors by HTTP, which opens a session with the server of each URL."""
+
+    def __init__(self, open_session: Callable[[str], HttpSession]) -> None:
+        self._open_session = open_session
+
+    def probe_server(self, prefix: str, target: ProbeTarget) -> ProbeResult:
+        """Read a file by a range request, as ROOT does."""
+        try:
+            session = self._open_session(prefix)
+        except S3CredentialError as error:
+            return ProbeResult(str(error), KEYS_HINT)
+        except (OSError, UnicodeDecodeError) as error:
+            cause = getattr(error, "strerror", None) or "is none"
+            return ProbeResult(f"the credential cannot be used: {cause}", CREDENTIAL_HINT)
+        probe = _probe_session(session, target)
+        return replace(probe, problem=mask_signatures(probe.problem))
+
+    def stat_file(self, url: str) -> FileObservation:
+        """Request a file's size and checksum from the server."""
+
+        def head(session: HttpSession) -> FileObservation:
+            deadline = Deadline(CHECKSUM_TIMEOUT_S, RESPONSE_TIMEOUT_S)
+            with session.request("HEAD", url, {"Want-Digest": "adler32"}, deadline) as answer:
+                size, digests = read_length(answer.headers), parse_digests(answer.headers)
+            if size is None:
+                message = "the answer to HEAD has no Content-Length, the size of the file"
+                return FileObservation(failure=FAILED, message=message)
+            return FileObservation(size, digests.get("adler32", ""), digests.get("sha-256", ""))
+
+        return self._observe_file(url, head)
+
+    def read_file(
+        self,
+        url: str,
+        size: int,
+        advance: ByteCallback | None = None,
+        copy_to: Path | None = None,
+    ) -> FileObservation:
+        """Read a file of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
+
+        def get(session: HttpSession) -> FileObservation:
+            with (
+                session.request("GET", url, {}, Deadline.for_transfer()) as answer,
+                Path(copy_to or os.devnull).open("wb") as copy,
+            ):
+                if answer.status != 200:
+                    raise HttpAnswerError(
+                        f"it answers with status {answer.status} instead of the file"
+                    )
+                digest = digest_blocks(_read_blocks(answer, size), advance, copy)
+                length = read_length(answer.headers)
+            if problem := _find_cut(digest.size, length, size, answer.headers):
+                return FileObservation(failure=NO_RESPONSE, message=problem)
+            return FileObservation.from_digest(digest)
+
+        return self._observe_file(url, get)
+
+    def write_file(
+        self, source: Path, url: str, advance: ByteCallback | None = None
+    ) -> FileObservation:
+        """Copy a local file to the server, replacing any file there."""
+
+        def put(session: HttpSession) -> FileObservation:
+            size = source.stat().st_size
+            headers = {"Content-Length": str(size)}
+            session.change("PUT", url, headers, lambda: source.open("rb"))
+            if advance:
+                advance(size)
+            return FileObservation(size)
+
+        return self._observe_file(url, put)
+
+    def remove_file(self, url: str) -> FileObservation:
+        """Remove a file."""
+
+        def delete(session: HttpSession) -> FileObservation:
+            session.change("DELETE", url)
+            return FileObservation()
+
+        return self._observe_file(url, delete)
+
+    def _observe_file(
+        self, url: str, action: Callable[[HttpSession], FileObservation]
+    ) -> FileObservation:
+        try:
+            session = self._open_session(url)
+            try:
+                return action(session)
+            except HTTPError as error:
+                with error:
+                    return session.describe_error(error)
+        except S3CredentialError as error:
+            return FileObservation(failure=REFUSED, message=str(error))
+        except HttpAnswerError as error:
+            # A redirect may repeat a signed address.
+            return FileObservation(failure=FAILED, message=mask_signatures(str(error)))
+        except (OSError, HTTPException, ValueError) as error:
+            problem = mask_signatures(_describe_connection_error(error).problem)
+            return FileObservation(failure=NO_RESPONSE, message=problem)
 
 
-def probe_session(session: HttpSession, target: ProbeTarget) -> ProbeResult:
+def _probe_session(session: HttpSession, target: ProbeTarget) -> ProbeResult:
     """Read a file of a session's server by a range request."""
     try:
         try:
@@ -102,8 +195,6 @@ def probe_session(session: HttpSession, target: ProbeTarget) -> ProbeResult:
             str(error).removeprefix("it "),
             "Look into the server's configuration, or name a file to read with --dataset.",
         )
-    except URLError as error:
-        return _describe_connection_error(error.reason)
     except (OSError, HTTPException, ValueError) as error:
         return _describe_connection_error(error)
 
@@ -120,46 +211,6 @@ def _describe_failed_probe(
         target.missing_file_hint if observed.failure == MISSING else "Look into the server's log."
     )
     return ProbeResult(observed.message, remedy, server=server)
-
-
-def stat_file(url: str, open_session: SessionFactory | None = None) -> FileObservation:
-    """Request a file's size and checksum from the server."""
-
-    def head(session: HttpSession) -> FileObservation:
-        deadline = Deadline(CHECKSUM_TIMEOUT_S, RESPONSE_TIMEOUT_S)
-        with session.request("HEAD", url, {"Want-Digest": "adler32"}, deadline) as answer:
-            size, digests = read_length(answer.headers), parse_digests(answer.headers)
-        if size is None:
-            message = "the answer to HEAD has no Content-Length, the size of the file"
-            return FileObservation(failure=FAILED, message=message)
-        return FileObservation(size, digests.get("adler32", ""), digests.get("sha-256", ""))
-
-    return _observe_file(url, head, open_session)
-
-
-def read_file(
-    url: str,
-    size: int,
-    advance: ByteCallback | None = None,
-    copy_to: Path | None = None,
-    open_session: SessionFactory | None = None,
-) -> FileObservation:
-    """Read a file of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
-
-    def get(session: HttpSession) -> FileObservation:
-        with (
-            session.request("GET", url, {}, Deadline.for_transfer()) as answer,
-            Path(copy_to or os.devnull).open("wb") as copy,
-        ):
-            if answer.status != 200:
-                raise HttpAnswerError(f"it answers with status {answer.status} instead of the file")
-            digest = digest_blocks(_read_blocks(answer, size), advance, copy)
-            length = read_length(answer.headers)
-        if problem := _find_cut(digest.size, length, size, answer.headers):
-            return FileObservation(failure=NO_RESPONSE, message=problem)
-        return FileObservation.from_digest(digest)
-
-    return _observe_file(url, get, open_session)
 
 
 def _read_blocks(answer: Any, size: int) -> Iterator[bytes]:
@@ -179,59 +230,6 @@ def _find_cut(received: int, length: int | None, size: int, headers: Any) -> str
         # The end of the connection is the end of the file, or a failure.
         return f"the connection ended after {received} of {size} bytes; the server states no length"
     return ""
-
-
-def write_file(
-    source: Path,
-    url: str,
-    advance: ByteCallback | None = None,
-    open_session: SessionFactory | None = None,
-) -> FileObservation:
-    """Copy a local file to the server, replacing any file there."""
-
-    def put(session: HttpSession) -> FileObservation:
-        size = source.stat().st_size
-        headers = {"Content-Length": str(size)}
-        session.change("PUT", url, headers, lambda: source.open("rb"))
-        if advance:
-            advance(size)
-        return FileObservation(size)
-
-    return _observe_file(url, put, open_session)
-
-
-def remove_file(url: str, open_session: SessionFactory | None = None) -> FileObservation:
-    """Remove a file."""
-
-    def delete(session: HttpSession) -> FileObservation:
-        session.change("DELETE", url)
-        return FileObservation()
-
-    return _observe_file(url, delete, open_session)
-
-
-def _observe_file(
-    url: str,
-    action: Callable[[HttpSession], FileObservation],
-    open_session: SessionFactory | None,
-) -> FileObservation:
-    try:
-        session = (open_session or HttpSession)(url)
-        try:
-            return action(session)
-        except HTTPError as error:
-            with error:
-                return session.describe_error(error)
-    except HttpAnswerError as error:
-        return FileObservation(failure=FAILED, message=str(error))
-    except URLError as error:
-        return FileObservation(
-            failure=NO_RESPONSE, message=_describe_connection_error(error.reason).problem
-        )
-    except (OSError, HTTPException, ValueError) as error:
-        return FileObservation(
-            failure=NO_RESPONSE, message=_describe_connection_error(error).problem
-        )
 
 
 class HttpSession:
@@ -409,10 +407,6 @@ def _list_children(
     ]
 
 
-#: Opens a session with the server of a URL.
-SessionFactory = Callable[[str], HttpSession]
-
-
 def _read_token() -> str:
     token = os.environ.get("BEARER_TOKEN", "")
     file = os.environ.get("BEARER_TOKEN_FILE", "")
@@ -428,7 +422,8 @@ def _describe_status(error: HTTPError) -> str:
     return f"{error.code} {error.reason}" + (f": {text}" if text else "")
 
 
-def _describe_connection_error(reason: object) -> ProbeResult:
+def _describe_connection_error(error: Exception) -> ProbeResult:
+    reason = error.reason if isinstance(error, URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         return ProbeResult(
             f"its certificate is not trusted: {reason.verify_message}",
@@ -445,3 +440,8 @@ def _describe_connection_error(reason: object) -> ProbeResult:
         )
     cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return ProbeResult(f"does not answer as a web server: {cause}", "Check the port of its prefix.")
+
+
+_DOOR = HttpDoor(HttpSession)
+probe_server, stat_file, read_file = _DOOR.probe_server, _DOOR.stat_file, _DOOR.read_file
+write_file, remove_file = _DOOR.write_file, _DOOR.remove_file

@@ -6,14 +6,8 @@ import os
 from pathlib import Path
 
 from treehammer.collectors.pelican_director import locate_object
-from treehammer.datasets.doors import http_door
-from treehammer.datasets.doors.http_door import HttpSession
-from treehammer.datasets.doors.observations import (
-    FAILED,
-    FileObservation,
-    ProbeResult,
-    ProbeTarget,
-)
+from treehammer.datasets.doors.http_door import HttpDoor, HttpSession
+from treehammer.datasets.doors.observations import FAILED, FileObservation
 from treehammer.text_formatting import ByteCallback
 
 _READ_ONLY = FileObservation(
@@ -31,21 +25,8 @@ class PelicanSession(HttpSession):
         return address
 
 
-def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
-    """Read a file by a range request at its cache."""
-    return http_door.probe_server(prefix, target, PelicanSession)
-
-
-def stat_file(url: str) -> FileObservation:
-    """Request an object's size and checksum from its cache."""
-    return http_door.stat_file(url, PelicanSession)
-
-
-def read_file(
-    url: str, size: int, advance: ByteCallback | None = None, copy_to: Path | None = None
-) -> FileObservation:
-    """Read an object of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
-    return http_door.read_file(url, size, advance, copy_to, PelicanSession)
+_DOOR = HttpDoor(PelicanSession)
+probe_server, stat_file, read_file = _DOOR.probe_server, _DOOR.stat_file, _DOOR.read_file
 
 
 def write_file(_source: Path, _url: str, _advance: ByteCallback | None = None) -> FileObservation:

@@ -6,9 +6,7 @@ The keys are those of the environment (:mod:`treehammer.collectors.s3_signing`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
@@ -20,26 +18,20 @@ from treehammer.collectors.http_requests import (
     Deadline,
     HttpAnswerError,
 )
-from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, read_error
+from treehammer.collectors.s3_errors import MAX_ERROR_BYTES, read_error
 from treehammer.collectors.s3_signing import (
-    S3CredentialError,
     load_keys,
-    mask_signatures,
     sign_address,
 )
 from treehammer.collectors.xml_documents import local_name
-from treehammer.datasets.doors import http_door
-from treehammer.datasets.doors.http_door import HttpSession
+from treehammer.datasets.doors.http_door import HttpDoor, HttpSession
 from treehammer.datasets.doors.observations import (
     FAILED,
     MAX_FOLDER_ENTRIES,
     MISSING,
     REFUSED,
     FileObservation,
-    ProbeResult,
-    ProbeTarget,
 )
-from treehammer.text_formatting import ByteCallback
 
 
 class S3Session(HttpSession):
@@ -121,46 +113,6 @@ class S3Session(HttpSession):
         return FileObservation(failure=failure, message=message, remedy=cause.remedy)
 
 
-def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
-    """Read a file by a range request."""
-    try:
-        session = S3Session(prefix)
-    except S3CredentialError as error:
-        return ProbeResult(str(error), KEYS_HINT)
-    except OSError as error:
-        return ProbeResult(
-            f"the authorities cannot be used: {error.strerror}", "Correct X509_CERT_DIR."
-        )
-    probe = http_door.probe_session(session, target)
-    return replace(probe, problem=mask_signatures(probe.problem))
-
-
-def stat_file(url: str) -> FileObservation:
-    """Request an object's size; object stores have no adler32."""
-    return _observe_object(lambda: http_door.stat_file(url, S3Session))
-
-
-def read_file(
-    url: str, size: int, advance: ByteCallback | None = None, copy_to: Path | None = None
-) -> FileObservation:
-    """Read an object of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
-    return _observe_object(lambda: http_door.read_file(url, size, advance, copy_to, S3Session))
-
-
-def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
-    """Copy a local file to the server in one request, replacing any object there."""
-    return _observe_object(lambda: http_door.write_file(source, url, advance, S3Session))
-
-
-def remove_file(url: str) -> FileObservation:
-    """Remove an object."""
-    return _observe_object(lambda: http_door.remove_file(url, S3Session))
-
-
-def _observe_object(action: Callable[[], FileObservation]) -> FileObservation:
-    try:
-        observation = action()
-        # A redirect may repeat the signed address.
-        return replace(observation, message=mask_signatures(observation.message))
-    except S3CredentialError as error:
-        return FileObservation(failure=REFUSED, message=str(error))
+_DOOR = HttpDoor(S3Session)
+probe_server, stat_file, read_file = _DOOR.probe_server, _DOOR.stat_file, _DOOR.read_file
+write_file, remove_file = _DOOR.write_file, _DOOR.remove_file
