@@ -8,24 +8,24 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
 from treehammer.analysis.comparison.comparison_result import (
     CampaignVerdict,
-    ComparisonResult,
     judge_campaign,
 )
 from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.limit_outcomes import LimitReport, judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
-from treehammer.analysis.comparison.verdict_text import comparison_title
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
@@ -38,6 +38,7 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable
 from treehammer.text_formatting import format_share, pluralize
 from treehammer.version import __version__
 from treehammer.verticals import import_parts
@@ -47,6 +48,7 @@ from treehammer.web.display_formats import (
     build_environment,
     explain_efficiency,
 )
+from treehammer.web.pages import effect_tables
 
 NODE_COLUMNS = (
     "host",
@@ -74,21 +76,6 @@ IMPLAUSIBLE_COLUMNS: Mapping[str, str] = {
     "site": "site",
     "host": "host",
 }
-LISTED_COLUMNS = (
-    "site",
-    "host",
-    "door",
-    "variant_label",
-    "repeat",
-    "attempt",
-    "round",
-    "position",
-    "cpu_per_event_s",
-    "wall_per_event_s",
-    "eff_job",
-    "failure_class",
-)
-
 #: Columns to read from the store for a report.
 REPORT_COLUMNS: tuple[str, ...] = tuple(
     dict.fromkeys(
@@ -97,7 +84,6 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
             *(column.key for column in report_figures.MEAN_COLUMNS),
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
-            *LISTED_COLUMNS,
             *DIAGNOSIS_COLUMNS,
             "axis_root",
             *FAILURE_COLUMNS,
@@ -109,11 +95,8 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
 
 #: Where a sentence of a conclusion ends and the next one begins.
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
-#: Individual measurements listed; the export holds all.
-MAX_LISTED = 500
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
-    "effect_tables": report_figures.make_effect_tables,
     "limit_table": make_limit_table,
     "share": format_share,
     # Safe: the figure's texts are escaped where its SVG is drawn.
@@ -124,38 +107,130 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class CampaignReport:
-    """All data of a report, ready for the template."""
+    """Content of a report.
+
+    Attributes:
+        measured: measurements of the campaign with :data:`REPORT_COLUMNS`.
+        verdict: what it compared.
+        created_us: time of the report, microseconds since 1970 UTC.
+        further: measurements of further campaigns, for CPU efficiencies.
+        load: operations of a load test.
+        limits: outcomes of the limits that the test states; None for a test without any.
+        cache_sections: its reads through caches.
+    """
 
     campaign: CampaignRow
-    created_us: int
-    executions: int
-    usable: int
-    hosts: int
-    sites: tuple[str, ...]
-    datasets: tuple[str, ...]
-    releases: tuple[str, ...]
-    test_hashes: tuple[str, ...]
+    measured: Sequence[Row]
     verdict: CampaignVerdict
-    axis: str
-    cells: tuple[report_figures.ExecutionCell, ...]
-    undisturbed: tuple[report_figures.ExecutionCell, ...]
-    explanations: tuple[EfficiencyExplanation, ...]
-    forest_figures: tuple[report_figures.InlineFigure, ...]
-    efficiency_figure: report_figures.InlineFigure | None
-    time_figure: report_figures.InlineFigure | None
-    builds: tuple[Row, ...]
-    nodes: tuple[Row, ...]
-    failures: tuple[Row, ...]
-    implausible: tuple[Row, ...]
-    first_rows: tuple[Row, ...]
+    created_us: int
+    further: Sequence[Row] = ()
     load: report_figures.LoadSummary | None = None
     limits: LimitReport | None = None
-    cache_sections: tuple[report_figures.CacheSection, ...] = ()
+    cache_sections: Sequence[report_figures.CacheSection] = ()
+
+    @cached_property
+    def rows(self) -> Sequence[Row]:
+        """Measurements that count."""
+        return select_counted([*self.measured])
+
+    @cached_property
+    def solo_rows(self) -> Sequence[Row]:
+        """Measurements that count, with those of further campaigns."""
+        return [*self.rows, *select_counted([*self.further])]
+
+    @property
+    def axis(self) -> str:
+        """Axis of the first comparison."""
+        return self.comparisons[0].query.axis if self.comparisons else RELEASE_AXIS
+
+    @cached_property
+    def cells(self) -> Sequence[report_figures.ExecutionCell]:
+        """Usable executions by place, variant and compared value."""
+        return report_figures.summarize_executions(self.rows, self.axis)
+
+    @cached_property
+    def undisturbed(self) -> Sequence[report_figures.ExecutionCell]:
+        """Usable executions with those of further campaigns."""
+        return report_figures.summarize_executions(self.solo_rows, self.axis)
+
+    @property
+    def usable(self) -> int:
+        """Number of usable executions."""
+        return sum(cell.executions for cell in self.cells)
+
+    @property
+    def rows_by_site(self) -> Mapping[str, Sequence[Row]]:
+        """Measurements of each site."""
+        sites = _distinct_texts(self.solo_rows, "site")
+        return {site: [row for row in self.solo_rows if row["site"] == site] for site in sites}
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return sum(map(count_hosts, self.rows_by_site.values()))
+
+    @property
+    def datasets(self) -> Sequence[str]:
+        """Datasets with the beginning of their hashes."""
+        return sorted(
+            {
+                f"{row['dataset']} ({(row['dataset_hash'] or '')[:12]})"
+                for row in self.rows
+                if row["dataset"]
+            }
+        )
+
+    @property
+    def releases(self) -> Sequence[str]:
+        """ROOT releases."""
+        return _distinct_texts(self.rows, "root_version")
+
+    @property
+    def test_hashes(self) -> Sequence[str]:
+        """Hashes of the test's files."""
+        return _distinct_texts(self.rows, "test_hash")
+
+    @cached_property
+    def failures(self) -> Sequence[Row]:
+        """Failures with their number."""
+        return _count_rows((row for row in self.rows if row["failure_class"]), FAILURE_COLUMNS)
+
+    @cached_property
+    def implausible(self) -> Sequence[Row]:
+        """Broken rules with their number."""
+        return _count_rows((row for row in self.rows if not row["plausible"]), IMPLAUSIBLE_COLUMNS)
+
+    @cached_property
+    def explanations(self) -> Sequence[EfficiencyExplanation]:
+        """Why the CPU efficiency of each site is low; none for loads."""
+        explanations = [explain_efficiency(*item) for item in self.rows_by_site.items()]
+        return [item for item in explanations if item.sentences and not self.load]
+
+    @cached_property
+    def efficiency_figure(self) -> report_figures.InlineFigure | None:
+        """Figure of study S0; None for loads."""
+        if self.load:
+            return None
+        return report_figures.draw_efficiency_figure(self.undisturbed, self.axis)
+
+    @property
+    def forest_figures(self) -> Iterator[report_figures.InlineFigure]:
+        """Changes with their intervals, a figure for each axis."""
+        by_axis: dict[str, list[Comparison]] = defaultdict(list)
+        for comparison in self.comparisons:
+            by_axis[comparison.query.axis].append(comparison)
+        for number, of_axis in enumerate(by_axis.values(), 1):
+            verdicts = [comparison.verdicts for comparison in of_axis]
+            figure = report_figures.draw_forest(
+                verdicts, of_axis[0].query.delta, f"changes{number}"
+            )
+            if figure:
+                yield figure
 
     @property
     def missing_count(self) -> int:
         """Planned executions without a measurement."""
-        return max(self.campaign.planned_measurements - self.executions, 0)
+        return max(self.campaign.planned_measurements - len(self.rows), 0)
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -165,7 +240,9 @@ class CampaignReport:
     @property
     def compared(self) -> tuple[str, ...]:
         """Sides of each comparison."""
-        titles = (comparison_title(comparison.verdicts[0]) for comparison in self.comparisons)
+        titles = (
+            verdict_text.comparison_title(comparison.verdicts[0]) for comparison in self.comparisons
+        )
         return tuple(title.partition(", ")[0] for title in titles)
 
     @property
@@ -188,11 +265,11 @@ class CampaignReport:
         rows = self.comparisons[0].verdicts if self.comparisons else ()
         if any(Verdict(row.verdict).is_statistical for row in rows):
             return first
-        places = pluralize(len(self.sites), "site")
+        places = pluralize(len(self.rows_by_site), "site")
         if self.efficiency is not None:
             share = format_share(self.efficiency)
             return f"CPU efficiency {share} at {places}, test {self.campaign.test_name}"
-        return first or f"{self.usable:,} of {self.executions:,} executions usable at {places}"
+        return first or f"{self.usable:,} of {len(self.rows):,} executions usable at {places}"
 
     @property
     def _first_sentences(self) -> list[str]:
@@ -210,88 +287,6 @@ class CampaignReport:
         ]
         count = sum(spread.n for spread in spreads)
         return sum(spread.n * spread.mean for spread in spreads) / count if count else None
-
-
-def build_report(
-    campaign: CampaignRow,
-    rows: Iterable[Row],
-    verdict: CampaignVerdict,
-    *,
-    made_us: int,
-    undisturbed: Iterable[Row] = (),
-    load: report_figures.LoadSummary | None = None,
-    limits: LimitReport | None = None,
-    cache_sections: Sequence[report_figures.CacheSection] = (),
-) -> CampaignReport:
-    """Compute a report.
-
-    Args:
-        rows: its measurements with :data:`REPORT_COLUMNS`.
-        verdict: what it compared.
-        made_us: time of the report, microseconds since 1970 UTC.
-        undisturbed: measurements of further campaigns, for CPU efficiencies.
-        load: operations of a load test.
-        limits: outcomes of the limits that the test states; None for a test without any.
-        cache_sections: its reads through caches.
-    """
-    rows = select_counted([*rows])
-    solo_rows = [*rows, *select_counted([*undisturbed])]
-    queries = [result.comparison.query for result in verdict.results]
-    axis = queries[0].axis if queries else RELEASE_AXIS
-    cells = report_figures.summarize_executions(rows, axis)
-    undisturbed_cells = report_figures.summarize_executions(solo_rows, axis)
-    failed = [row for row in rows if row["failure_class"]]
-    implausible = [row for row in rows if not row["plausible"]]
-    sites = _distinct_texts(solo_rows, "site")
-    rows_by_site = {site: [row for row in solo_rows if row["site"] == site] for site in sites}
-    explanations = [explain_efficiency(site, of_site) for site, of_site in rows_by_site.items()]
-    datasets = {
-        f"{row['dataset']} ({(row['dataset_hash'] or '')[:12]})" for row in rows if row["dataset"]
-    }
-    return CampaignReport(
-        campaign=campaign,
-        created_us=made_us,
-        executions=len(rows),
-        usable=sum(cell.executions for cell in cells),
-        hosts=sum(map(count_hosts, rows_by_site.values())),
-        sites=sites,
-        datasets=tuple(sorted(datasets)),
-        releases=_distinct_texts(rows, "root_version"),
-        test_hashes=_distinct_texts(rows, "test_hash"),
-        verdict=verdict,
-        axis=axis,
-        cells=tuple(cells),
-        undisturbed=tuple(undisturbed_cells),
-        explanations=()
-        if load
-        else tuple(explanation for explanation in explanations if explanation.sentences),
-        forest_figures=tuple(_draw_forests(verdict.results)),
-        efficiency_figure=None
-        if load
-        else report_figures.draw_efficiency_figure(undisturbed_cells, axis),
-        time_figure=report_figures.draw_time_figure(cells, axis),
-        builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
-        nodes=_count_nodes(rows),
-        failures=_count_rows(failed, FAILURE_COLUMNS),
-        implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
-        first_rows=tuple(rows[:MAX_LISTED]),
-        load=load,
-        limits=limits if limits and limits.outcomes else None,
-        cache_sections=tuple(cache_sections),
-    )
-
-
-def _draw_forests(
-    results: Iterable[ComparisonResult],
-) -> Iterator[report_figures.InlineFigure]:
-    by_axis: dict[str, list[Comparison]] = defaultdict(list)
-    for result in results:
-        by_axis[result.comparison.query.axis].append(result.comparison)
-    for number, of_axis in enumerate(by_axis.values(), 1):
-        verdicts = [comparison.verdicts for comparison in of_axis]
-        figure = report_figures.draw_forest(verdicts, of_axis[0].query.delta, f"changes{number}")
-        if figure:
-            yield figure
 
 
 def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
@@ -323,6 +318,33 @@ def _count_nodes(rows: Sequence[Row]) -> tuple[Row, ...]:
     )
 
 
+def _make_effect_tables(comparison: Comparison) -> list[DataTable]:
+    """Make the tables of a comparison's page: over all sites if there are effects, and by site."""
+    first, query = comparison.verdicts[0], comparison.query
+    a, b = verdict_text.side_names(first, {})
+    titled = replace(first, a=a, b=b)
+    bars = effect_tables.make_bar_column(comparison.verdicts, query.delta)
+    tables = {"by site": effect_tables.site_table(comparison.of_series, titled, bars)}
+    if any(row.effect is not None for row in comparison.over_sites):
+        pooled = effect_tables.pooled_table(comparison.over_sites, titled, bars)
+        # Values are those of single sites.
+        columns = [item for item in pooled.columns if not item.key.endswith("_value")]
+        pooled = replace(pooled, columns=tuple(columns))
+        tables = {"over all sites": pooled, **tables}
+    title = verdict_text.comparison_title(first).partition(", ")[0]
+    return [
+        replace(
+            table,
+            name=f"{table.name} {query.axis}={query.b}",
+            caption=f"{title}, {scope}",
+            # The report has no page to link to.
+            columns=tuple(replace(column, link=lambda _: "") for column in table.text_columns),
+            max_rows=len(table.rows),
+        )
+        for scope, table in tables.items()
+    ]
+
+
 def render_report(report: CampaignReport) -> str:
     """Render a report as one HTML document without external resources and scripts."""
     builds = {
@@ -334,17 +356,19 @@ def render_report(report: CampaignReport) -> str:
     implausible = "Implausible executions: stored, never averaged"
     tables = (
         report_figures.make_means_table(report.cells, report.axis),
-        report_figures.make_counted_table("builds", "ROOT builds", report.builds, builds),
-        report_figures.make_counted_table("nodes", "Nodes", report.nodes, nodes),
+        report_figures.make_counted_table(
+            "builds", "ROOT builds", _count_rows(report.rows, builds), builds
+        ),
+        report_figures.make_counted_table("nodes", "Nodes", _count_nodes(report.rows), nodes),
         report_figures.make_counted_table(
             "failures", "Failed executions", report.failures, FAILURE_COLUMNS
         ),
         report_figures.make_counted_table(
             "implausible", implausible, report.implausible, IMPLAUSIBLE_COLUMNS
         ),
-        report_figures.make_measurement_table(report.first_rows, LISTED_COLUMNS),
     )
-    template = build_environment(**_FILTERS).get_template("report.html.j2")
+    filters = {**_FILTERS, "effect_tables": _make_effect_tables}
+    template = build_environment(**filters).get_template("report.html.j2")
     tables_by_name = {table.name: table for table in tables}
     return template.render(report=report, version=__version__, **tables_by_name)
 
@@ -396,15 +420,16 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
         axes = campaign.plan.definition.compared_axes
         if caches:  # other axes change the work
             axes = {axis: values for axis, values in axes.items() if axis == "door"}
-        report = build_report(
+        limits = judge_limits(store, campaign, made_us)
+        report = CampaignReport(
             campaign,
             rows,
             judge_campaign(store, campaign, rows, axes=axes),
-            made_us=made_us,
-            undisturbed=load_headline_rows(store, extra, REPORT_COLUMNS) if rest else (),
-            load=load,
-            limits=judge_limits(store, campaign, made_us),
-            cache_sections=caches,
+            made_us,
+            load_headline_rows(store, extra, REPORT_COLUMNS) if rest else (),
+            load,
+            limits if limits.outcomes else None,
+            caches,
         )
     page = render_report(report)
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page

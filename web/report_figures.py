@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.comparison import Comparison
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.analysis.statistics.job_pairs import (
     ExecutionGroup,
     Key,
@@ -28,7 +25,6 @@ from treehammer.analysis.statistics.job_pairs import (
 )
 from treehammer.analysis.statistics.metric_units import (
     find_display_unit,
-    format_metric,
     head_unit,
 )
 from treehammer.analysis.statistics.sample import parse_variant
@@ -208,7 +204,13 @@ def draw_efficiency_figure(
     cells = [cell for cell in cells if "eff_job" in cell.spreads]
     if not cells:
         return None
-    alt = "CPU efficiency. " + _alt_text(cells, lambda spreads: f"{spreads['eff_job'].mean:.2f}")
+    points = (
+        f"{shorten_label(cell.place)}, {shorten_label(cell.variant)}, {shorten_label(cell.value)}: "
+        f"{cell.spreads['eff_job'].mean:.2f}"
+        for cell in cells
+    )
+    counts = sorted({cell.spreads["eff_job"].n for cell in cells})
+    number = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
     places = list(dict.fromkeys(cell.place for cell in cells))
     names = _name_series(cells, axis)
     numbers = {name: number for number, name in enumerate(names)}
@@ -222,7 +224,7 @@ def draw_efficiency_figure(
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
         "payload over their wall time. Points are means, error bars the RMS over repeated "
-        f"executions in repeated jobs ({_count_range(cells, 'eff_job')} per point; single "
+        f"executions in repeated jobs ({number} per point; single "
         "executions have no bar). Efficiency describes the site: a release that saves CPU lowers it."
     )
     layout = FigureLayout(
@@ -235,6 +237,7 @@ def draw_efficiency_figure(
         series=tuple(series),
         panels=(FigurePanel("", tuple(marks)),),
     )
+    alt = f"CPU efficiency. {'; '.join(points)}"
     return InlineFigure(draw_inline(chart_figure(layout), "efficiency", alt), caption)
 
 
@@ -249,72 +252,11 @@ def _name_series(cells: Sequence[ExecutionCell], axis: str) -> Mapping[tuple[str
     }
 
 
-def draw_time_figure(
-    cells: Sequence[ExecutionCell], axis: str = RELEASE_AXIS
-) -> InlineFigure | None:
-    """Draw CPU and wall time per event by variant and compared value, two panels per site."""
-    cells = [cell for cell in cells if METRIC_TITLES.keys() <= cell.spreads.keys()]
-    if not cells:
-        return None
-    alt = f"CPU and wall time in {head_unit('cpu_per_event_s')}. " + _alt_text(
-        cells,
-        lambda spreads: " and ".join(
-            format_metric(name, spreads[name].mean, with_unit=False) for name in METRIC_TITLES
-        ),
-    )
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    values = list(dict.fromkeys(cell.value for cell in cells))
-    marks: dict[str, list[FigureMark]] = defaultdict(list)
-    for cell in cells:
-        position = values.index(cell.value), variants.index(cell.variant)
-        for name, title in METRIC_TITLES.items():
-            mark = _make_mark(cell.spreads[name], *position, scale=1 / _TIME_UNIT.size)
-            marks[f"{cell.place}: {title}"].append(mark)
-    means = [mark.y for panel_marks in marks.values() for mark in panel_marks]
-    series = [(f"{axis}={value}", value, value) for value in values]
-    caption = (
-        f"CPU and wall time of the read loop per event by variant and {axis}: means, with the RMS "
-        f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
-        "point). Verdicts use pairs within jobs, which this figure does not show."
-    )
-    layout = FigureLayout(
-        Kind.DOTS,
-        x_title="",
-        y_title=f"time of the loop per event ({_TIME_UNIT.name})",
-        groups=("site", "variant", axis),
-        scale=Scale.LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else Scale.ZERO,
-        places=tuple(map(shorten_label, variants)),
-        series=tuple(style_series(series, by_release=axis == RELEASE_AXIS)),
-        panels=tuple(
-            FigurePanel(shorten_label(name), tuple(panel_marks))
-            for name, panel_marks in marks.items()
-        ),
-    )
-    return InlineFigure(draw_inline(chart_figure(layout), "times", alt), caption)
-
-
-def _make_mark(spread: MeanAndRms, series: int, place: int, scale: float = 1.0) -> FigureMark:
+def _make_mark(spread: MeanAndRms, series: int, place: int) -> FigureMark:
     """Make the mark of a mean; a single execution has no bar, as its length of zero would suggest certainty."""
-    mean, rms = scale * spread.mean, scale * spread.rms
+    mean, rms = spread.mean, spread.rms
     low, high = (mean - rms, mean + rms) if spread.n > 1 else (None, None)
     return FigureMark(series, place, mean, low, high, count=spread.n)
-
-
-def _alt_text(
-    cells: Sequence[ExecutionCell], value: Callable[[Mapping[str, MeanAndRms]], str]
-) -> str:
-    """Return the points of a figure as text for screen readers."""
-    return "; ".join(
-        f"{shorten_label(cell.place)}, {shorten_label(cell.variant)}, {shorten_label(cell.value)}: "
-        f"{value(cell.spreads)}"
-        for cell in cells
-    )
-
-
-def _count_range(cells: Sequence[ExecutionCell], metric: str) -> str:
-    counts = [cell.spreads[metric].n for cell in cells]
-    low, high = min(counts), max(counts)
-    return f"n = {low}" if low == high else f"n = {low} to {high}"
 
 
 def draw_section(figure: Figure) -> InlineFigure:
@@ -381,101 +323,11 @@ def _text_columns(rows: Sequence[Row], titles: Mapping[str, str]) -> list[TableC
     ]
 
 
-def make_effect_tables(comparison: Comparison) -> list[DataTable]:
-    """Make the tables of a comparison: over all sites if there are effects, and by site."""
-    query = comparison.query
-    title = verdict_text.comparison_title(comparison.verdicts[0]).partition(", ")[0]
-    name = f"{query.axis}={query.b}"
-    over_sites, by_site = comparison.over_sites, comparison.of_series
-    tables = [
-        _make_effect_table(
-            f"by_site {name}",
-            f"{title}, by site",
-            by_site,
-            [TableColumn("site", "site")],
-            _make_side_columns(by_site),
-        )
-    ]
-    if any(row.effect is not None for row in over_sites):
-        caption = f"{title}, over all sites"
-        tables.insert(0, _make_effect_table(f"pooled {name}", caption, over_sites))
-    return tables
-
-
-def _make_effect_table(
-    name: str,
-    caption: str,
-    rows: Sequence[VerdictRow],
-    places: Sequence[TableColumn] = (),
-    sides: Sequence[TableColumn] = (),
-) -> DataTable:
-    columns = (
-        TableColumn("label", "variant"),
-        *places,
-        TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric),
-        TableColumn("holds_for", "holds"),
-        *sides,
-        TableColumn("effect", "change", verdict_text.format_effect, is_number=True),
-        TableColumn("interval", "interval", is_number=True),
-        TableColumn("shown_verdict", "verdict", css_class=_verdict_class),
-        *[TableColumn("why", "why", is_long=True)][: any(row.evidence.why for row in rows)],
-    )
-    flat_rows = [
-        {
-            **verdict_text.flatten_verdict(row),
-            "holds_for": verdict_text.describe_scope(row),
-            "interval": verdict_text.format_interval(row),
-            "shown_verdict": verdict_text.format_verdict(row),
-        }
-        for row in rows
-    ]
-    return DataTable(name, caption, columns, flat_rows)
-
-
-def _make_side_columns(rows: Sequence[VerdictRow]) -> list[TableColumn]:
-    def format_side(key: str) -> Callable[[Row], str]:
-        return lambda row: (
-            "–"
-            if row[key] is None
-            else verdict_text.format_metric_value(row["metric"], row[key], row["unit"])
-        )
-
-    if not rows:
-        return []
-    return [
-        TableColumn(
-            f"{side}_value",
-            verdict_text.title_side(rows, name, ", "),
-            format_row=format_side(f"{side}_value"),
-            is_number=True,
-        )
-        for side, name in zip("ab", verdict_text.side_names(rows[0], {}), strict=True)
-    ]
-
-
-def _verdict_class(row: Row) -> str:
-    is_certain = row["verdict"] in ("faster", "slower")
-    return f"verdict {row['verdict']}" if is_certain else "verdict"
-
-
 def make_counted_table(
     name: str, caption: str, rows: Sequence[Row], titles: Mapping[str, str]
 ) -> DataTable:
     """Make a table of distinct rows with the number of their executions, and a heading by column."""
     return DataTable(name, caption, (*_text_columns(rows, titles), _EXECUTIONS), rows)
-
-
-def make_measurement_table(rows: Sequence[Row], names: Sequence[str]) -> DataTable:
-    """Make the table of single measurements."""
-    columns = [
-        TableColumn(
-            name,
-            title_column(name),
-            is_number=any(isinstance(row[name], int | float) for row in rows),
-        )
-        for name in names
-    ]
-    return DataTable("measurements", "Single measurements", tuple(columns), rows)
 
 
 def title_column(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.instruction_changes import (
@@ -212,11 +212,8 @@ def _effect_columns(bars: TableColumn) -> tuple[TableColumn, ...]:
 
 
 def _site_column() -> TableColumn:
-    start = link_to("site", site="-").removesuffix("-")
-
     def link(row: Row) -> str:
-        is_linked = row["site"] and row["axis"] != "site"
-        return start + quote(row["site"], safe="") if is_linked else ""
+        return link_to("site", site=row["site"]) if row["site"] and row["axis"] != "site" else ""
 
     return TableColumn("site", "site", link=link)
 
@@ -252,7 +249,6 @@ def _link_to_measurements(side: str) -> Callable[[Row], str]:
 
     They are shown in Explore; '' for none.
     """
-    explore = link_to("explore")
 
     @cache
     def start(metric: str, by_job: bool, campaigns: Sequence[str]) -> str:
@@ -266,7 +262,7 @@ def _link_to_measurements(side: str) -> Callable[[Row], str]:
             ("to", ""),
             *(("campaign", campaign) for campaign in campaigns),
         ]
-        return f"{explore}?{urlencode(parameters)}"
+        return f"{link_to('explore')}?{urlencode(parameters)}"
 
     def link(row: Row) -> str:
         conditions = side_conditions(row, side)

@@ -9,7 +9,6 @@ import re
 import statistics
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,15 +30,14 @@ from treehammer.web import report_figures
 from treehammer.web.campaign_report import (
     REPORT_COLUMNS,
     CampaignReport,
-    build_report,
     render_report,
 )
+from treehammer.web.display_formats import format_mean_and_rms
 from treehammer.web.figures.figure_layout import PALETTE, choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.report_figures import (
     ExecutionCell,
     draw_efficiency_figure,
-    draw_time_figure,
     summarize_executions,
 )
 
@@ -87,7 +85,7 @@ def report_of(
 ) -> CampaignReport:
     campaign, measured = campaign_row(**changes), columns(rows)
     verdict = judge_campaign(open_empty_store(), campaign, measured)
-    return build_report(campaign, measured, verdict, made_us=START_US, undisturbed=undisturbed)
+    return CampaignReport(campaign, measured, verdict, START_US, undisturbed)
 
 
 def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
@@ -97,7 +95,7 @@ def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a report."""
-    for name in ("draw_efficiency_figure", "draw_time_figure", "draw_forest"):
+    for name in ("draw_efficiency_figure", "draw_forest"):
         monkeypatch.setattr(report_figures, name, lambda *_: None)
 
 
@@ -156,8 +154,7 @@ def assert_spread(text: str, rows: Sequence[Mapping[str, Any]], metric: str, uni
 @pytest.mark.usefixtures("without_figures")
 def test_report_shows_the_numbers_of_its_measurements() -> None:
     rows = list(SimulatedCampaign(branches=(1.0, 0.02), jobs=3).rows())
-    tables = read_tables(page_of(rows))
-    means = tables["means"]
+    means = read_tables(page_of(rows))["means"]
     assert len(means.rows) == 4
     for cells in means.rows:
         share = 0.02 if "2%" in cells["variant"] else 1.0
@@ -174,12 +171,6 @@ def test_report_shows_the_numbers_of_its_measurements() -> None:
         for metric, heading in means.columns.items():
             if metric in METRICS_BY_NAME and METRICS_BY_NAME[metric].type in ("int", "float"):
                 assert_spread(cells[metric], cell, metric, find_heading_unit(heading))
-    measurements = tables["measurements"]
-    for cells, row in zip(measurements.rows, rows, strict=True):
-        for name in measurements.columns.keys() & row.keys():
-            if isinstance(row[name], int | float) and not isinstance(row[name], bool):
-                unit = find_heading_unit(measurements.columns[name])
-                assert agrees_with(cells[name], row[name], unit), (name, cells[name], row[name])
 
 
 def test_report_has_no_external_resources() -> None:
@@ -195,8 +186,8 @@ def test_report_is_well_formed_with_unique_ids() -> None:
     page = Page(page_of(SimulatedCampaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02)).rows()))
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("h1") == 1
-    assert page.tags.count("svg") == 3
-    assert page.tags.count("figcaption") == 3
+    assert page.tags.count("svg") == 2
+    assert page.tags.count("figcaption") == 2
     assert page.tags.count("th") > 20
 
 
@@ -205,7 +196,7 @@ def test_report_counts_each_planned_execution_once(without_figures: None) -> Non
     earlier = {**rows[0], "attempt": 0, "failure_class": "open", "failure_message": "no such file"}
     rows[5] |= {"failure_class": "evicted"}
     report = report_of([earlier, *rows], planned_measurements=len(rows))
-    assert (report.executions, report.missing_count) == (len(rows) - 1, 1)
+    assert (len(report.rows), report.missing_count) == (len(rows) - 1, 1)
     assert report.failures == ()
 
 
@@ -332,7 +323,7 @@ def test_efficiencies_of_further_campaigns_are_the_second_section() -> None:
     assert report.efficiency == pytest.approx(statistics.mean(row["eff_job"] for row in solo))
     page = Page(render_report(report))
     assert [id_ for id_ in page.ids if "-" not in id_][:2] == ["comparison", "efficiency"]
-    assert report.executions == len(paired)
+    assert len(report.rows) == len(paired)
 
 
 def test_campaign_without_a_verdict_is_titled_by_its_efficiency() -> None:
@@ -407,7 +398,6 @@ def test_report_without_loop_metrics() -> None:
     )
     report = report_of(row | bare for row in SimulatedCampaign().rows())
     assert report.comparisons == ()
-    assert report.time_figure is None
     assert report.efficiency_figure is not None
     Page(render_report(report))
 
@@ -476,13 +466,6 @@ def test_single_execution_has_no_error_bar() -> None:
     assert bars(jobs=2, rounds=1) == 2
 
 
-def test_times_are_drawn_per_release() -> None:
-    drawing = draw_time_figure(cells_of(branches=(1.0, 0.02)))
-    assert drawing is not None
-    assert "time of the loop per event (ms)" in drawing.svg
-    assert "T2_A: CPU" in drawing.svg
-
-
 def test_axis_includes_efficiency_above_one() -> None:
     cell = ExecutionCell("site", "threads=4", "6.40", 2, 1, 1, {"eff_job": MeanAndRms(2, 3.6, 0.1)})
     drawing = draw_efficiency_figure([cell])
@@ -502,19 +485,18 @@ def test_unusable_executions_are_not_averaged() -> None:
     assert (spread.mean, spread.rms) == pytest.approx((0.6, 0.1))
 
 
-@pytest.mark.usefixtures("without_figures")
-def test_mean_has_digits_of_rms() -> None:
-    report = report_of(SimulatedCampaign(jobs=1).rows())
-    for mean, rms, text in (
+@pytest.mark.parametrize(
+    ("mean", "rms", "text"),
+    [
         (0.6523, 0.0131, "0.652 ± 0.013"),
         (1234.5, 67.8, "1,234 ± 68"),
         (0.00432161, 7.5e-7, "0.004322 ± 8e-07"),
         (49.58, 0.0, "49.58"),
         (0.0, 0.0, "0"),
-    ):
-        metrics = {"eff_job": MeanAndRms(2, mean, rms)}
-        cell = ExecutionCell("site", "variant", "6.40", 2, 1, 1, metrics)
-        assert text in Page(render_report(replace(report, cells=(cell,)))).text
+    ],
+)
+def test_mean_has_digits_of_rms(mean: float, rms: float, text: str) -> None:
+    assert format_mean_and_rms(mean, rms) == text
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -532,4 +514,4 @@ def test_report_explains_efficiency_of_each_site() -> None:
         assert f"<strong>{site} waits for data:" in page
     assert page.count("<summary>Parts of the wall time</summary>") == 2
     Page(page)
-    assert report_of([{**row, "run_mode": "paired"} for row in rows]).explanations == ()
+    assert report_of([{**row, "run_mode": "paired"} for row in rows]).explanations == []
