@@ -83,7 +83,7 @@ def export_command(
     """Write measurements to FILE: a TTree (.root), .csv or .parquet.
 
     An existing file is replaced once the new one is complete. TTree and Parquet files also contain
-    campaigns, jobs and attempts: everything that another installation needs to import them.
+    campaigns, jobs and attempts. Another installation imports Parquet files.
 
     Example: treehammer export results.root --campaign last --where plausible=true
 
@@ -142,10 +142,10 @@ def import_command(
 ) -> ExitCode:
     """Import measurements that another installation exported; repeating it is harmless.
 
-    FILE is a TTree (.root), Parquet, or a folder of either, as 'treehammer export' writes them, with
-    their campaigns, jobs and attempts. Existing measurements are never changed.
+    FILE is Parquet, or a folder of such files, as 'treehammer export' writes them, with their
+    campaigns, jobs and attempts. Existing measurements are never changed.
 
-    Example: treehammer import theirs.root --dry-run
+    Example: treehammer import theirs.parquet --dry-run
     """
     from treehammer.sql.core.rows import LOCAL_OWNER
     from treehammer.sql.transfer.importer import import_files, is_readable, list_files

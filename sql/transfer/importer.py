@@ -39,7 +39,7 @@ from treehammer.sql.core.rows import (
 from treehammer.sql.transfer.arrow_stream import OPERATIONS_COLUMN
 from treehammer.sql.transfer.export import MANIFEST_NAME
 from treehammer.sql.transfer.measurement_files import (
-    READABLE_SUFFIXES,
+    READABLE_SUFFIX,
     MeasurementFile,
     list_documents,
     open_measurement_file,
@@ -127,7 +127,7 @@ def list_files(paths: Iterable[Path]) -> list[ImportFile]:
             raise MeasurementFileError(
                 "no file in this folder can be imported",
                 where=str(path),
-                hint="Importable files end in .root or .parquet.",
+                hint=f"Importable files end in {READABLE_SUFFIX}.",
             )
         files += parts
     return files
@@ -141,7 +141,7 @@ def _list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
     """
     manifest = folder / MANIFEST_NAME
     if not manifest.exists():
-        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in READABLE_SUFFIXES)
+        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() == READABLE_SUFFIX)
         return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
     try:
         document = load_json(manifest.read_text(encoding="utf-8"))

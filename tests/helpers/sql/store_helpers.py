@@ -199,10 +199,6 @@ def import_counts(results: Sequence[ImportResult]) -> list[tuple[int, int, int, 
     return [(each.new, each.duplicates, each.conflicts, each.invalid) for each in results]
 
 
-def export_csv(store: Store, folder: Path) -> str:
-    return write_export(store, folder / "all.csv").read_text()
-
-
 def read_contents(
     store: Store,
 ) -> tuple[list[dict[str, Value]], list[ExtraRow], list[dict[str, Value]]]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from machine_requirements import fetch_npm_package
 from measurement_factory import full_measurement, make_measurement
-from store_helpers import export_rows, exported_store, other_store, source, write  # noqa: F401 - fixtures
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest

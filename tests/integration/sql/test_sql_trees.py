@@ -1,11 +1,10 @@
-"""Exported trees: readers, imports, failures, and recipes of the analysis page."""
+"""Exported trees: readers, failures, and recipes of the analysis page."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,24 +16,17 @@ import uproot
 from measurement_factory import (
     full_measurement,
     make_campaign_row,
+    make_job_row,
     make_measurement,
     make_operation,
 )
-from store_helpers import (
-    ExportedStore,
-    awkward_measurements,
-    export_csv,
-    import_counts,
-    import_file,
-    limit_file_sizes,
-    read_contents,
-    write_export,
-)
+from store_helpers import limit_file_sizes, write_export
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import StoreError
+from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_stream, file_writers
+from treehammer.sql.transfer import file_writers
 from treehammer.sql.transfer.export import export_partitions
 from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY
 from treehammer.sql.write.store import Store
@@ -162,39 +154,10 @@ def from_database(name: str, value: Any) -> Any:
     return value
 
 
-SNAPSHOT = """
-import sys, ROOT
-ROOT.RDataFrame("results", sys.argv[1]).Filter('job_id != "numbers"').Snapshot("results", sys.argv[2])
-"""
-MERGE = """
-import sys, ROOT
-merger = ROOT.TFileMerger(False)
-merger.OutputFile(sys.argv[1], "RECREATE")
-for name in sys.argv[2:]:
-    merger.AddFile(name)
-assert merger.Merge()
-"""
-
-
 @pytest.fixture
 def own_store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(f"sqlite:///{tmp_path}/here.db") as opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def exported_tree(
-    exported_store: ExportedStore, root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Export the other installation once, with small batches."""
-    folder = tmp_path_factory.mktemp("trees")
-    shutil.copy(exported_store.database, folder / "others.db")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Store.open(f"sqlite:///{folder}/others.db") as opened,
-    ):
-        patch.setattr(arrow_stream, "BATCH_ROWS", 7)
-        return write_export(opened, folder / "all.root", software=root.parent)
 
 
 def run(root: Path, code: str, *arguments: Path) -> None:
@@ -202,51 +165,17 @@ def run(root: Path, code: str, *arguments: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
-def test_tree_round_trip(
-    own_store: Store, other_store: Store, exported_tree: Path, tmp_path: Path
-) -> None:
-    rows = len([*awkward_measurements()])
-    (result,) = import_file(own_store, exported_tree)
-    assert import_counts([result]) == [(rows, 0, 0, 0)], result.problems
-    assert result.describe_remarks() == []
-    assert export_csv(own_store, tmp_path) == export_csv(other_store, tmp_path)
-    assert read_contents(own_store) == read_contents(other_store)
-    assert own_store.campaigns() == other_store.campaigns()
-    assert own_store.attempts(["done"]) == other_store.attempts(["done"])
-    assert own_store.replicas() == other_store.replicas()
-    assert import_counts(import_file(own_store, exported_tree)) == [(0, rows, 0, 0)]
-
-
-def test_tree_filtered_by_rdataframe_is_imported(
-    own_store: Store,
-    other_store: Store,
-    exported_tree: Path,
-    root: Path,
-    tmp_path: Path,
-) -> None:
-    run(root, SNAPSHOT, exported_tree, tmp_path / "some.root")
-    selection = Selection.parse(wheres=["job_id!=numbers"])
-    (result,) = import_file(own_store, tmp_path / "some.root")
-    assert result.problems == []
-    assert result.new == len([*other_store.measurements(selection)])
-    expected = write_export(other_store, tmp_path / "some.csv", selection).read_text()
-    assert export_csv(own_store, tmp_path) == expected
-
-
-def test_tree_merged_by_hadd_is_imported(
-    own_store: Store,
-    other_store: Store,
-    exported_tree: Path,
-    root: Path,
-    tmp_path: Path,
-) -> None:
-    other_store.add([make_measurement(job="later")])
-    two = write_export(other_store, tmp_path / "two.root", software=root.parent)
-    run(root, MERGE, tmp_path / "both.root", exported_tree, two)
-    rows = len([*awkward_measurements()])
-    assert import_counts(import_file(own_store, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
-    assert read_contents(own_store) == read_contents(other_store)
-    assert own_store.campaigns() == other_store.campaigns()
+def test_companions_are_trees(own_store: Store, root: Path, tmp_path: Path) -> None:
+    own_store.add([make_measurement()])
+    own_store.add_campaign(make_campaign_row(), [make_job_row("a"), make_job_row("b")])
+    own_store.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
+    file = write_export(own_store, tmp_path / "all.root", software=root.parent)
+    with uproot.open(file) as trees:
+        assert list(trees["campaign"]["id"].array()) == ["campaign"]
+        assert list(trees["job"]["id"].array()) == ["a", "b"]
+        assert trees["attempt"].arrays(["number", "ended_us"], library="np")["number"] == [2]
+        assert list(trees["attempt"]["exit_code"].array()) == [UNKNOWN_INT]
+        assert trees["replica"].num_entries == 0
 
 
 DRAW = """

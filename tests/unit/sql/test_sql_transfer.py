@@ -12,27 +12,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import awkward as ak
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import uproot
-from measurement_factory import full_measurement, make_campaign_row, make_measurement
+from measurement_factory import make_campaign_row, make_measurement
 from repository_code import invoke_command
 from store_helpers import (
     ExportedStore,
     WriteExport,
     awkward_measurements,
-    import_counts,
-    import_file,
-    read_contents,
     write_export,
 )
 
 import treehammer
 from treehammer import config
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.software import providers
 from treehammer.errors import (
@@ -196,55 +189,6 @@ def test_broken_reference_is_reported_once(source: str, url: str, tmp_path: Path
     assert "Error closing" not in result.stderr
 
 
-# Trees by uproot
-
-
-STAND_INS: dict[str, Any] = {"text": "", "float": np.nan, "int": -(2**63), "bool": 255}
-
-
-def by_uproot(store: Store, file: Path) -> Path:
-    """Write the measurements with uproot, as a user without ROOT would."""
-    rows = [*store.measurements(Selection())]
-    columns: dict[str, Any] = {}
-    for name in rows[0]:
-        kind = METRICS_BY_NAME[name].type
-        values = [row[name] for row in rows]
-        if kind in ("ints", "floats"):
-            lists = ak.Array([value or [] for value in values])
-            columns[name] = ak.values_astype(lists, "int64" if kind == "ints" else "float64")
-            continue
-        filled = [STAND_INS[kind] if value is None else value for value in values]
-        types = {"int": np.int64, "float": np.float64, "bool": np.uint8}
-        columns[name] = ak.Array(filled) if kind == "text" else np.array(filled, types[kind])
-    with uproot.recreate(file) as opened:
-        opened.mktree(
-            "results",
-            {
-                name: ak.type(c).content if isinstance(c, ak.Array) else c.dtype
-                for name, c in columns.items()
-            },
-        )
-        opened["results"].extend(columns)
-    return file
-
-
-def test_trees_by_uproot(store: Store, tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as other_store:
-        other_store.add([make_measurement(), *(full_measurement(n) for n in range(5))])
-        file = by_uproot(other_store, tmp_path / "uproot.root")
-        results = import_file(store, file)
-        assert import_counts(results) == [(6, 0, 0, 0)], results[0].problems
-        assert read_contents(store) == read_contents(other_store)
-
-
-def test_root_file_without_tree_is_reported(store: Store, tmp_path: Path) -> None:
-    with uproot.recreate(tmp_path / "other.root") as opened:
-        opened.mktree("events", {"x": np.float64})
-    (result,) = import_file(store, tmp_path / "other.root")
-    assert "has no tree 'results'" in result.problems[0]
-    assert "events" in result.problems[0]
-
-
 # Folders
 
 
@@ -297,18 +241,18 @@ def test_import_command(exported_store: ExportedStore, tmp_path: Path) -> None:
     assert repeated.exception is None
     assert str(rows) in repeated.stdout
     assert import_verb(folder).exit_code == 2
-    (tmp_path / "no.root").write_text("")
+    (tmp_path / "no.parquet").write_text("")
     empty = tmp_path / "empty"
     empty.mkdir()
     assert isinstance(
-        import_verb(empty, tmp_path / "no.root", tmp_path / "none.parquet").exception,
+        import_verb(empty, tmp_path / "no.parquet", tmp_path / "none.parquet").exception,
         MeasurementFileError,
     )
     assert not [*empty.iterdir()], "nothing to take in makes no database"
-    wrong = import_verb(folder, tmp_path / "no.root", file).exception
+    wrong = import_verb(folder, tmp_path / "no.parquet", file).exception
     assert isinstance(wrong, MeasurementFileError)
     assert wrong.exit_code == 2
-    assert "no.root" in str(wrong)
+    assert "no.parquet" in str(wrong)
 
 
 # Values of foreign columns
@@ -327,7 +271,6 @@ def test_import_command(exported_store: ExportedStore, tmp_path: Path) -> None:
         (pa.array([[], None]), "floats", [[], None]),
         (pa.array(["a", None], pa.large_string()), "text", ["a", None]),
         (pa.array(["a", None, "a"]).dictionary_encode(), "text", ["a", None, "a"]),
-        (pa.array([b"a", b"\xff", None]).view(pa.string()), "text", ["a", "\udcff", None]),
         (pa.nulls(2), "float", [None, None]),
     ],
     ids=str,

@@ -466,11 +466,14 @@ def test_foreign_folder_names_campaign(store: Store, plain_file: Path, tmp_path:
 def test_unreadable_files_are_reported(store: Store, plain_file: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(plain_file.read_bytes()[:-100])
-    text = tmp_path / "text.root"
-    text.write_text("no tree")
-    names = [cut, text, tmp_path / "no.parquet", tmp_path / "results.csv"]
+    text = tmp_path / "text.parquet"
+    text.write_text("no columns")
+    encoded = pa.array([b"\xff"] * 4).view(pa.string())
+    undecodable = rewrite_file(plain_file, lambda t: replace_column(t, "host", encoded))
+    names = [cut, text, undecodable, tmp_path / "no.parquet", tmp_path / "theirs.root"]
+    names[-1].write_text("a tree")
     results = import_file(store, *names, plain_file)
-    assert [len(each.problems) for each in results] == [1, 1, 1, 1, 0]
+    assert [len(each.problems) for each in results] == [1, 1, 1, 1, 1, 0]
     assert all(str(name) in each.problems[0] for name, each in zip(names, results, strict=False))
     assert results[-1].new == 4
     (tmp_path / "empty").mkdir()
