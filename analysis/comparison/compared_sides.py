@@ -6,8 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    ComparisonQuery,
+    compare_samples,
+)
 from treehammer.analysis.comparison.comparison_result import add_changes, add_setups, find_measured
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS, DetailedSample
 from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
@@ -18,9 +23,6 @@ from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.read import figure_sql
 from treehammer.sql.read.query_model import ALL_MEASUREMENTS, Condition, FigureQuery, Selection
 from treehammer.sql.read.reader import ResultsReader
-
-if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
 
 #: Compared axis -> locations that a series still has; all other axes keep site and door.
 _SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
@@ -61,9 +63,6 @@ class ComparedSides:
 
     def make_query(self, a: Any, b: Any) -> ComparisonQuery:
         """Make the comparison of two measured values."""
-        # scipy takes a third of a second to load, so load it only here.
-        from treehammer.analysis.comparison.comparison import ComparisonQuery
-
         return ComparisonQuery(self.axis, a, b, self.delta, self.selection, *self.conditions)
 
 
@@ -91,8 +90,6 @@ def compare_now(
         ConfigError: a side is invalid.
         NothingToDoError: a side has no measurements, or nothing is comparable.
     """
-    from treehammer.analysis.comparison.comparison import compare_samples
-
     if max_read is not None:
         _require_few_measurements(store, sides, max_read)
     loaded: list[list[DetailedSample]] = []

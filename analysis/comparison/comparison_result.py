@@ -10,6 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    ComparisonQuery,
+    compare_samples,
+    compare_together,
+    compare_with_first,
+)
 from treehammer.analysis.comparison.instruction_changes import load_counted_work
 from treehammer.analysis.comparison.series_changes import (
     DETAIL_COLUMNS,
@@ -51,7 +58,6 @@ from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
 if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import Comparison
     from treehammer.analysis.comparison.instruction_changes import CountPair
 
 #: Commits that a message lists, at most.
@@ -160,9 +166,6 @@ def _compare_details(
     selection: Selection,
 ) -> list[ComparisonResult]:
     """Compare each further value with the first."""
-    # scipy takes a third of a second to load, so load it only here.
-    from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-
     queries = compare_with_first(axis, values, delta=delta, selection=selection)
     samples = [item.sample for item in detailed]
     results = [
@@ -435,9 +438,6 @@ def compare_commits(
     Returns:
         None if there is nothing to compare; see :func:`compare_campaign_commits`.
     """
-    # numpy takes a tenth of a second to load, and commands name commits without it.
-    from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-
     selection = Selection(tuple(campaigns))
     rows = load_headline_rows(store, selection, DETAIL_COLUMNS)
     detailed = add_setups(store, map(DetailedSample.from_row, rows))

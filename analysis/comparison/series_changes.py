@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
+from treehammer.analysis.statistics.distributions import student_quantile
 from treehammer.analysis.statistics.sample import (
     SAMPLE_COLUMNS,
     Sample,
@@ -425,16 +426,13 @@ def compare_phases(
 def _compare_pairs(
     pairs: Sequence[tuple[DetailedSample, DetailedSample]], sides: _Sides
 ) -> list[PhaseChange]:
-    # Loads NumPy, for which the start of a command need not wait.
-    from treehammer.analysis.statistics.estimates import load_special
-
     first = pairs[0][0].sample
     key, site = sides.identify(first)
     phases = [
         name for name in PHASES if all(name in side.phases for pair in pairs for side in pair)
     ]
-    level = 1 - (1 - CONFIDENCE) / len(phases) / 2
-    width = float(load_special().stdtrit(len(pairs) - 1, level)) / math.sqrt(len(pairs))
+    level = (1 - CONFIDENCE) / len(phases) / 2
+    width = student_quantile(len(pairs) - 1, level) / math.sqrt(len(pairs))
     changes = []
     for name in phases:
         shares = [(b.phases[name] - a.phases[name]) / a.loop_s for a, b in pairs]

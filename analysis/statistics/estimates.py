@@ -6,16 +6,19 @@ Each docstring names its method and the reason for choosing it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from statistics import fmean, stdev, variance
-from types import ModuleType
 
-import numpy as np
-import numpy.typing as npt
-
+from treehammer.analysis.statistics.distributions import (
+    chi_squared_quantile,
+    f_tail,
+    shifted_student_tail,
+    student_quantile,
+    student_tail,
+)
 from treehammer.analysis.statistics.verdict import (
     ALPHA,
     MAX_JOBS_NAMED,
@@ -65,11 +68,11 @@ class Estimate:
 
     def interval(self, level: float = ALPHA) -> tuple[float, float]:
         """Compute the interval that misses the true mean with probability ``level``."""
-        half_width = -float(load_special().stdtrit(self.df, level / 2)) * self.se
+        half_width = student_quantile(self.df, level / 2) * self.se
         return self.mean - half_width, self.mean + half_width
 
     def _tail(self, distance: float) -> float:
-        return float(load_special().stdtr(self.df, -distance / self.se))
+        return student_tail(self.df, distance / self.se)
 
 
 #: Standard deviation (ln) of what all launches of one hour on one host may share in a ratio of times: the
@@ -102,19 +105,8 @@ def find_scatter(ratios: Sequence[float], controls: int, mean_square: float) -> 
     df = controls + USUAL_LAUNCHES
     usual = (controls * mean_square + USUAL_LAUNCHES * USUAL_SCATTER**2) / df
     ratio = variance(ratios) / usual
-    p = float(load_special().fdtrc(len(ratios) - 1, df, ratio))
+    p = f_tail(len(ratios) - 1, df, ratio)
     return (math.sqrt(usual), stdev(ratios)) if p <= SCATTER_ALPHA else ()
-
-
-@cache
-def load_special() -> ModuleType:
-    """Load SciPy's distributions, for which a service's start need not wait.
-
-    ``scipy.stats`` would take 0.5 s more.
-    """
-    from scipy import special
-
-    return special
 
 
 def estimate_mean(values: Collection[float]) -> Estimate | None:
@@ -122,11 +114,12 @@ def estimate_mean(values: Collection[float]) -> Estimate | None:
 
     Identical ratios from several jobs indicate a clock that is too coarse, not certainty.
     """
-    effects = np.sort(np.asarray(list(values), dtype=float))
-    if len(effects) < 2 or np.ptp(effects) <= MIN_SPREAD:
+    effects, n = [float(value) for value in values], len(values)
+    if n < 2 or max(effects) - min(effects) <= MIN_SPREAD:
         return None
-    error = math.sqrt(float(effects.var(ddof=1)) / len(effects))
-    return Estimate(float(effects.mean()), error, len(effects) - 1)
+    mean = math.fsum(effects) / n
+    square = math.fsum((effect - mean) ** 2 for effect in effects) / (n - 1)
+    return Estimate(mean, math.sqrt(square / n), n - 1)
 
 
 def combine_estimates(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
@@ -260,17 +253,14 @@ def adjust_holm(p_values: Sequence[float]) -> list[AdjustedTest]:
     Test i in order of p is judged at alpha/(m - i).  From the first test that fails on, all share
     its level, so that intervals and rejections agree.
     """
-    if not p_values:
-        return []
-    order = np.argsort(p_values, kind="stable")
-    ranked = np.asarray(p_values)[order]
-    remaining = np.arange(len(ranked), 0, -1)
-    failed = np.flatnonzero(ranked > ALPHA / remaining)
-    last = failed[0] if len(failed) else len(ranked) - 1
-    adjusted, levels = np.empty(len(ranked)), np.empty(len(ranked))
-    adjusted[order] = np.minimum(np.maximum.accumulate(ranked * remaining), 1)
-    levels[order] = ALPHA / np.maximum(remaining, remaining[last])
-    return [AdjustedTest(float(p), float(level)) for p, level in zip(adjusted, levels, strict=True)]
+    m, p = len(p_values), 0.0
+    order = sorted(range(m), key=p_values.__getitem__)
+    passed = next((i for i in range(m - 1) if p_values[order[i]] > ALPHA / (m - i)), m - 1)
+    adjusted = {}
+    for rank, index in enumerate(order):
+        p = max(p, min(p_values[index] * (m - rank), 1.0))
+        adjusted[index] = AdjustedTest(p, ALPHA / max(m - rank, m - passed))
+    return [adjusted[index] for index in range(m)]
 
 
 def adjust_benjamini_hochberg(p_values: Sequence[float]) -> list[AdjustedTest]:
@@ -278,16 +268,15 @@ def adjust_benjamini_hochberg(p_values: Sequence[float]) -> list[AdjustedTest]:
 
     With R of m tests rejected, every interval is taken at R * alpha / m (JASA 100:71, 2005).
     """
-    if not p_values:
-        return []
-    m = len(p_values)
-    order = np.argsort(p_values)
-    ranked, shares = np.asarray(p_values)[order], np.arange(1, m + 1) / m
-    passed = np.flatnonzero(ranked <= ALPHA * shares)
-    level = ALPHA * ((int(passed[-1]) + 1 if len(passed) else 1) / m)
-    adjusted = np.empty(m)
-    adjusted[order] = np.minimum.accumulate((ranked / shares)[::-1])[::-1]
-    return [AdjustedTest(float(p), level) for p in adjusted]
+    m, p = len(p_values), 1.0
+    order = sorted(range(m), key=p_values.__getitem__)
+    passed = [rank for rank, index in enumerate(order, 1) if p_values[index] <= ALPHA * (rank / m)]
+    level = ALPHA * ((passed[-1] if passed else 1) / m) if m else ALPHA
+    adjusted = {}
+    for rank, index in reversed(list(enumerate(order, 1))):
+        p = min(p, p_values[index] / (rank / m))
+        adjusted[index] = AdjustedTest(p, level)
+    return [adjusted[index] for index in range(m)]
 
 
 #: Adjusts the p-values of one family of tests.
@@ -360,17 +349,6 @@ def _judge_estimate(
     return Judgement(verdict, level, estimate.p, different.p, min(relevant.level, same.level))
 
 
-def _power(
-    units: npt.NDArray[np.int64], level: float, reach: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Compute the probability that a t test at a level finds an effect of ``reach`` errors."""
-    special = load_special()
-    missed: npt.NDArray[np.float64] = special.nctdtr(
-        units - 1, reach, -special.stdtrit(units - 1, level)
-    )
-    return np.subtract(1.0, np.nan_to_num(missed), dtype=np.float64)  # NaN is almost 0
-
-
 def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | None:
     """Compute the number of units (jobs, hosts or sites) that will likely decide a new campaign.
 
@@ -389,22 +367,18 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
         Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
     sum_of_squares = max(estimate.se**2 - estimate.shared, 0.0) * n * estimate.df
-    spread = math.sqrt(sum_of_squares / float(load_special().chdtri(estimate.df, TARGET_POWER)))
+    spread = math.sqrt(sum_of_squares / chi_squared_quantile(estimate.df, TARGET_POWER))
     # 'Same' must hold at both edges, and each may take half of the remaining risk.
-    power = (1 + TARGET_POWER) / 2
+    powers = {level / 2: TARGET_POWER, level: (1 + TARGET_POWER) / 2}
 
-    def first(units: npt.NDArray[np.int64]) -> int | None:
-        """Find the first number of units, in rising order, at which a decision is likely."""
-        reach = delta / np.sqrt(spread**2 / units + estimate.shared)
-        relevant = _power(units, level / 2, reach)
-        same = _power(units, level, reach)
-        reached = np.flatnonzero((relevant >= TARGET_POWER) & (same >= power))
-        return int(reached[0]) if len(reached) else None
+    def is_decided(units: int) -> bool:
+        """Return whether t tests with so many units will likely find an effect of delta."""
+        reach = delta / math.sqrt(spread**2 / units + estimate.shared)
+        return all(
+            shifted_student_tail(units - 1, student_quantile(units - 1, tail), reach) >= power
+            for tail, power in powers.items()
+        )
 
-    low, grid = 1, np.append(2 ** np.arange(1, int(math.log2(MAX_JOBS_NAMED)) + 1), MAX_JOBS_NAMED)
-    while (index := first(grid)) is not None:
-        low, high = int(grid[index - 1]) if index else low, int(grid[index])
-        if high - low == 1:
-            return high
-        grid = np.unique(np.linspace(low + 1, high, 32).astype(np.int64))
-    return None
+    numbers = range(2, MAX_JOBS_NAMED + 1)
+    index = bisect_left(numbers, True, key=is_decided)
+    return numbers[index] if index < len(numbers) else None

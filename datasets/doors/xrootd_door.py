@@ -25,7 +25,7 @@ from treehammer.datasets.doors.observations import (
     ProbeResult,
     ProbeTarget,
 )
-from treehammer.errors import require_package
+from treehammer.errors import require_packages
 from treehammer.text_formatting import ByteCallback
 
 #: Client settings that report a dead server in seconds instead of minutes.
@@ -104,7 +104,7 @@ def _run_client(
         ValueError: The client exited without a result.
         MissingExtraError: the XRootD client is not installed.
     """
-    require_package("XRootD")
+    require_packages("XRootD")
     command = [sys.executable, "-P", "-m", xrootd_process.__name__, *words]
     with (
         tempfile.TemporaryFile() as errors,

@@ -7,6 +7,7 @@ detects changes by others.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -324,11 +325,9 @@ def alembic_config() -> Config:
 
 
 def _known_revisions() -> set[str]:
-    from alembic.script import ScriptDirectory
-
-    return {
-        script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()
-    }
+    scripts = (MIGRATIONS_FOLDER / "versions").glob("[0-9]*.py")
+    lines = [re.search(r'^revision = "(.*)"$', file.read_text(), re.MULTILINE) for file in scripts]
+    return {line[1] for line in lines if line}
 
 
 def _create_tables(connection: Connection) -> None:

@@ -43,8 +43,14 @@ EXTRA_OF_MODULE = {
     "XRootD": "grid",
     "jwt": "grid",
     "icalendar": "grid",
+    "tomli_w": "grid",
+    "scipy": "report",
+    "numpy": "report",
+    "vl_convert": "report",
+    "pyarrow": "export",
     "uproot": "uproot",
     "awkward": "uproot",
+    "alembic": "service",
     "nagiosplugin": "service",
     "prometheus_client": "service",
     "ruptures": "service",
@@ -156,11 +162,13 @@ class ConfigError(TreehammerError):
 
 
 class MissingExtraError(TreehammerError):
-    """An optional package is not installed."""
+    """Optional packages are not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
+    def __init__(self, *packages: str) -> None:
+        extras = ",".join(EXTRA_OF_MODULE[package] for package in packages)
         super().__init__(
-            f"the Python package {package} is not installed; run: pip install 'treehammer[{extra}]'"
+            f"Python packages are missing: {', '.join(packages)}; "
+            f"run: pip install 'treehammer[{extras}]'"
         )
 
 
@@ -300,14 +308,14 @@ def explain_missing_extra() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF_MODULE:
             raise
-        raise MissingExtraError(package, EXTRA_OF_MODULE[package]) from error
+        raise MissingExtraError(package) from error
 
 
-def require_package(name: str) -> None:
-    """Check that an optional package is installed, without importing it.
+def require_packages(*names: str) -> None:
+    """Check that optional packages are installed, without importing them.
 
     Raises:
-        MissingExtraError: it is not.
+        MissingExtraError: some are not.
     """
-    if find_spec(name) is None:
-        raise MissingExtraError(name, EXTRA_OF_MODULE[name])
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise MissingExtraError(*missing)

@@ -15,7 +15,7 @@ import click
 
 from treehammer import config, hctests
 from treehammer.config import Settings, sqlite_url
-from treehammer.errors import ExitCode
+from treehammer.errors import ExitCode, require_packages
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import prints_rows
 
@@ -82,6 +82,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 
     Example: treehammer demo
     """
+    require_packages("vl_convert", "pyarrow")
     settings: Settings = context.obj
     flags = required_flags(output, settings)
     report, tree = output / "report.html", output / "results.root"

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
@@ -207,6 +205,8 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
     Raises:
         SitesError: the sites are invalid.
     """
+    import tomli_w
+
     document = {
         "pools": {pool.name: _list_values({**asdict(pool), "name": ""}) for pool in pools},
         "sites": {site.name: _site_table(site) for site in sites},

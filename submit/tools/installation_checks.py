@@ -23,8 +23,6 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.engine.database_engine import parse_url, require_integrity
@@ -42,6 +40,8 @@ _INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljus
 PACKAGE = "treehammer"
 #: Extras for developers, and sums of others.
 _UNCHECKED_EXTRAS = ("dev", "all")
+#: Name of a requirement, and the lowest version that it allows; none is bounded otherwise.
+_REQUIREMENT = re.compile(r"([\w.-]+)[^>;]*(?:>=([\w.!]+))?")
 _EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 #: Program -> its purpose, and whether all users need it.
 _PROGRAMS = {
@@ -208,21 +208,18 @@ def check_packages() -> Iterator[Diagnosis]:
     python = ".".join(map(str, sys.version_info[:3]))
     finding = f"version {__version__} on Python {python}"
     yield Diagnosis("treehammer", DiagnosisState.OK, finding)
-    groups: dict[str, list[Requirement]] = defaultdict(list)
+    groups: dict[str, dict[str, str]] = defaultdict(dict)
     for text in importlib.metadata.requires(PACKAGE) or ():
         match = _EXTRA_MARKER.search(text)
-        groups[match[1] if match else ""].append(Requirement(text.partition(";")[0]))
+        if requirement := _REQUIREMENT.match(text):
+            groups[match[1] if match else ""][requirement[1]] = requirement[2] or ""
     for extra, requirements in groups.items():
         if extra not in _UNCHECKED_EXTRAS:
             yield _check_group(extra, requirements)
 
 
-def _check_group(extra: str, requirements: list[Requirement]) -> Diagnosis:
-    versions = {
-        requirement.name: _find_version(requirement.name)
-        for requirement in requirements
-        if requirement.name != PACKAGE
-    }
+def _check_group(extra: str, requirements: Mapping[str, str]) -> Diagnosis:
+    versions = {name: _find_version(name) for name in requirements if name != PACKAGE}
     old = list(_list_old(requirements, versions))
     state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
     if not old:
@@ -247,13 +244,15 @@ def _judge_presence(
     return state, f"missing: {', '.join(missing)}"
 
 
-def _list_old(
-    requirements: Iterable[Requirement], versions: Mapping[str, str | None]
-) -> Iterator[str]:
-    for requirement in requirements:
-        version = versions.get(requirement.name)
-        if version and not requirement.specifier.contains(version, prereleases=True):
-            yield f"{requirement.name} {version} instead of {requirement.specifier}"
+def _list_old(requirements: Mapping[str, str], versions: Mapping[str, str | None]) -> Iterator[str]:
+    for name, version in versions.items():
+        bound = requirements[name]
+        if version and [*_list_numbers(version), 0, 0, 0] < _list_numbers(bound):
+            yield f"{name} {version} instead of >={bound}"
+
+
+def _list_numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _find_version(name: str) -> str | None:

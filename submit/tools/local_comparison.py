@@ -210,7 +210,6 @@ def _follow_looks(
     campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
     with Store.open(settings.database) as store, display.open(campaign) as show:
         tracker = campaign_polling.make_tracker(store, settings)
-        _load_statistics()
         for launches, following in pairwise((*sequential.looks, 0)):
             display.phase(f"measuring {launches} launches of each variant")
             progress = campaign_polling.follow_campaign(
@@ -244,14 +243,6 @@ class _EndOfHopeless:
         if failed >= max(HOPELESS_FAILURES, 2 * good) and not self.is_cancelled:
             self.is_cancelled = True
             self.tracker.cancel(self.campaign)
-
-
-def _load_statistics() -> None:
-    """Import the verdict's modules, which takes a third of a second, while the first launches start."""
-    from treehammer.analysis.comparison import comparison, series_changes  # noqa: F401
-    from treehammer.analysis.statistics import estimates
-
-    estimates.load_special()
 
 
 def judge_and_store(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, StoreError, TreehammerError, require_package
+from treehammer.errors import ConfigError, ExitCode, StoreError, TreehammerError, require_packages
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -371,7 +371,7 @@ def check_command(
         return _check_limits(settings, campaign, url, form)
     if form == MARKDOWN:
         return _print_failure("", "--format markdown is for --campaign")
-    require_package("nagiosplugin")
+    require_packages("nagiosplugin")
     if service not in (None, _DATABASE):
         url = service
     kind, name = selection[0] if selection else (None, "")

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treehammer.analysis.statistics.item_effects import adjust_for_items
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import TIME_UNITS, FigureGroup, Scalar
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, group_workload_key
 from treehammer.text_formatting import pluralize
+from treehammer.web.figures.item_effects import adjust_for_items
 from treehammer.web.labels import VARIANT_COLUMN
 
 #: A campaign's label of a variant; several variants may share one.
