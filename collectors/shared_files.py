@@ -117,13 +117,29 @@ def read_file_end(path: PathLike, max_bytes: int) -> str:
 def is_locked(path: PathLike) -> bool:
     """Return whether a process holds the lock of this file; False for a missing file."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        fd = try_lock(path)
     except FileNotFoundError:
         return False
-    return False
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def try_lock(path: PathLike, flags: int = os.O_RDONLY) -> Optional[int]:
+    """Lock a file opened with these flags; return its descriptor, or None where another process has it.
+
+    Raises:
+        OSError: the file cannot be opened or locked.
+    """
+    fd = os.open(path, os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return fd
 
 
 @contextmanager

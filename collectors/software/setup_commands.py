@@ -136,7 +136,6 @@ _CVMFS_FORMS = (
     "'cvmfs:LCG_106/x86_64-el9-gcc13-opt' for a view, 'cvmfs:ROOT/6.38.00/PLATFORM' for a release, "
     "or 'cvmfs:REPOSITORY/FOLDER' for any other, each with @VERSION to require a version"
 )
-#: Names of a folder's entries that a message lists.
 #: Names of a folder's neighbours that a message lists.
 _MAX_LISTED = 8
 

@@ -161,7 +161,8 @@ def _try_execution(
         context = _make_context(definition, specs, folder, spec.round, signals)
         execution = Execution(context, spec)
         execution.run()
-    return PayloadTrial(execution.failure, node_commands.find_loop_hash(context, spec))
+    loop = node_commands.find_loop(context, spec)
+    return PayloadTrial(execution.failure, loop.loop_hash if loop else "")
 
 
 def _select_variants(definition: TestDefinition) -> list[Variant]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import time
-from dataclasses import dataclass
-from typing import Dict, Optional
+from typing import Any, Dict
 
 from ...kit.treehammer_kit.pass_summary import compute_share
 
@@ -20,19 +19,6 @@ POWERCAP_FOLDER = "/sys/class/powercap"
 IDLE_SAMPLE_S = 0.25
 #: Reason of executions that take turns.
 SHARED_BY_TURNS = "two executions take turns, and the counters cover both"
-
-
-@dataclass(frozen=True)
-class EnergyUse:
-    """Energy of an execution, the power right before it, and that power's share of the energy.
-
-    ``missing`` is the reason where there is none.
-    """
-
-    joules: Optional[float] = None
-    idle_w: Optional[float] = None
-    idle_fraction: Optional[float] = None
-    missing: str = ""
 
 
 class EnergyMeter:
@@ -71,15 +57,19 @@ class EnergyMeter:
         except (OSError, ValueError) as error:
             self._missing = _describe_error(error)
 
-    def finish(self) -> EnergyUse:
-        """Return the energy since the idle power was measured."""
+    def finish(self) -> Dict[str, Any]:
+        """Return the energy since the idle power was measured, or why it is missing, by catalogue name."""
         self.update()
         if self._missing:
-            return EnergyUse(missing=self._missing)
+            return {"energy_missing": self._missing}
         joules = self._total_uj / 1e6
         idle_joules = self._idle_w * (time.monotonic() - self._start)
         fraction = compute_share(idle_joules, joules) if joules > 0 else None
-        return EnergyUse(joules, self._idle_w, fraction)
+        return {
+            "energy_j": joules,
+            "energy_idle_w": self._idle_w,
+            "energy_idle_fraction": fraction,
+        }
 
 
 def _find_counters() -> Dict[str, int]:

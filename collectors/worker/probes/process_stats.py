@@ -7,7 +7,7 @@ versions 1 and 2 are supported; the smallest limit of all groups up to the visib
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -29,6 +29,10 @@ class IoCounters:
             self.read_bytes + other.read_bytes,
             self.write_bytes + other.write_bytes,
         )
+
+    def values(self) -> Dict[str, int]:
+        """Return the counters by catalogue name."""
+        return {f"io_{name}": value for name, value in asdict(self).items()}
 
 
 def read_text(path: str) -> str:

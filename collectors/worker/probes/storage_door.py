@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
 from ...record.outcome import UNREACHABLE, ExecutionError, Failure
-from ...shared_files import local_path, make_lock_folder
+from ...shared_files import local_path, make_lock_folder, try_lock
 from ...storage_access import HTTP_CLIENT, S3_CLIENT, SCHEMES, XROOTD_CLIENT
 
 #: Total time of a query.
@@ -364,16 +364,11 @@ class DoorLocks:
 def _is_held(path: str) -> bool:
     """Return whether a process holds the lock; an unlocked file is removed."""
     try:
-        fd = os.open(path, os.O_RDWR)
+        fd = try_lock(path, os.O_RDWR)
+        if fd is None:
+            return True
+        with os.fdopen(fd):
+            os.unlink(path)
     except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+        pass
     return False

@@ -242,8 +242,7 @@ class Execution:
     def evaluate(self, run: PayloadRun) -> None:
         """Take over the payload's outcome and report."""
         assert self._prepared is not None
-        self._record.add_outcome(run.outcome)
-        self.add_values(root_provider=self._spec.software.provider)
+        self.add_values(root_provider=self._spec.software.provider, **run.outcome.values)
         reported = execution_record.read_payload_result(
             os.path.join(self._folder, RESULT_FILE),
             self._context.job.payload_of(self._spec).metrics,

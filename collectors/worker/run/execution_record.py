@@ -19,7 +19,6 @@ from ...record.operation_steps import find_operation_problems
 from ...record.outcome import FAILURE_CLASSES, INTERRUPTED_CLASSES, Failure
 from ...record.value_checks import is_number
 from ...shared_files import read_regular_file
-from .payload_process import ProcessOutcome
 
 #: Version of the layout of ``result.json``.
 RESULT_FORMAT = 1
@@ -182,10 +181,6 @@ class ExecutionRecord:
         self._extras: Mapping[str, float] = {}
         self._operations: Sequence[Mapping[str, Any]] = ()
 
-    def add_outcome(self, outcome: ProcessOutcome) -> None:
-        """Add measurements of the payload's processes."""
-        self.values.update(_outcome_metrics(outcome))
-
     def add_result(self, reported: PayloadResult) -> None:
         """Add the payload's own report, and metrics derived from it and the outcome."""
         self.values.update(reported.values)
@@ -267,32 +262,6 @@ def _clean_text(name: str, value: Any) -> Any:
         return value
     text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
     return text[: METRICS_BY_NAME[name].max_length]
-
-
-def _outcome_metrics(outcome: ProcessOutcome) -> Dict[str, Any]:
-    """Return the outcome by catalogue name."""
-    figures: Dict[str, Any] = {
-        "payload_wall_s": outcome.wall_s,
-        "payload_user_s": outcome.user_s,
-        "payload_sys_s": outcome.sys_s,
-        "payload_run_queue_s": outcome.run_queue_s,
-        "max_rss_bytes": outcome.max_rss_bytes,
-        "tree_peak_rss_bytes": outcome.tree_peak_rss_bytes,
-        "ctx_voluntary": outcome.ctx_voluntary,
-        "ctx_involuntary": outcome.ctx_involuntary,
-        "page_faults_minor": outcome.page_faults_minor,
-        "page_faults_major": outcome.page_faults_major,
-        "processes": outcome.processes,
-        "exit_code": outcome.exit_code,
-        "exit_signal": outcome.exit_signal,
-        "energy_j": outcome.energy.joules,
-        "energy_idle_w": outcome.energy.idle_w,
-        "energy_idle_fraction": outcome.energy.idle_fraction,
-        "energy_missing": outcome.energy.missing,
-    }
-    if outcome.io is not None:
-        figures.update({f"io_{name}": value for name, value in asdict(outcome.io).items()})
-    return figures
 
 
 # --- Table

@@ -190,6 +190,20 @@ class InstructionCount(NamedTuple):
     request: Dict[str, Any]
 
 
+class CompiledLoop(NamedTuple):
+    """The libraries of a loop that a job tried to build before its payload starts.
+
+    Attributes:
+        folder: folder of the libraries, '' for none.
+        loop_hash: hash of what the loop does, '' if unknown.
+        fallback: reason for having none, '' where the test requires that.
+    """
+
+    folder: str = ""
+    loop_hash: str = ""
+    fallback: str = ""
+
+
 class JobContext:
     """State shared by all executions of a job.
 
@@ -206,9 +220,7 @@ class JobContext:
         load: phases of a load test, whose executions start together; None for other tests.
         node: what the node has and lacks.
         builds: failures of the builds in folders, None for success.
-        loops: folders of the libraries of compiled loops, '' for none.
-        loop_fallbacks: reasons for having none, '' where the test requires that.
-        loop_hashes: hashes of what compiled loops do, '' for none.
+        loops: compiled loops.
         count: count of instructions; None for a measurement.
     """
 
@@ -230,9 +242,7 @@ class JobContext:
         self.work = os.path.abspath(work or os.path.join(output, "work"))
         self.distance = JobDistance(self.work)
         self.builds: Dict[str, Optional[Failure]] = {}
-        self.loops: Dict[str, str] = {}
-        self.loop_fallbacks: Dict[str, str] = {}
-        self.loop_hashes: Dict[str, str] = {}
+        self.loops: Dict[str, CompiledLoop] = {}
         self.job = job
         self.job_folder = job_folder
         self.output = output

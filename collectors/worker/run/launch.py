@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import select
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Callable, Collection, Dict, Iterator, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
-from ...shared_files import local_path, make_lock_folder
+from ...shared_files import local_path, make_lock_folder, try_lock
 from ..child_processes import ForkedCall
 from ..probes import node_state
 from ..probes.process_stats import list_descendants, read_huge_page_bytes, read_text
@@ -52,7 +51,10 @@ def reserve_core(base: str = "") -> Iterator[Optional[int]]:
     try:
         core = cores[0]
         for candidate in cores if folder else ():
-            lock = _try_lock(os.path.join(str(folder), f"{candidate}.lock"))
+            with suppress(OSError):
+                lock = try_lock(
+                    os.path.join(str(folder), f"{candidate}.lock"), os.O_RDWR | os.O_CREAT
+                )
             if lock is not None:
                 core = candidate
                 break
@@ -68,20 +70,6 @@ def _sort_by_idleness(cores: Collection[int]) -> List[int]:
     after = _read_idle_ticks()
     shuffled = random.sample(sorted(cores), len(cores))
     return sorted(shuffled, key=lambda core: before.get(core, 0) - after.get(core, 0))
-
-
-def _try_lock(path: str) -> Optional[int]:
-    """Lock a file; return its descriptor, or None where another process holds it."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
 
 
 def make_pinning(core: Optional[int]) -> Callable[[], None]:

@@ -30,7 +30,7 @@ from ...json_documents import decode_json
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import read_file_end, read_regular_file
 from ...software.providers import WITHOUT_ROOT, SoftwareSetup
-from .job_context import JobContext
+from .job_context import CompiledLoop, JobContext
 from .payload_failures import find_compiler_error
 
 _POLL_INTERVAL_S = 0.2
@@ -326,24 +326,9 @@ def locate_base(context: JobContext, spec: ExecutionSpec) -> str:
     return shared if os.access(shared, os.W_OK | os.X_OK) else private
 
 
-def is_loop_built(context: JobContext, spec: ExecutionSpec) -> bool:
-    """Return whether this job built such a loop before, also without success."""
-    return _make_key(context, spec) in context.loops
-
-
-def find_loop_libraries(context: JobContext, spec: ExecutionSpec) -> str:
-    """Return the folder of the libraries that this job built; '' for none."""
-    return context.loops.get(_make_key(context, spec), "")
-
-
-def find_loop_hash(context: JobContext, spec: ExecutionSpec) -> str:
-    """Return the hash of what the loop does that this job built; '' for none."""
-    return context.loop_hashes.get(_make_key(context, spec), "")
-
-
-def find_loop_fallback(context: JobContext, spec: ExecutionSpec) -> str:
-    """Return why this job could not build the libraries; '' where it could, or did not try."""
-    return context.loop_fallbacks.get(_make_key(context, spec), "")
+def find_loop(context: JobContext, spec: ExecutionSpec) -> Optional[CompiledLoop]:
+    """Find the loop of an execution that this job built before, also without success."""
+    return context.loops.get(_make_key(context, spec))
 
 
 def build_loop(
@@ -352,7 +337,7 @@ def build_loop(
     setup: SoftwareSetup,
     folder: str,
     variables: Mapping[str, str],
-) -> None:
+) -> CompiledLoop:
     """Start the payload so that it builds its libraries alone; without them it is interpreted.
 
     Args:
@@ -383,14 +368,14 @@ def build_loop(
     if spec.kind == COMPILE and (error := _find_certain_error(log)):
         message = f"the payload's loop does not compile: {error}"
         raise ExecutionError(Failure("payload", "compile", "compile", message))
-    key, values = _make_key(context, spec), _read_values(result)
-    context.loops[key] = str(values.get("folder", ""))
-    context.loop_hashes[key] = str(values.get("loop_hash", ""))
-    reason = values.get("reason", "")
-    if not values:
-        ended = f"ended with {code}" if code is not None else f"did not end within {_TIMEOUT_S} s"
-        reason = f"its build {ended}"
-    context.loop_fallbacks[key] = str(reason)[:_MAX_OUTPUT]
+    values = _read_values(result)
+    ended = f"ended with {code}" if code is not None else f"did not end within {_TIMEOUT_S} s"
+    reason = values.get("reason", "") if values else f"its build {ended}"
+    loop = CompiledLoop(
+        str(values.get("folder", "")), str(values.get("loop_hash", "")), str(reason)[:_MAX_OUTPUT]
+    )
+    context.loops[_make_key(context, spec)] = loop
+    return loop
 
 
 def _find_certain_error(log: str) -> str:

@@ -309,13 +309,14 @@ class PayloadPreparation:
         context, spec = self._context, self._spec
         if not self._loops_folder:
             return
-        if not node_commands.is_loop_built(context, spec):
+        loop = node_commands.find_loop(context, spec)
+        if not loop:
             self._write_payload_job(spec)
             variables = {**self._payload_environment(spec), **self._library_environment(setup)}
             with self._timing_build():
-                node_commands.build_loop(context, spec, setup, self._folder, variables)
-        if reason := node_commands.find_loop_fallback(context, spec):
-            self._record.values["loop_fallback"] = reason
+                loop = node_commands.build_loop(context, spec, setup, self._folder, variables)
+        if loop.fallback:
+            self._record.values["loop_fallback"] = loop.fallback
 
     @contextmanager
     def _timing_build(self) -> Iterator[None]:
@@ -436,9 +437,9 @@ class PayloadPreparation:
         }
         if len(lines := "\n".join(urls)) < _MAX_VARIABLE_CHARACTERS:
             env["TREEHAMMER_URLS"] = lines
-        libraries = node_commands.find_loop_libraries(self._context, spec)
-        if libraries and self._loops_folder:
-            env[node_commands.LOOP_LIBRARIES_VARIABLE] = libraries
+        loop = node_commands.find_loop(self._context, spec)
+        if loop and loop.folder and self._loops_folder:
+            env[node_commands.LOOP_LIBRARIES_VARIABLE] = loop.folder
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
         if self._load_start is not None:

@@ -19,13 +19,13 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Mapping, Optional, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from ...job_spec import ExecutionLimits
 from ...record.outcome import ExecutionError, Failure
 from ..child_processes import BoundedLog, StopSignals, die_with_parent
 from ..probes import process_stats
-from ..probes.energy import SHARED_BY_TURNS, EnergyMeter, EnergyUse
+from ..probes.energy import SHARED_BY_TURNS, EnergyMeter
 
 #: Seconds between two samples of the tree.
 SAMPLING_INTERVAL_S = 0.2
@@ -47,31 +47,21 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """Exit status and resource usage of a payload's process tree.
+    """End of a payload's process tree.
 
-    ``ended_by`` is the reason why the worker ended the payload: ``timeout``, ``memory``, ``stop``, or
-    '' when it ended by itself.  Either ``exit_code`` or ``exit_signal`` is set.  ``survivors`` counts
-    processes that outlived the payload and were killed.
+    Either ``exit_code`` or ``exit_signal`` is set.  ``ended_by`` is the reason why the worker ended the
+    payload: ``timeout``, ``memory``, ``stop``, or '' when it ended by itself.  ``survivors`` counts
+    processes that outlived the payload and were killed.  ``values`` has all that is recorded, by
+    catalogue name.
     """
 
     wall_s: float
-    user_s: float
-    sys_s: float
-    max_rss_bytes: int
-    tree_peak_rss_bytes: int
-    ctx_voluntary: int
-    ctx_involuntary: int
-    page_faults_minor: int
-    page_faults_major: int
-    io: Optional[process_stats.IoCounters]
-    run_queue_s: Optional[float]
-    processes: int
     exit_code: Optional[int]
     exit_signal: Optional[int]
     core_dumped: bool
     ended_by: str
     survivors: int
-    energy: EnergyUse
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -165,7 +155,7 @@ class _ProcessSupervisor:
     ) -> None:
         self._process = process
         self._meter = meter
-        self._energy = EnergyUse(missing=SHARED_BY_TURNS)
+        self._energy: Mapping[str, Any] = {"energy_missing": SHARED_BY_TURNS}
         self._start = start
         self._limits = limits
         self._signals = signals
@@ -346,24 +336,27 @@ class _ProcessSupervisor:
 
     def _build_outcome(self, survivors: int) -> ProcessOutcome:
         assert self._end is not None
-        signaled = os.WIFSIGNALED(self._status)
+        wall_s, signaled = self._end - self._start, os.WIFSIGNALED(self._status)
+        exit_code = None if signaled else os.WEXITSTATUS(self._status)
+        exit_signal = os.WTERMSIG(self._status) if signaled else None
+        values = {
+            "payload_wall_s": wall_s,
+            "payload_user_s": self._user,
+            "payload_sys_s": self._sys,
+            "payload_run_queue_s": sum(self._waits.values()) / 1e9 if self._waits else None,
+            "max_rss_bytes": self._max_rss,
+            "tree_peak_rss_bytes": max(self._peak_rss, self._max_rss),
+            "ctx_voluntary": self._switches[0],
+            "ctx_involuntary": self._switches[1],
+            "page_faults_minor": self._faults[0],
+            "page_faults_major": self._faults[1],
+            "processes": len(self._seen),
+            "exit_code": exit_code,
+            "exit_signal": exit_signal,
+            **(self._io.values() if self._io else {}),
+            **self._energy,
+        }
+        core_dumped = signaled and os.WCOREDUMP(self._status)
         return ProcessOutcome(
-            wall_s=self._end - self._start,
-            user_s=self._user,
-            sys_s=self._sys,
-            max_rss_bytes=self._max_rss,
-            tree_peak_rss_bytes=max(self._peak_rss, self._max_rss),
-            ctx_voluntary=self._switches[0],
-            ctx_involuntary=self._switches[1],
-            page_faults_minor=self._faults[0],
-            page_faults_major=self._faults[1],
-            io=self._io,
-            run_queue_s=sum(self._waits.values()) / 1e9 if self._waits else None,
-            processes=len(self._seen),
-            exit_code=None if signaled else os.WEXITSTATUS(self._status),
-            exit_signal=os.WTERMSIG(self._status) if signaled else None,
-            core_dumped=signaled and os.WCOREDUMP(self._status),
-            ended_by=self._ended_by,
-            survivors=survivors,
-            energy=self._energy,
+            wall_s, exit_code, exit_signal, core_dumped, self._ended_by, survivors, values
         )

@@ -353,8 +353,6 @@ def make_context(folder: Path, kind: str = "python", text: str = KIT_LOOP, **job
         output=str(folder / "output"),
         work=str(folder / "output" / "work"),
         loops={},
-        loop_fallbacks={},
-        loop_hashes={},
     )
 
 
@@ -421,12 +419,11 @@ def test_libraries_are_built_once_for_each_job(
         build_command=lambda _kind, _entry, _variables: ["sh", "-c", script],
         env={"PATH": "/usr/bin:/bin"},
     )
-    assert not node_commands.is_loop_built(context, spec)
-    node_commands.build_loop(context, spec, setup, str(tmp_path), {})
-    assert node_commands.is_loop_built(context, spec)
-    assert node_commands.find_loop_libraries(context, spec) == expected
-    assert node_commands.find_loop_fallback(context, spec) == reason
-    assert not node_commands.is_loop_built(context, replace(spec, variant={"format": "rntuple"}))
+    assert not node_commands.find_loop(context, spec)
+    loop = node_commands.build_loop(context, spec, setup, str(tmp_path), {})
+    assert node_commands.find_loop(context, spec) == loop
+    assert (loop.folder, loop.fallback) == (expected, reason)
+    assert not node_commands.find_loop(context, replace(spec, variant={"format": "rntuple"}))
 
 
 def one_file(

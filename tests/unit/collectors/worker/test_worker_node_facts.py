@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,33 +61,29 @@ def test_packages_are_summed_across_a_wrap(powercap: Path, monkeypatch: pytest.M
     second.write_text("210000\n")  # 110,000 more
     clock[0] += 4
     use = meter.finish()
-    assert use.joules == pytest.approx(1.2)
-    assert use.idle_w == pytest.approx(0.1)
-    assert use.idle_fraction == pytest.approx(0.1 * 4 / 1.2)
-    assert use.missing == ""
+    expected = {"energy_j": 1.2, "energy_idle_w": 0.1, "energy_idle_fraction": 0.1 * 4 / 1.2}
+    assert use == pytest.approx(expected)
 
 
 def test_missing_energy_has_a_reason(powercap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no counter of a processor package" in EnergyMeter(0).finish().missing
+    assert "no counter of a processor package" in EnergyMeter(0).finish()["energy_missing"]
     counter = add_zone(powercap, "intel-rapl:0", "package-0")
     meter = EnergyMeter(0)
     counter.unlink()
-    assert meter.finish().missing == f"{counter}: No such file or directory"
+    assert meter.finish()["energy_missing"] == f"{counter}: No such file or directory"
     counter.mkdir()  # also root cannot read it
-    assert EnergyMeter(0).finish().missing == f"{counter}: Is a directory"
+    assert EnergyMeter(0).finish()["energy_missing"] == f"{counter}: Is a directory"
     counter.rmdir()
     counter.write_text("busy\n")
-    assert EnergyMeter(0).finish().missing == f"{counter} holds no number: 'busy'"
+    assert EnergyMeter(0).finish()["energy_missing"] == f"{counter} holds no number: 'busy'"
     monkeypatch.setattr(energy, "POWERCAP_FOLDER", str(powercap / "none"))
-    use = EnergyMeter(0).finish()
-    assert "none is missing" in use.missing
-    assert (use.joules, use.idle_w, use.idle_fraction) == (None, None, None)
+    assert "none is missing" in EnergyMeter(0).finish()["energy_missing"]
 
 
 def test_payload_energy_is_measured_unless_it_takes_turns(powercap: Path, tmp_path: Path) -> None:
     counter = add_zone(powercap, "intel-rapl:0", "package-0", 5)
 
-    def run(launched: LaunchedPayload | None = None) -> energy.EnergyUse:
+    def run(launched: LaunchedPayload | None = None) -> Mapping[str, Any]:
         command = [sys.executable, "-c", f"open({str(counter)!r}, 'w').write('500005')"]
         with (
             StopSignals() as signals,
@@ -95,13 +93,13 @@ def test_payload_energy_is_measured_unless_it_takes_turns(powercap: Path, tmp_pa
             limits = ExecutionLimits(20, 0)
             done = run_payload(command, {}, str(tmp_path), limits, signals, out, err, launched)
         assert done.exit_code == 0
-        return done.energy
+        return done.values
 
     # In processes of their own: all other children are killed when a payload has ended.
     use = ForkedCall(run).result()
-    assert (use.joules, use.idle_w, use.idle_fraction) == (0.5, 0.0, 0.0)
+    assert (use["energy_j"], use["energy_idle_w"], use["energy_idle_fraction"]) == (0.5, 0.0, 0.0)
     shared = ForkedCall(lambda: run(LaunchedPayload({}, lambda: None))).result()
-    assert shared.missing == energy.SHARED_BY_TURNS
+    assert shared["energy_missing"] == energy.SHARED_BY_TURNS
 
 
 def test_energy_per_event_covers_all_passes() -> None:
