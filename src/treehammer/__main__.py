@@ -19,7 +19,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from treehammer import cli
 
-    _keep_others_from_writing()
+    umask = os.umask(0o022)
+    if umask & 0o002:  # no others may write: queued jobs run as their owner
+        os.umask(umask)
     sys.unraisablehook = _handle_unraisable
     try:
         if listens:
@@ -28,13 +30,6 @@ def main() -> None:
     finally:
         if listens:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _keep_others_from_writing() -> None:
-    """Change a umask that lets every user write, such as 000: queued jobs run as their owner."""
-    umask = os.umask(0o022)
-    if umask & 0o002:
-        os.umask(umask)
 
 
 def _handle_unraisable(hook_args: sys.UnraisableHookArgs) -> None:

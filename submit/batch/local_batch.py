@@ -181,7 +181,10 @@ class LocalBatch(BatchSystem):
         # In a folder of its own: the runner wakes whenever a file beside the lock is touched.
         self.runner_lock, self.runner_log = self.root / "runner/lock", self.root / "runner.log"
         try:
-            self._make_root()
+            # Other users are kept from it: its jobs run as its owner.
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.root.stat().st_mode & 0o002:
+                self.root.chmod(0o700)
             for folder in (self.jobs, self.owners, self.runner_lock.parent):
                 folder.mkdir(exist_ok=True)
             # Two processes must not turn on the write-ahead log at once.
@@ -193,12 +196,6 @@ class LocalBatch(BatchSystem):
                 where=str(self.root),
                 hint="Choose another --data-dir, or make this one writable.",
             ) from error
-
-    def _make_root(self) -> None:
-        """Make the spool's folder, from which other users are kept: its jobs run as its owner."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.root.stat().st_mode & 0o002:
-            self.root.chmod(0o700)
 
     def list_campaigns(self) -> frozenset[str]:
         """List the campaigns with folders of jobs in the spool."""

@@ -23,7 +23,6 @@ from treehammer.collectors.record.outcome import (
 )
 from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
-from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.read import campaign_queries
@@ -258,13 +257,10 @@ def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:
 
     Every value is written out, because the plan does not record which ones came from test.toml.
     """
-    return shlex.join(["treehammer", verb, _test_spec(campaign), *_changed_options(campaign.plan)])
-
-
-def _test_spec(campaign: CampaignRow) -> str:
+    spec = campaign.repository or campaign.test_name
     if campaign.commit_id:
-        return f"{campaign.repository}@{campaign.commit_id}:{campaign.test_path}"
-    return campaign.repository or campaign.test_name
+        spec = f"{campaign.repository}@{campaign.commit_id}:{campaign.test_path}"
+    return shlex.join(["treehammer", verb, spec, *_changed_options(campaign.plan)])
 
 
 def _changed_options(plan: CampaignPlan) -> Iterator[str]:
@@ -279,7 +275,8 @@ def _changed_options(plan: CampaignPlan) -> Iterator[str]:
     definition = plan.definition
     for axis, values in {**definition.axes, "bundle": definition.bundle}.items():
         if axis != "bundle" or "bundle" in definition.model_fields_set:
-            yield from ("-P", f"{axis}={','.join(_format_axis_value(value) for value in values)}")
+            texts = (_format_value(value).replace(",", "\\,") for value in values)
+            yield from ("-P", f"{axis}={','.join(texts)}")
     for key, value in _list_overrides(definition):
         yield from ("-S", f"{key}={_format_value(value)}")
 
@@ -297,10 +294,6 @@ def _list_overrides(definition: PlannedDefinition) -> Iterator[tuple[str, Any]]:
     for key, value in (definition.load or {}).items():
         if key != "ceiling":
             yield f"load.{key}", value
-
-
-def _format_axis_value(value: Scalar) -> str:
-    return _format_value(value).replace(",", "\\,")
 
 
 def _format_value(value: Any) -> str:

@@ -176,8 +176,8 @@ def _group_rows(store: Store, campaign: CampaignRow) -> Iterator[Sequence[Upload
         attempts[attempt.job_id].append(attempt)
     for job in jobs:
         yield [job, *attempts[job.id]]
-    for replica in _replica_findings(store, campaign):
-        yield [replica]
+    if names := campaign.plan.definition.datasets:
+        yield from ([replica] for replica in store.replicas() if replica.dataset in names)
 
 
 def _split_groups(groups: Iterable[Sequence[UploadedRow]]) -> Iterator[list[UploadedRow]]:
@@ -191,12 +191,6 @@ def _split_groups(groups: Iterable[Sequence[UploadedRow]]) -> Iterator[list[Uplo
         rows += group
         size += sum(len(repr(row)) for row in group)
     yield rows
-
-
-def _replica_findings(store: Store, campaign: CampaignRow) -> list[ReplicaRow]:
-    """Return the stored replica checks of the campaign's datasets."""
-    names = campaign.plan.definition.datasets
-    return [row for row in store.replicas() if row.dataset in names] if names else []
 
 
 def _row_key(row: UploadedRow) -> str:

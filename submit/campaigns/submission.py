@@ -371,7 +371,9 @@ def resume_campaign(
             def renew_inputs(job_id: str, sent: Mapping[str, Path]) -> dict[str, Path]:
                 return {**renewal(job_id, sent), **(inputs or {})}
 
-            requeued = _queue_jobs_again(tracker, campaign, resumable, last, settings, renew_inputs)
+            unsent = [job for job in resumable if not job.batch_id]
+            sent = complete_submission(tracker, campaign, unsent, settings, renew_inputs)
+            requeued = len(sent) + _requeue_jobs(tracker, resumable, last, renew_inputs)
         reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
         unqueued = len(resumable) - requeued
         return ResumeResult(released, requeued, len(exhausted), unqueued, reasons)
@@ -401,20 +403,6 @@ def _leave_out_excluded(
     if reasons:
         tracker.store.include_sites(campaign.id, reasons)
     return excluded
-
-
-def _queue_jobs_again(
-    tracker: CampaignTracker,
-    campaign: CampaignRow,
-    jobs: Collection[JobRow],
-    last: Mapping[str, AttemptRow],
-    settings: Settings,
-    inputs: InputReplacement,
-) -> int:
-    """Queue jobs that were never queued, requeue the others, and return their number."""
-    never_queued = [job for job in jobs if not job.batch_id]
-    queued = complete_submission(tracker, campaign, never_queued, settings, inputs)
-    return len(queued) + _requeue_jobs(tracker, jobs, last, inputs)
 
 
 def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:

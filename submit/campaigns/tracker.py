@@ -45,7 +45,6 @@ from treehammer.submit.batch.job_folders import describe_os_error, is_disk_full
 from treehammer.submit.campaigns.attempt_rows import (
     INVALID_RECORD,
     CollectResult,
-    RecordedCounts,
     RejectedFile,
     build_attempt_rows,
     clear_recovered_failures,
@@ -115,7 +114,7 @@ class CampaignTracker:
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
-        for job, status, batch in self._query_open_jobs(open_jobs):
+        for job, status, batch in self._query_jobs(open_jobs):
             if status is not None:
                 now = _with_state(job, status.state.value)
                 rows = build_attempt_rows(job, status, batch, stored)
@@ -126,36 +125,26 @@ class CampaignTracker:
         # Attempts first: a job that is stored as final is not queried again.
         self.store.set_attempts(set(attempts) - set(stored.values()))
         self.store.set_jobs(set(jobs.values()) - set(before))
-        self._require_answer(open_jobs)
-        return list(jobs.values())
-
-    def _query_open_jobs(
-        self, open_jobs: Sequence[JobRow]
-    ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
-        """Yield the jobs of every batch system that answers; see :meth:`_query_jobs`."""
-        for name, group in group_by_batch_system(open_jobs):
-            yield from self._query_jobs(name, group)
-
-    def _require_answer(self, open_jobs: Sequence[JobRow]) -> None:
-        """Raise an error if none of the batch systems with open jobs answered."""
         if open_jobs and self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
             raise next(iter(self._unanswered.values()))
+        return list(jobs.values())
 
     def _query_jobs(
-        self, name: str, jobs: Sequence[JobRow]
-    ) -> list[tuple[JobRow, JobStatus | None, BatchSystem]]:
-        """Return each job with its status, None if unknown; nothing if the batch system is silent."""
-        try:
-            batch = self.find_batch_system(name, jobs)
-            if batch is None:
-                return []
-            queued = _fill_batch_ids(jobs, batch)
-            statuses = batch.query(job.batch_id for job in queued if job.batch_id)
-        except BatchError as error:
-            self._unanswered[name] = error
-            return []
-        self._unanswered.pop(name, None)
-        return [(job, statuses.get(job.batch_id), batch) for job in queued]
+        self, jobs: Sequence[JobRow]
+    ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
+        """Yield the jobs of every batch system that answers, with their status, None if unknown."""
+        for name, group in group_by_batch_system(jobs):
+            try:
+                batch = self.find_batch_system(name, group)
+                if batch is None:
+                    continue
+                queued = _fill_batch_ids(group, batch)
+                statuses = batch.query(job.batch_id for job in queued if job.batch_id)
+            except BatchError as error:
+                self._unanswered[name] = error
+                continue
+            self._unanswered.pop(name, None)
+            yield from ((job, statuses.get(job.batch_id), batch) for job in queued)
 
     def _is_being_submitted(self, campaign: CampaignRow) -> bool:
         """Return whether jobs unknown to the batch systems may still be submitted."""
@@ -246,7 +235,9 @@ class CampaignTracker:
         started = [job for job in jobs if starts[job.id]]
         if thorough:
             return started
-        recorded = _count_by_job(self.store.count_by_attempt(campaign.id))
+        recorded: Counter[str] = Counter()
+        for (job_id, _), count in self.store.count_by_attempt(campaign.id).items():
+            recorded[job_id] += count
 
         def is_whole(job: JobRow) -> bool:
             # Earlier attempts may have records too.
@@ -389,14 +380,6 @@ def _update_unknown_job(
         return job, []
     lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
     return lost, [attempt]
-
-
-def _count_by_job(recorded: RecordedCounts) -> Counter[str]:
-    """Return job id -> number of its measurements in the store, over all attempts."""
-    counts: Counter[str] = Counter()
-    for (job_id, _), count in recorded.items():
-        counts[job_id] += count
-    return counts
 
 
 def _with_state(job: JobRow, state: str) -> JobRow:

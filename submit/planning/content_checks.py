@@ -192,10 +192,6 @@ def _find_size_problems(
             )
 
 
-def _measure_block(values: Mapping[str, Any]) -> int:
-    return round(1e3 * _parse_number(values.get("block_kb")))
-
-
 def _measure_pieces(values: Mapping[str, Any]) -> int:
     """Return the bytes of a read of the longest pieces, of a range such as 10-20."""
     low, _, high = str(values.get("chunk_kb", "")).partition("-")
@@ -212,7 +208,7 @@ def _parse_number(value: Any) -> float:
 
 #: Axis or setting of shipped load tests -> bytes of their largest read.
 _BLOCK_SIZES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
-    "block_kb": _measure_block,
+    "block_kb": lambda values: round(1e3 * _parse_number(values.get("block_kb"))),
     "chunk_kb": _measure_pieces,
 }
 

@@ -302,10 +302,18 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
         plan: the plan to be submitted.
         costs: costs of that plan, from :func:`estimate_site_costs`.
     """
+    jobs_by_site: Counter[str] = Counter()
+    for cost in costs:
+        jobs_by_site[cost.site] += cost.jobs
     return [
         *(line for site in plan.sites for line in _start_violations(plan, site)),
         *_local_cpu_violations(plan),
-        *(line for site in plan.sites for line in _job_violations(site, costs)),
+        *(
+            f"Site {site.name} allows at most {site.ceilings.jobs:,} jobs in one campaign "
+            f"(ceilings.jobs); {jobs:,} are planned."
+            for site in plan.sites
+            if 0 < site.ceilings.jobs < (jobs := jobs_by_site[site.name])
+        ),
         *(
             line
             for traffic in _measure_traffic(plan, costs)
@@ -474,15 +482,6 @@ def _measure_traffic(plan: Plan, costs: Iterable[SiteCost]) -> list[_StorageTraf
         if walls[cost.site]:
             storage.rate += readers * read_bytes / walls[cost.site]
     return [*traffic.values()]
-
-
-def _job_violations(site: Site, costs: Iterable[SiteCost]) -> Iterator[str]:
-    jobs = sum(cost.jobs for cost in costs if cost.site == site.name)
-    if 0 < site.ceilings.jobs < jobs:
-        yield (
-            f"Site {site.name} allows at most {site.ceilings.jobs:,} jobs in one campaign "
-            f"(ceilings.jobs); {jobs:,} are planned."
-        )
 
 
 def _traffic_violations(plan: Plan, traffic: _StorageTraffic) -> Iterator[str]:

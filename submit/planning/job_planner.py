@@ -313,6 +313,7 @@ class JobPlanner:
         variant, kind = entry.variant, entry.kind
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
+        content = self.inputs.find_manifest(variant.dataset)
         once = (
             kind == CHECKSUM
             or variant["cache"] == "cold"
@@ -337,7 +338,10 @@ class JobPlanner:
             ),
             "variant": variant.canonical_json,
             "variant_label": variant.label(self._axes_in_labels),
-            **_identify_content(manifest, self.inputs.find_manifest(variant.dataset)),
+            "dataset": manifest.name if manifest else None,
+            "dataset_hash": manifest.hash if manifest else None,
+            # Formats share the content of the first one.
+            "content_hash": content.hash if content else None,
             "site": site.name,
             "storage_site": access.storage.name,
             "door": door.name,
@@ -472,15 +476,6 @@ def _launch_order(entry: OrderedExecution) -> str | None:
     if not entry.side:
         return None
     return "AB" if (entry.side == BASE_SIDE) == (entry.position == 1) else "BA"
-
-
-def _identify_content(manifest: Manifest | None, content: Manifest | None) -> dict[str, str | None]:
-    """Name a dataset, and its content: formats share that of the first one."""
-    return {
-        "dataset": manifest.name if manifest else None,
-        "dataset_hash": manifest.hash if manifest else None,
-        "content_hash": content.hash if content else None,
-    }
 
 
 def _list_left_out(manifest: Manifest | None, tree: str) -> dict[str, tuple[str, ...]]:

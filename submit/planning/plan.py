@@ -166,7 +166,11 @@ class Plan:
         return tuple(
             _plan_cluster(self, group, site_jobs)
             for site, site_jobs in jobs_by_lane.items()
-            for group in _group_lanes(tuple(site_jobs), self.site(site).ceilings.in_flight)
+            for group in (
+                [(*site_jobs,)]
+                if 0 < self.site(site).ceilings.in_flight < len(site_jobs)
+                else [(lane,) for lane in site_jobs]
+            )
         )
 
     def until_decided(self, sequential: SequentialPlan, checksums: str = "") -> Plan:
@@ -367,10 +371,6 @@ class JobCluster:
         return max(cpus for _, cpus in self.lanes)
 
 
-def _group_lanes(lanes: tuple[Lane, ...], ceiling: int) -> list[tuple[Lane, ...]]:
-    return [lanes] if 0 < ceiling < len(lanes) else [(lane,) for lane in lanes]
-
-
 def _plan_cluster(
     plan: Plan,
     lanes: tuple[Lane, ...],
@@ -384,24 +384,14 @@ def _plan_cluster(
         for execution in job.spec.executions
         if execution.variant.get("access") == "staged"
     ]
+    in_flight, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
+    if ceiling:
+        in_flight = min(in_flight, max(1, ceiling * len(lanes) // len(site_jobs)))
     return JobCluster(
         site=site,
         lanes=lanes,
         jobs=sum(count for _, count in jobs),
         wall_s=max(job.wall_limit_s for job, _ in jobs),
         disk_bytes=SANDBOX_OVERHEAD_BYTES + max(staged_bytes, default=0),
-        in_flight=plan.jobs.count_together(site, doors)
-        or _concurrency_limit(plan, site, len(lanes) / len(site_jobs)),
+        in_flight=plan.jobs.count_together(site, doors) or in_flight,
     )
-
-
-def _concurrency_limit(plan: Plan, site: Site, share: float) -> int:
-    """Return how many jobs of a cluster may be in the queue at a time.
-
-    Args:
-        plan: the plan.
-        site: site of the cluster.
-        share: of the site's lanes that are the cluster's.
-    """
-    requested, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
-    return min(requested, max(1, int(ceiling * share))) if ceiling else requested

@@ -223,7 +223,10 @@ def select_doors(
         labels = dict.fromkeys(_label(access) for access in candidates)
         reasons = {label: closed[label] for label in labels if label in closed}
         if labels and len(reasons) == len(labels):
-            excluded[site.name] = f"no usable door: {_describe_doors(reasons)}"
+            doors_closed = (
+                f"door {split_door_label(label)[1]} {reason}" for label, reason in reasons.items()
+            )
+            excluded[site.name] = f"no usable door: {'; '.join(doors_closed)}"
             continue
         storage.append(site)
         excluded |= reasons
@@ -333,8 +336,3 @@ def _list_door_notes(definition: TestDefinition, selection: SiteSelection) -> It
                 f"Door {access.door.name} of site {access.storage.name} is a path, which the nodes of "
                 f"site {access.site.name} may not have."
             )
-
-
-def _describe_doors(reasons: Mapping[str, str]) -> str:
-    doors = ((split_door_label(label)[1], reason) for label, reason in reasons.items())
-    return "; ".join(f"door {door} {reason}" for door, reason in doors)

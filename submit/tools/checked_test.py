@@ -276,7 +276,8 @@ def check_test(
     masked_spec = mask_credentials(spec)
     try:
         pinned = pinned_tests.pin_test(spec, settings)
-        _check_wheels(pinned, settings)
+        releases = map(parse_software_request, pinned.definition.axis_values("root"))
+        check_unknown_wheels(releases, settings.software_dir, where="matrix.root")
         problems = [*find_dataset_problems(pinned, settings)]
         is_tried = compiles and can_try_payload(pinned)
         if is_tried:
@@ -289,8 +290,3 @@ def check_test(
     code = ExitCode.USAGE if lines else ExitCode.DONE
     note = "" if is_tried or not compiles else " (not compiled: its payload has no loop of the kit)"
     return CheckedTest(masked_spec, pinned, lines, code, note)
-
-
-def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:
-    releases = map(parse_software_request, pinned.definition.axis_values("root"))
-    check_unknown_wheels(releases, settings.software_dir, where="matrix.root")

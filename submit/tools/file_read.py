@@ -352,10 +352,12 @@ def plan_read(
         InputFile(name, url, digest.size, digest.adler32)
         for name, url, digest in zip(files.names, files.urls, files.digests, strict=True)
     )
+    readable = "-readable" if manifest.unreadable_branches else ""
     return make_plan(
         CampaignRequest(
             test,
-            name=_choose_campaign_name(request.name, manifest, mode),
+            # Campaigns of one read have different names.
+            name=request.name and request.name + readable + ("-paired" if mode == PAIRED else ""),
             options=SubmissionOptions(use_service=False),
             # The values of a single release are compared with nothing.
             max_jobs=1 if mode == SOLO else 0,
@@ -368,14 +370,6 @@ def plan_read(
             placement=RucioPlacement({(site.name, files.door.name, manifest.name): inputs}),
         ),
     )
-
-
-def _choose_campaign_name(name: str, manifest: Manifest, mode: str) -> str:
-    """Distinguish the campaigns of one read; '' for a generated name."""
-    ending = "-paired" if mode == PAIRED else ""
-    if not name:
-        return ""
-    return name + ("-readable" if manifest.unreadable_branches else "") + ending
 
 
 def _choose_test(

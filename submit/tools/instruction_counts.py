@@ -355,7 +355,8 @@ class _CallgrindParser:
         if key == "ob":
             self._library = shorten_library(_resolve_name(self._libraries, value))
         elif key == "fn":
-            self._function = _drop_address(_resolve_name(self._functions, value))
+            name = _resolve_name(self._functions, value)
+            self._function = UNNAMED if name.startswith("0x") else name
         elif key == "cob":
             _resolve_name(self._libraries, value)
         elif key == "cfn":
@@ -373,10 +374,6 @@ def _resolve_name(names: dict[str, str], text: str) -> str:
     if name is not None:
         names[number] = name
     return names.get(number, "?")
-
-
-def _drop_address(function: str) -> str:
-    return UNNAMED if function.startswith("0x") else function
 
 
 def shorten_library(path: str) -> str:

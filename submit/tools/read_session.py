@@ -76,7 +76,12 @@ def measure_files(
     """
     with tempfile.TemporaryDirectory(prefix="treehammer-") as name:
         folder = Path(name)
-        software = _prepare_releases(request.releases, settings, bars)
+        requests = {root: providers.parse_software_request(root) for root in request.releases}
+        check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
+        software = {
+            root: prepare_root(software_request, settings.software_dir, bars)
+            for root, software_request in requests.items()
+        }
         files = open_files(addresses, folder, bars)
         first = software[request.releases[0]]
         measured = describe_files(files, first, bars, tree=request.tree)
@@ -89,17 +94,6 @@ def measure_files(
         finally:
             if not request.name:
                 LocalBatch(settings.spool_dir).abandon()
-
-
-def _prepare_releases(
-    roots: Sequence[str], settings: Settings, bars: ProgressFactory
-) -> dict[str, SoftwareRequest]:
-    requests = {root: providers.parse_software_request(root) for root in roots}
-    check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
-    return {
-        root: prepare_root(request, settings.software_dir, bars)
-        for root, request in requests.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -168,7 +162,11 @@ class _ReadSession:
             raise failure
         comparisons: Sequence[ComparisonResult] = ()
         if len(request.releases) > 1 and request.threads == 1:
-            comparisons = self._compare(measured)
+            plan = self._plan(measured, PAIRED)
+            sequential = parse_sequential_plan(DEFAULT_MAX_LAUNCHES, DEFAULT_DELTA)
+            with _cancel_on_interrupt(self.settings, plan.campaign_id):
+                verdict = run_until_decided(plan, sequential, self.settings, self.display)
+            comparisons = verdict.results
         rates = [ReadRates.from_row(row) for row in rows]
         rates.sort(key=lambda rate: request.releases.index(rate.root))
         return ReadResult(measured.manifest, self.files.urls, rates, comparisons, campaign)
@@ -189,13 +187,6 @@ class _ReadSession:
         with Store.open(self.settings.database) as store:
             rows = list(store.measurements(selection, tuple(dict.fromkeys(columns))))
         return campaign, rows
-
-    def _compare(self, measured: MeasuredFiles) -> Sequence[ComparisonResult]:
-        """Compare the releases in turns with the first one, until that is decided."""
-        plan = self._plan(measured, PAIRED)
-        sequential = parse_sequential_plan(DEFAULT_MAX_LAUNCHES, DEFAULT_DELTA)
-        with _cancel_on_interrupt(self.settings, plan.campaign_id):
-            return run_until_decided(plan, sequential, self.settings, self.display).results
 
 
 @contextmanager

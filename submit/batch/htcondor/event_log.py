@@ -2,7 +2,7 @@
 
 HTCondor follows each event with one of type 028 that repeats it as attributes and, because of
 ``job_ad_information_attrs``, adds the number of the start and the time; only these are read.  The
-bindings' reader (``JobEventLog``) takes three times as long.
+bindings' reader (``JobEventLog``) replaces their time and type by those of the event 028 itself.
 
 A log may be missing, replaced, or lack events: :meth:`EventLog.needs_schedd` says when the schedd has
 to be asked.  What its queue or history says of a job is applied like events, so that both ways lead to
@@ -70,12 +70,6 @@ SPOOLING = 16
 
 #: Codes of holds by a person.
 PERSON_CODES = (1, 15)
-
-
-def _read_hold(values: ClassAdValues) -> Hold:
-    """Return the hold that an ad or an event describes."""
-    codes = (values.get(name) for name in ("HoldReasonCode", "HoldReasonSubCode"))
-    return Hold(str(values.get("HoldReason") or ""), *(parse_int(code) for code in codes))
 
 
 def parse_int(value: object) -> int | None:
@@ -339,7 +333,9 @@ class JobEvents:
         return start
 
     def _apply_hold(self, event: JobEvent) -> None:
-        hold = _read_hold(event.values)
+        values = event.values
+        codes = (parse_int(values.get(name)) for name in ("HoldReasonCode", "HoldReasonSubCode"))
+        hold = Hold(str(values.get("HoldReason") or ""), *codes)
         if hold.code == SPOOLING:
             return
         self.hold, self.is_over = hold, False

@@ -560,7 +560,11 @@ class HTCondorBatch(BatchSystem):
         logs = [log for log, _ in self._group_by_cluster(ids)]
         return [
             *(line for log in logs for line in _describe_lost_nodes(log)),
-            *_describe_pauses(logs),
+            *(
+                f"HTCondor materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"
+                for log in logs
+                if log.pause_reason
+            ),
             *self._explain_idle(logs),
         ]
 
@@ -576,7 +580,7 @@ class HTCondorBatch(BatchSystem):
                 idle[ad["ClusterId"]].append(ad)
         slots: Sequence[Any] | None = None
         for cluster, ads in idle.items():
-            first, count = ads[0], _count_jobs(len(ads))
+            first, count = ads[0], "1 job is" if len(ads) == 1 else f"{len(ads)} jobs are"
             if first.get("JobUniverse") == _GRID_UNIVERSE:
                 if not first.get("GridJobStatus"):
                     yield f"{count} not accepted yet by {first.get('GridResource')}"
@@ -589,10 +593,6 @@ class HTCondorBatch(BatchSystem):
 
 def _queue_statement(jobs: Iterable[JobDescription]) -> str:
     return "\n".join(["queue job_id from (", *(job.job_id for job in jobs), ")", ""])
-
-
-def _count_jobs(count: int) -> str:
-    return "1 job is" if count == 1 else f"{count} jobs are"
 
 
 def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
@@ -614,14 +614,6 @@ def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
             f"no contact to {host}, where {pluralize(len(times), 'job')} ran, since {since}; "
             f"if it stays lost, HTCondor starts the jobs again after {until}"
         )
-
-
-def _describe_pauses(logs: Sequence[EventLog]) -> Iterator[str]:
-    """Describe the clusters of which no more jobs are materialized."""
-    for log in logs:
-        if log.pause_reason:
-            reason = f"materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"
-            yield f"HTCondor {reason}"
 
 
 def _open_pool(name: str, settings: Settings, load_pools: LoadPools) -> HTCondorBatch:
