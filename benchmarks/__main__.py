@@ -18,10 +18,8 @@ from benchmarks.scenarios import (
     cpu_account,
     ingest_cost,
     kit_cost,
-    load_rates,
     page_cost,
     paired_launches,
-    patrol_story,
     repeated_campaigns,
     sequential_draws,
     tool_comparison,
@@ -41,16 +39,14 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], list[RatioFigure]]] = {
     "import": transfer_cost.measure_imports,
     "export": transfer_cost.measure_exports,
     "pages": page_cost.measure,
-    "load": load_rates.measure,
     "changes": change_simulation.measure,
     "change-replay": change_replay.measure,
     "campaigns": repeated_campaigns.measure,
     "peers": tool_comparison.measure,
     "sides": paired_launches.measure,
-    "patrol-story": patrol_story.measure,
 }
 #: Run only when named: they take long, or install other tools.
-EXPLICIT_ONLY = ("changes", "change-replay", "campaigns", "peers", "sides", "patrol-story")
+EXPLICIT_ONLY = ("changes", "change-replay", "campaigns", "peers", "sides")
 #: Modules with options.
 CONFIGURABLE = (
     filled_databases,
@@ -60,8 +56,6 @@ CONFIGURABLE = (
     ingest_cost,
     transfer_cost,
     page_cost,
-    load_rates,
-    patrol_story,
 )
 
 
@@ -93,8 +87,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # As Ctrl-C: benchmarks then stop their testbeds and jobs.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C, which stops what was started
     try:
         sys.exit(main())
     except TreehammerError as error:
