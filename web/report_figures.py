@@ -57,10 +57,6 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 _SIZE = re.compile(r' width="(\d+)" height="\d+"')
 #: Width of a drawing on a narrow screen, where it can be scrolled, relative to its own.
 _LEAST_WIDTH_REM = 0.045
-#: Unit of times per event.
-_TIME_UNIT = find_display_unit("cpu_per_event_s")
-#: Ratio of means above which they are drawn on a logarithmic scale.
-_MAX_LINEAR_RATIO = 20
 #: Characters of a text that is printed in one line.
 _MAX_UNBROKEN = 30
 _EXECUTIONS = TableColumn("executions", "executions", is_number=True)

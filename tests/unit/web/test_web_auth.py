@@ -181,20 +181,6 @@ def test_unknown_session_is_named(service: ServiceThread, session: str) -> None:
     assert "treehammer token sessions" in str(done.exception)
 
 
-def test_holder_has_limited_number_of_sessions(
-    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("treehammer.sql.write.keyring.MAX_SESSIONS_PER_KEY", 2)
-    key, other = service.make_key("read").text, service.make_key("read").text
-    session = sign_in(service, other)
-    cookies = []
-    for _ in range(3):
-        service.clock[0] += 1
-        cookies.append(sign_in(service, key))
-    assert [can_read(service, cookie) for cookie in cookies] == [False, True, True]
-    assert can_read(service, session)
-
-
 def test_expired_sessions_are_deleted(service: ServiceThread) -> None:
     key = service.make_key("read").text
     sign_in(service, key)

@@ -385,20 +385,6 @@ def test_site_is_compared_by_variant_not_label(work_service: ServiceThread) -> N
     assert row["median"] == pytest.approx((8.5e-6 + 12e-6) / 2)
 
 
-def test_site_list_compares_same_variants(work_service: ServiceThread) -> None:
-    rows = {row["site"]: row for row in work_service.load_document("/sites")["tables"]["sites"]}
-    assert rows["A"]["own"] == pytest.approx((0.6 + 0.5) / 2)
-    assert rows["A"]["median"] == pytest.approx((0.6 + 0.6) / 2)
-    assert rows["B"]["median"] == pytest.approx((0.6 + 0.5) / 2)
-
-
-def test_site_page_filters_by_variant(work_service: ServiceThread) -> None:
-    chosen = json.dumps({"access": "direct", "branches": 0.02, "cache_mb": 30})
-    parameters = {"metric": "cpu_per_event_s", "variant": chosen}
-    (row,) = work_service.load_document("/sites/A", **parameters)["tables"]["series"]
-    assert (row["measurements"], row["median"]) == (1, pytest.approx(13e-6))
-
-
 @pytest.mark.parametrize("view", ["", "&panels=host", "&view=distribution"])
 def test_grouping_by_label_notes_aggregated_variants(
     work_service: ServiceThread, view: str
