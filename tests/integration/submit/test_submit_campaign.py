@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +89,9 @@ def test_failures_are_printed_once_and_set_the_exit_code(
     for printed in (waited.output, local_user.invoke_command("status", "last").output):
         assert printed.count(words) == 1
         assert line in printed
+    if "payload" in failures:
+        _, _, rest = waited.output.partition("  log: ")
+        assert words in Path(rest.splitlines()[0]).read_text()
 
 
 def test_rendered_folder_runs_by_itself(local_user: LocalUser) -> None:
@@ -122,7 +124,7 @@ def test_refused_submission_is_stored_with_lost_jobs(
 
 METRICS_TEST = """
 [test]
-name = "frames"
+name = "arrays"
 payload = "read.py"
 dataset = "numbers"
 tree = "events"
@@ -130,39 +132,12 @@ repeats = 1
 rounds = 1
 wall_limit_s = 300
 [matrix]
-root = ["{root}"]
+root = ["none"]
 branches = ["x"]
 [metrics.events_above]
 unit = "1"
 [metrics.sum_above]
 unit = "1"
-"""
-
-FRAME = """\
-from treehammer_kit import columns
-
-columns.run_dataframe('''
-void analyze(treehammer::FramePass &pass)
-{
-   auto above = pass.frame.Filter([](double x) { return x >= 750; }, {"x"});
-   pass.Book(above.Histo1D<double>({"x", "", 10, 0, 1000}, "x"));
-   pass.Report("events_above", above.Count());
-   pass.Report("sum_above", above.Sum<double>("x"));
-}
-''')
-"""
-
-WRONG_FRAME = """\
-from treehammer_kit import columns
-
-columns.run_dataframe('''
-void analyze(treehammer::FramePass &pass)
-{
-   auto above = pass.frame.Fliter([](double x) { return x >= 750; }, {"x"});
-   pass.Book(above.Histo1D<double>({"x", "", 10, 0, 1000}, "x"));
-   this is no C++;
-}
-''')
 """
 
 UPROOT = """\
@@ -179,43 +154,22 @@ columns.run_uproot(analyze)
 """
 
 
-@pytest.fixture(scope="module")
-def analyst(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUser]:
-    """A user with a dataset of the numbers 0 to 999, and the shared releases of ROOT."""
-    user = LocalUser(tmp_path_factory.mktemp("analyst"))
-    user.settings.cache_dir.mkdir(exist_ok=True)
-    user.settings.software_dir.symlink_to(config.load_settings().software_dir)
-    path = user.folder / "numbers.root"
+def test_own_metrics_of_an_analysis_are_stored(local_user: LocalUser) -> None:
+    """A user adds a file, reads it with uproot, and gets the payload's own figures."""
+    settings = local_user.settings
+    settings.cache_dir.mkdir(exist_ok=True)
+    settings.software_dir.symlink_to(config.load_settings().software_dir)
+    path = local_user.folder / "numbers.root"
     with uproot.recreate(path) as file:
         file.mktree("events", {"x": "float64"}).extend({"x": np.arange(1000.0)})
-    added = user.invoke_command("datasets", "add", "numbers", str(path), "--tree", "events")
+    added = local_user.invoke_command("datasets", "add", "numbers", str(path), "--tree", "events")
     assert added.exception is None, added.output
-    yield user
-    user.end_processes()
-
-
-def submit(analyst: LocalUser, payload: str, root: str) -> str:
-    (analyst.test / "test.toml").write_text(METRICS_TEST.format(root=root))
-    (analyst.test / "read.py").write_text(payload)
-    done = analyst.invoke_command("submit", str(analyst.test), "--wait")
-    return done.output
-
-
-@pytest.mark.parametrize(("payload", "root"), [(FRAME, "6.40.00"), (UPROOT, "none")])
-def test_own_metrics_of_analyses_are_stored(analyst: LocalUser, payload: str, root: str) -> None:
-    output = submit(analyst, payload, root)
+    (local_user.test / "test.toml").write_text(METRICS_TEST)
+    (local_user.test / "read.py").write_text(UPROOT)
+    output = local_user.invoke_command("submit", str(local_user.test), "--wait").output
     assert "failed" not in output.splitlines()[-1], output
-    summary = analyst.invoke_command(
-        "summary", "--campaign", "last", "--metrics", "events_above,sum_above,events_read", "--csv"
-    )
+    metrics = "events_above,sum_above,events_read"
+    summary = local_user.invoke_command("summary", "--metrics", metrics, "--csv")
     (row,) = [line for line in summary.stdout.splitlines() if "250" in line]
     values = [float(text) for text in row.split(",") if text.replace(".", "").isdigit()]
     assert {250.0, 218625.0, 1000.0} <= set(values), summary.output
-
-
-def test_first_compile_error_is_shown_with_its_line_and_the_log(analyst: LocalUser) -> None:
-    output = submit(analyst, WRONG_FRAME, "6.40.00")
-    assert "read.py:6:" in output
-    assert "no member named 'Fliter'" in output
-    (path,) = {line.removeprefix("  log: ") for line in output.splitlines() if "  log: " in line}
-    assert "Fliter" in Path(path).read_text()

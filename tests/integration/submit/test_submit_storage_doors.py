@@ -272,6 +272,7 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     direct = measured_rows["root", "direct"]
     assert direct["stagein_wall_s"] is None
     assert direct["file_class"] == "TNetXNGFile"
+    assert direct["loop_compiler"].endswith(" -O2"), "the view of the site has its headers"
     assert "2 not supported" in call_command("status", settings, "last").output
     printed = call_command(
         "summary", settings, "--by", "door,access", "--baseline", "access=direct", "--json"

@@ -45,7 +45,7 @@ def test_hanging_test_fails_alone(tmp_path: Path) -> None:
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     done = subprocess.run(
-        ["scripts/test.sh", "-o", "timeout=5", "-o", "faulthandler_timeout=20"],
+        ["scripts/test.sh", "-o", "timeout=3", "-o", "faulthandler_timeout=8"],
         cwd=tmp_path,
         env={**environment, "TREEHAMMER_TEST_WORKERS": "2"},
         capture_output=True,

@@ -9,7 +9,6 @@ import socket
 import socketserver
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,15 +20,11 @@ import psutil
 import pytest
 from grid_fixtures import Grid
 from storage_alone import run_storage
-from tiny_dataset import TINY_SPEC, change_spec, load_generated_spec
 
 from treehammer import config
 from treehammer.collectors.worker.distance import set_link
 from treehammer.collectors.worker.run.input_files import ClientLog
-from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed import faults, network
@@ -37,7 +32,6 @@ from treehammer.testbed.components import site_list
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, programs_folder
 from treehammer.testbed.debian_packages import SUITE
 from treehammer.testbed.network import LONG_DISTANCE, LOOPBACK
-from treehammer.text_formatting import no_progress
 
 FILE = "tiny.root"
 #: Runs as a job: reads one file through each door with each release.
@@ -250,99 +244,6 @@ def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
             (name, "http", "6.40.00", None, None),
         }
     assert read == expected, (folder / "SITE_B.err").read_text()
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_paired_campaign_reads_same_data_over_http_and_root(placed: Grid, tmp_path: Path) -> None:
-    """Uses 6.38, the last release whose wheel reads HTTP.
-
-    A launch lasts until each side has collected two seconds of CPU. Opening a file over HTTP takes
-    long but little CPU, so the data are expensive to decompress.
-    """
-    tiny = load_generated_spec(TINY_SPEC)
-    catalogue = FolderCatalogue(tmp_path / "cache/datasets")
-    software = production.prepare_dataset_root(
-        "6.40.00", config.load_settings().software_dir, no_progress
-    )
-    slow = change_spec(
-        tiny, dataset={"name": "slow", "entries": 6000}, layout={"compression": "lzma"}
-    )
-    catalogue.make(slow, software)
-    site_list.place_dataset("slow", catalogue, placed.box, ["SITE_B"])
-    axes = ("root=6.38.00", "door=http,root", "bundle=door", "branches=1.0", "cache_mb=30")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)),
-            *("--sites-file", str(placed.sites_file), "submit", "ttree-read"),
-            *("--sites", "SITE_B", "--wait", "-S", "dataset=slow"),
-            *("-S", "mode=paired", "-S", "repeats=1", "-S", "rounds=1"),
-            *(word for axis in axes for word in ("-P", axis)),
-        ],
-        env={**os.environ, "TREEHAMMER_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        rows = list(store.measurements(Selection.parse()))
-    classes = {(row["door"], row["file_class"]) for row in rows}
-    assert classes == {("http", "TWebFile"), ("root", "TNetXNGFile")}
-    assert not [row for row in rows if row["failure_class"]]
-    assert len({row["value_checksum"] for row in rows} - {None}) == 1
-    timed = [row for row in rows if row["kind"] == "timed"]
-    assert {(row["door"], row["run_mode"]) for row in timed} == {
-        ("http", "paired"),
-        ("root", "paired"),
-    }
-    assert len({row["job_id"] for row in timed}) == 1
-    assert {str(row["file_url"]).partition(":")[0] for row in timed} == {"http", "root"}
-    assert {(row["door"], row["retries"]) for row in timed} == {("http", None), ("root", 0)}
-    (ratio,) = [row["segment_wall_log_ratio"] for row in timed if row["door"] == "root"]
-    assert isinstance(ratio, float)
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_jobs_compile_loops_like_this_machine_and_return_little(
-    placed: Grid, tiny_catalogue: FolderCatalogue, tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / "datasets").symlink_to(tiny_catalogue.root)
-    (cache / "software").symlink_to(config.load_settings().software_dir)
-    releases = ",".join(placed.box.releases)
-    axes = (f"root={releases}", "door=root,file", "branches=1.0", "cache_mb=30")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)),
-            *("--sites-file", str(placed.sites_file), "submit", "ttree-read"),
-            *("--sites", "SITE_A,local", "--wait", "-S", "dataset=tiny"),
-            *("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2"),
-            *(word for axis in axes for word in ("-P", axis)),
-        ],
-        env={**os.environ, "TREEHAMMER_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        rows = [row for row in store.measurements(Selection.parse()) if row["kind"] == "timed"]
-        campaign = rows[0]["campaign_id"]
-    compilers = {
-        (row["site"], row["root_version"]): (row["loop_compiler"], row["failure_class"])
-        for row in rows
-    }
-    assert len(compilers) == 2 * len(placed.box.releases)
-    assert len(set(compilers.values())) == 1, compilers
-    assert "-O2" in str(compilers["SITE_A", "6.40.00"][0])
-    outputs = [*placed.submit_dir.glob(f"{campaign}/*/jobs/*/output/attempt-1")]
-    names = {path.name for output in outputs for path in output.iterdir()}
-    assert names == {"attempt.json", "logs", "records", "worker.err", "worker.out"}
-    files = [path for output in outputs for path in output.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 60_000 * len(outputs)
 
 
 @contextmanager

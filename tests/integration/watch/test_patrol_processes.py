@@ -152,7 +152,7 @@ def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
     assert (report.entries[0].entry.note, report.entries[0].entry.next_us) == ("quiet hours", None)
 
 
-KILLS = 6
+KILLS = 4
 #: Function calls after which a patrol is killed at the latest, counted from its begin or, for every
 #: second patrol, from its first start. A start takes some 45,000.
 MAX_CALLS, MAX_CALLS_OF_START = 100_000, 50_000

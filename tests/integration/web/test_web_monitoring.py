@@ -1,12 +1,9 @@
-"""Nagios, Prometheus, the page and ``check`` show the same states; killed senders lose nothing."""
+"""Nagios, Prometheus, the page and ``check`` show the same states, and Alertmanager sends them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -43,15 +40,6 @@ from treehammer.watch.alarms.release_checks import (
 from treehammer.watch.states.site_status import update_states
 from treehammer.watch.states.status_rules import load_shipped_rules
 from treehammer.watch.store import state_history
-from treehammer.watch.store.alarms import AlarmOutbox
-
-IDLE_PATROL = """
-[entries.never]
-test = "ttree-read"
-sites = ["local"]
-every = "1h"
-quiet_hours = ["00:00-12:00", "12:00-00:00"]
-"""
 
 pytestmark = pytest.mark.xdist_group("monitoring")
 
@@ -232,81 +220,3 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
         assert "12 of 12 failed here" in lines[1]
         assert lines[2].startswith("Cause: software. Check that the site's nodes")
         assert lines[3].strip() == "https://results.example.org/sites/SITE_A"
-
-
-@pytest.mark.parametrize("rounds", [pytest.param(1, id="together"), pytest.param(12, id="killed")])
-def test_event_is_one_message_to_each_recipient(rounds: int, tmp_path: Path) -> None:
-    fill_database(tmp_path)
-    interrupted: Counter[str] = Counter()
-    senders: list[subprocess.Popen[bytes]] = []
-    posted: Counter[str] = Counter()
-
-    def take(identity: str) -> bool:
-        """Kill the sender at every third message; return whether this was one."""
-        if rounds == 1 or (sum(posted.values()) + len(sink.mails)) % 3:
-            return False
-        interrupted[identity] += 1
-        for sender in senders:
-            sender.kill()
-        return True
-
-    class PostReceiver(BaseHTTPRequestHandler):
-        """Webhook that answers slowly."""
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            identity = self.headers["X-Treehammer-Delivery"]
-            posted[identity] += 1
-            time.sleep(0.2)
-            if not take(identity):
-                self.send_response(204)
-                self.end_headers()
-
-    class KillingSink(MailSink):
-        """Mailboxes of a server that answers slowly."""
-
-        async def answer(self) -> str:
-            """Return the answer to a mail that was received."""
-            await asyncio.sleep(0.2)
-            take(parse_mails(self)[-1]["Message-ID"])
-            return await super().answer()
-
-    sink = KillingSink()
-    (tmp_path / "patrol.toml").write_text(IDLE_PATROL)
-    program = [sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)]
-    commands = [[*program, "notify"]]
-    if rounds == 1:
-        commands += [*commands, [*program, "patrol", "run", *("patrol.toml", "--once")]]
-    with serve_http(PostReceiver) as hook, serve_mail(sink) as mail_port:
-        environment = {
-            **os.environ,
-            "TREEHAMMER_ALARM_WEBHOOK_URL": f"http://127.0.0.1:{hook}/",
-            "TREEHAMMER_ALARM_RECIPIENTS": "a@example.org, b@example.org, SITE_A=a@example.org",
-            "TREEHAMMER_ALARM_SMTP_SERVER": f"127.0.0.1:{mail_port}",
-        }
-        for _ in range(rounds):
-            senders[:] = [
-                subprocess.Popen(words, env=environment, cwd=tmp_path) for words in commands
-            ]
-            for sender in senders:
-                sender.wait(timeout=240)
-            with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-                with store.writing_connection() as connection:
-                    # Instead of waiting for the lease of a killed process.
-                    connection.exec_driver_sql("UPDATE alarm_message SET due_us = 0")
-                events = AlarmOutbox(store).list_events(100)
-                summary = AlarmOutbox(store).summarize()
-            if rounds == 1 or not summary.waiting_count:
-                break
-    assert {event.subject for event in events} == {"SITE_A", "SITE_WARN", "6.40.00"}
-    assert (summary.waiting_count, summary.sent_count, summary.given_up_count) == (
-        0,
-        3 * len(events),
-        0,
-    )
-    mailed = Counter(mail["Message-ID"] for mail in parse_mails(sink))
-    recipients = Counter(mail.rcpt_tos[0] for mail in sink.mails) if rounds == 1 else None
-    assert recipients in (None, Counter({"a@example.org": 3, "b@example.org": 3}))
-    assert (len(posted), len(mailed)) == (len(events), 2 * len(events))
-    # A copy is sent only where the sender was killed before it knew that the message arrived.
-    assert posted + mailed == Counter([*posted, *mailed]) + interrupted

@@ -244,6 +244,7 @@ void analyze(treehammer::FramePass &pass)
 {
    auto kept = pass.frame.Filter([](int n) { return n >= 3; }, {"nMuon"});
    pass.Keep(kept);
+   pass.Report("muons", kept.Count());
    pass.Book(kept.Histo1D<ROOT::RVecF>({"Muon_pt", "", 64, 0, 2097152}, "Muon_pt"));
 }
 """)
@@ -285,6 +286,8 @@ def test_compiled_loop_reports_what_the_interpreted_one_does(
     results = [done.extras.get(name) for done in (interpreted, compiled) for name in RESULTS]
     assert results[:3] == results[3:]
     assert all(results) == (analysis != "loop")
+    if analysis == "code":
+        assert compiled.extras["muons"] == compiled.extras["events_kept"]
 
 
 def build_loop(

@@ -97,10 +97,11 @@ def list_kinds() -> dict[str, NodeKind]:
     """List the kinds of nodes by name; Python's and ROOT's are added by the tests."""
     return {
         "plain": NodeKind(with_root=True),
-        "no compiler": NodeKind(
+        "no compiler, no HOME": NodeKind(
             hide(*COMPILERS),
+            environment={},
             with_root=True,
-            lacks="compiler",
+            lacks="home, compiler",
             values={
                 "loop_compiler": "cling",
                 "loop_fallback": "there is no compiler (g++, c++, clang++)",
@@ -113,7 +114,6 @@ def list_kinds() -> dict[str, NodeKind]:
             lacks="compiler, headers",
             sentence=("C++ headers", "<new> is not found", "install gcc-c++", "[sites.local]"),
         ),
-        "no HOME": NodeKind(environment={}, with_root=True, lacks="home"),
         "noexec scratch": NodeKind(
             prefix=NOEXEC,
             with_root=True,
