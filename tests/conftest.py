@@ -27,7 +27,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # An example may take as long as the machine is busy.
-settings.register_profile("tests", deadline=None, max_examples=50)
+settings.register_profile("tests", deadline=None, max_examples=25, database=None)
 settings.load_profile("tests")
 
 TESTS = Path(__file__).parent

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
-from scipy import stats
 
 from treehammer.collectors.worker.probes import node_state
 from treehammer.collectors.worker.probes.process_stats import Cgroup
@@ -96,6 +95,8 @@ def median_ratio(
 
 def bootstrap_interval(values: Any, statistic: Callable[..., Any]) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of a statistic."""
+    from scipy import stats
+
     interval = stats.bootstrap(
         (values,), statistic, method="percentile", rng=np.random.default_rng(SEED)
     ).confidence_interval
@@ -106,6 +107,8 @@ def share_figure(
     title: str, count: int, total: int, upper_bound: float | None = None
 ) -> RatioFigure:
     """Return a share of cases with its exact (Clopper-Pearson) 95 % interval."""
+    from scipy import stats
+
     interval = stats.binomtest(count, total).proportion_ci(0.95, method="exact")
     bounds = float(interval.low), float(interval.high)
     return RatioFigure(title, count / total, *bounds, total, upper_bound)

@@ -20,7 +20,6 @@ from statistics import fmean, median
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
-from scipy import stats
 
 from benchmarks.harness.figures import (
     CLAIMED_RATE,
@@ -152,6 +151,8 @@ def _run_campaign(label: str, home: Path, arm: str, a: str, b: str) -> RepeatedC
 
 def build_figures(rows: Sequence[RepeatedCampaign]) -> Iterator[RatioFigure]:
     """Build the figures of each arm: false verdicts, p-values, coverage of the mean, seconds."""
+    from scipy import stats
+
     for arm in (PAIR, COPIES):
         of_arm = [row for row in rows if row.arm == arm]
         if not of_arm:

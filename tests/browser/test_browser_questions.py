@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import uproot
 from browser import WatchedTab
 from playwright.sync_api import Browser, Page
 from repository_code import import_short_benchmarks
@@ -308,6 +307,8 @@ def test_figure_of_efficiency_is_two_clicks_away_as_in_a_paper(
 def test_results_are_two_clicks_away_as_a_tree(
     planted_world: ModuleType, world_service: str, open_tab: Visit
 ) -> None:
+    import uproot
+
     tab = open_tab(world_service)
     tab.open("/")
     tab.page.get_by_role("link", name="CPU efficiency by site (study S0)").click()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-import uproot
 from browser import LOOKS, WatchedTab, check_form_after_back
 from playwright.sync_api import Route, expect
 
@@ -47,6 +46,8 @@ def test_column_is_drawn(full_service: str, open_tab: Visit, size: str, scheme: 
 
 
 def test_failed_and_untimed_entries_are_selectable(full_service: str, open_tab: Visit) -> None:
+    import uproot
+
     tab = open_tab(full_service)
     opened(tab)
     link = tab.page.get_by_role("link", name="Download the ROOT file").get_attribute("href")

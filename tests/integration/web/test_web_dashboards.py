@@ -16,9 +16,6 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 from command_forker import run_command
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from monitoring_servers import (
     DEPLOYMENT,
     fetch_json,
@@ -73,6 +70,10 @@ def list_lost_keys(document: Any, encoded: Any, place: str = "") -> Iterator[str
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=[file.stem for file in DASHBOARDS])
 def test_dashboard_has_only_what_grafana_knows(file: Path) -> None:
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
     register_default_plugins()
     document = load_dashboard(file)
     encoded = json.loads(JSONEncoder().encode(Dashboard.from_json(document)))

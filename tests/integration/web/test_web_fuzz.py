@@ -10,20 +10,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measurement_factory import STARTED_DAY, STARTED_US
 from postgres_fixture import SharedPostgresServer
-from schemathesis import Case, GenerationMode
-from schemathesis.specs.openapi.checks import (
-    negative_data_rejection,
-    positive_data_acceptance,
-)
 from service_thread import ServiceThread, make_body, make_sent_measurement, run_service
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
@@ -44,6 +38,9 @@ from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
+
+if TYPE_CHECKING:
+    from schemathesis import Case
 
 TIMES = float(os.environ.get("FUZZ", "1"))
 
@@ -143,6 +140,10 @@ CONDITIONS = tuple(
 
 
 def test_service_conforms_to_description(service: ServiceThread) -> None:
+    import schemathesis
+    from schemathesis import GenerationMode
+    from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
     schema = schemathesis.openapi.from_dict(build_description(RequestLimits()))
     stored = Sent(service)
     seen: dict[str, set[int]] = {}

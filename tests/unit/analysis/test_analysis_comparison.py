@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import scipy
 from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, evidence, is_b, rows
 
 from treehammer.analysis.comparison import verdict_text
@@ -113,6 +112,8 @@ def test_sites_that_share_their_host_speak_of_themselves() -> None:
 
 
 def test_sites_that_share_a_host_count_as_one_among_others() -> None:
+    import scipy
+
     (row,) = rows(_measure_on_shared_host(FIVE[:2]), SITES_SCOPE)
     assert verdict_text.describe_scope(row) == "over 5 sites (40 jobs)"
     assert evidence(row).shared_hosts == {"vm": ("T2_A", "T2_B")}

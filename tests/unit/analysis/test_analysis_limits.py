@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
 from repository_code import call_command
-from scipy import stats
 from service_thread import run_service
 
 from treehammer.analysis.comparison import limit_text, verdict_text
@@ -292,6 +291,8 @@ def test_ratio_to_a_base_decides_if_its_interval_excludes_the_limit(
 
 
 def test_absolute_limit_is_judged_on_the_mean_of_jobs(store: Store) -> None:
+    from scipy import stats
+
     fill(store, {"metric": "cpu_per_event_s", "at_most": 3e-6, "where": {"root": "6.38.00"}})
     outcome = judge_only(store)
     values = [

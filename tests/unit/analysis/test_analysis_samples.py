@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign, ask, evidence, rows
@@ -442,6 +441,8 @@ def row(job: str, rate: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_summary_counts_jobs_as_units() -> None:
+    import scipy
+
     rows = [row("a", 10.0), row("a", 12.0), row("a", 14.0), row("b", 14.0), row("c", 16.0)]
     (group,) = group_executions(rows, lambda _: ())
     assert group.job_values("rate") == [12.0, 14.0, 16.0]

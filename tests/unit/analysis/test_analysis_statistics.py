@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign, ask, evidence, rows
@@ -56,6 +55,8 @@ def test_paired_mean_equals_textbook_interval() -> None:
 
 
 def test_unpaired_interval_equals_scipy_on_logarithms() -> None:
+    import scipy
+
     noise = np.random.default_rng(3)
     a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
     estimate = estimate_unpaired(a, b)
@@ -73,6 +74,8 @@ def test_identical_values_give_no_interval() -> None:
 
 
 def test_four_sites_are_pooled_by_t_over_their_means() -> None:
+    import scipy
+
     means = [0.01, 0.05, 0.09, 0.02, 0.04]
     pooled = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])
     assert pooled is not None
@@ -95,6 +98,8 @@ def test_fewer_sites_speak_of_themselves() -> None:
 
 
 def test_average_has_satterthwaite_degrees_of_freedom() -> None:
+    import scipy
+
     noise = np.random.default_rng(3)
     a, b = noise.normal(0, 1, 5).tolist(), noise.normal(0, 4, 9).tolist()
     parts = [part for part in (estimate_mean(a), estimate_mean(b)) if part]
@@ -151,6 +156,8 @@ def test_no_tests_need_no_adjustment() -> None:
 @given(P_VALUES)
 @settings(max_examples=60, deadline=None)
 def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None:
+    import scipy
+
     for adjust in (adjust_holm, adjust_benjamini_hochberg):
         for p, test in zip(p_values, adjust(p_values), strict=True):
             if abs(test.p - ALPHA) < 1e-9:
@@ -236,6 +243,8 @@ def test_larger_families_decide_less(estimates: list[Estimate]) -> None:
 @pytest.mark.parametrize("spread", [0.13, 0.045, 0.005])
 def test_plan_is_minimal_at_every_level(spread: float, level: float) -> None:
     """Check families of thousands as well, where the formula's tail underflows."""
+    import scipy
+
     df = 1e9  # The spread is as good as known.
 
     def chances(jobs: int) -> tuple[float, float]:

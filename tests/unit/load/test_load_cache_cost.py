@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from treehammer.analysis.statistics.estimates import Estimate
 from treehammer.load.analysis.cache_conclusion import (
@@ -91,6 +90,8 @@ def test_executions_are_parsed() -> None:
 
 
 def test_interval_has_the_pooled_spread() -> None:
+    from scipy import stats
+
     cells = [[0.1, 0.3], [1.0, 1.1, 1.2]]
     spread = Spread.pool(cells)
     assert spread.df == 3

@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 from measurement_factory import make_campaign_row, make_measurement
@@ -73,6 +72,8 @@ def test_missing_root_names_other_formats(
 
 
 def test_export_and_db_commands(settings: config.Settings, store: Store, tmp_path: Path) -> None:
+    import pandas as pd
+
     store.add_campaign(make_campaign_row(), [])
     store.add([make_measurement(), make_measurement("other", campaign_id="other")])
     target = tmp_path / "results.csv"
@@ -118,6 +119,8 @@ def test_commands_raise_typed_errors(settings: config.Settings, tmp_path: Path) 
 
 @pytest.mark.parametrize("options", [(), ("--partition", "campaign", "--format", "csv")])
 def test_cell_limit_shortens_texts_of_csv(tmp_path: Path, options: tuple[str, ...]) -> None:
+    import pandas as pd
+
     settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
     with Store.open(settings.database) as store:
         store.add([make_measurement("a", log_excerpt="é" * 20), make_measurement("b")])

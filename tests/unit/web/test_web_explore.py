@@ -19,7 +19,6 @@ from urllib.parse import parse_qs, quote, urlsplit
 import anyio
 import numpy as np
 import pytest
-import uproot
 from measurement_factory import make_campaign_row, make_measurement
 from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
@@ -245,6 +244,8 @@ def test_files_agree_with_table(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    import uproot
+
     query = f"metric=eff_job&by=site&color=axis_root&{ALL}"
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg", "root": b"root"}
     for form, start in starts.items():

@@ -15,7 +15,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import weasyprint
 from measurement_factory import build_verdict, make_campaign_row
 from page_contents import agrees_with, find_heading_unit, read_tables
 from simulated_campaign import START_US, SimulatedCampaign
@@ -366,6 +365,8 @@ def test_forest_plot_is_readable_beside_wide_intervals() -> None:
 
 
 def test_nothing_of_a_pdf_lies_outside_its_sheet() -> None:
+    import weasyprint
+
     campaign = SimulatedCampaign(
         sites=("T2_UK_SouthGrid_RALPP-Extended", "T3_A"), branches=(1.0, 0.02), jobs=3
     )

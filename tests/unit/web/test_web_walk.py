@@ -29,7 +29,7 @@ from treehammer.sql.write.store import Store
 
 BROWSER = {"Accept": "text/html,*/*"}
 #: Last part of an address, which differs between pages of one kind; each kind is visited so often.
-IDENTITY, MAX_VISITS = re.compile(r"(?<=\w/)[^/]+$"), 3
+IDENTITY, MAX_VISITS = re.compile(r"(?<=\w/)[^/]+$"), 2
 #: Files, pages with tests of their own, and a measurement and jobs that are not stored.
 EXCLUDED = re.compile(
     r"/(static|docs|api|metrics|search|sign-|measurements/%|jobs/\d|root-file/)|"

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uproot
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
 from page_contents import PageContents, list_marks, list_names, load_charts
 from service_thread import ServiceThread, run_service
@@ -158,6 +157,8 @@ def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
 
 @pytest.mark.usefixtures("draw_in_process")
 def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path: Path) -> None:
+    import uproot
+
     query = f"by=day&color=&site=D&{ALL}"
     chart = load_chart(filled, query)
     assert len(list_names(chart, "places")) == 400
@@ -179,6 +180,8 @@ def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path
 
 
 def test_unknown_values_of_root_file_are_marked(tmp_path: Path) -> None:
+    import uproot
+
     types = {"site": "text", "jobs": "int", "mean": "float", "plausible": "bool"}
     columns = [{"name": name, "type": kind} for name, kind in types.items()]
     file = tmp_path / "figure.root"
@@ -191,6 +194,8 @@ def test_unknown_values_of_root_file_are_marked(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("draw_in_process")
 def test_root_file_without_groups_is_empty(filled: ServiceThread, tmp_path: Path) -> None:
+    import uproot
+
     file = tmp_path / "figure.root"
     answer = filled.client.get(f"/explore/figure.root?by=site&kind=checksum&{ALL}")
     assert answer.status_code == 200, answer.text

@@ -251,16 +251,18 @@ void analyze(treehammer::FramePass &pass)
 '''
 
 
-@pytest.mark.parametrize("file_format", ["ttree", "rntuple"])
-@pytest.mark.parametrize("analysis", ["loop", "code", "settings"])
+@pytest.mark.parametrize(
+    ("analysis", "file_format"),
+    [("loop", "ttree"), ("loop", "rntuple"), ("code", "ttree"), ("settings", "rntuple")],
+)
 def test_compiled_loop_reports_what_the_interpreted_one_does(
     latest_release: providers.SoftwareSetup,
     run_payload: Any,
     tree_file: Path,
     newest_twin: Path,
     tmp_path: Path,
-    file_format: str,
     analysis: str,
+    file_format: str,
 ) -> None:
     payload = {"loop": READ_BOTH, "code": tmp_path / "read.py", "settings": RDF_READ}[analysis]
     (tmp_path / "read.py").write_text(FRAME_READ)

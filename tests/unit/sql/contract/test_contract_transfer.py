@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
@@ -56,6 +55,8 @@ def expected_rows(store: Store) -> list[dict[str, Any]]:
 
 
 def test_parquet_equals_database(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
+    import pandas as pd
+
     assert write(tmp_path / "results.parquet") == 8
     table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
     assert table.to_pylist() == expected_rows(export_rows)
@@ -68,6 +69,8 @@ def test_parquet_equals_database(export_rows: Store, write: WriteExport, tmp_pat
 
 @pytest.mark.backends("sqlite")
 def test_csv_equals_database(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
+    import pandas as pd
+
     write(tmp_path / "results.CSV")
     frame = pd.read_csv(tmp_path / "results.CSV", dtype=str, keep_default_na=False, na_values=[""])
     convert: dict[str, Callable[[str], Any]] = {
@@ -198,6 +201,8 @@ def test_invalid_operations_in_a_file_are_reported(store: Store, tmp_path: Path)
 
 @pytest.mark.backends("sqlite")
 def test_csv_has_a_second_file_of_operations(store: Store, tmp_path: Path) -> None:
+    import pandas as pd
+
     file, beside = tmp_path / "all.csv", tmp_path / "all.operations.csv"
     step = make_operation([0.001] * 99 + [2.0], {"reset": 1}, server="a, b", step=3)
     item = make_measurement(operations=[step, make_operation([], {"timeout": 1})])
@@ -230,6 +235,8 @@ def test_exports_without_operations_have_no_column_of_them(store: Store, tmp_pat
 
 @pytest.mark.backends("sqlite")
 def test_partitions_nest_the_operations_of_their_campaign(store: Store, tmp_path: Path) -> None:
+    import pandas as pd
+
     def add(job: str, campaign: str, *steps: dict[str, Any]) -> None:
         store.add([make_measurement(job, campaign_id=campaign, operations=steps)])
 
