@@ -164,10 +164,11 @@ def follow_campaign(
     """Poll until every job has ended; each message is passed to ``notify`` once."""
     notified: set[str] = set()
 
-    def notify_once(line: str) -> None:
-        if line not in notified:
-            notified.add(line)
-            notify(line)
+    def notify_once(*lines: str) -> None:
+        for line in lines:
+            if line not in notified:
+                notified.add(line)
+                notify(line)
 
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
     is_load = campaign.plan.definition.load_test is not None
@@ -187,11 +188,9 @@ def follow_campaign(
             last, changed_s = state, time.monotonic()
         elif time.monotonic() - changed_s > _find_patience_s(progress, is_local=local is not None):
             changed_s = time.monotonic()
-            for line in tracker.describe_obstacles(campaign):
-                notify_once(line)
+            notify_once(*tracker.describe_obstacles(campaign))
         if progress.is_finished:
-            for line in tracker.upload_campaign(campaign, everything=True):
-                notify_once(line)
+            notify_once(*tracker.upload_campaign(campaign, everything=True))
             return progress
         if local is not None:
             local.wait_for_change(changes, LOCAL_POLL_S)

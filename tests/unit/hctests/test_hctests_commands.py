@@ -108,17 +108,6 @@ def test_check_reports_all_mistakes(run: Run, write_test: WriteTest) -> None:
     assert "nowhere: no folder or shipped test" in lines[3]
 
 
-def test_check_prints_json_for_programs(run: Run, write_test: WriteTest) -> None:
-    folder = write_test("[matrix]\nroot = [6.40]\n")
-    result = run("check", "ttree-read", str(folder), "--json")
-    assert result.return_value == 2
-    good, bad = json.loads(result.output)
-    assert (good["test"], good["ok"], good["problems"]) == ("ttree-read", True, [])
-    assert (bad["test"], bad["ok"]) == (str(folder), False)
-    [problem] = bad["problems"]
-    assert problem.startswith(f"{folder}/test.toml:5: matrix.root: ")
-
-
 def test_check_finds_syntax_errors_of_payloads(run: Run, write_test: WriteTest) -> None:
     folder = write_test()
     [payload] = folder.glob("*.py")

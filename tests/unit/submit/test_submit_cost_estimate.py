@@ -24,8 +24,7 @@ from plan_factory import (
 
 from treehammer.collectors.job_spec import ExecutionSpec
 from treehammer.datasets.manifest import RECORDING
-from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.write.store import Store
+from treehammer.errors import ConfigError
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
@@ -260,22 +259,6 @@ def test_concurrency_above_ceiling_is_reported(tmp_path: Path) -> None:
     (line,) = cost_estimate.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(4)))
     assert line.startswith("Site SITE_A allows at most 3 concurrent jobs")
     assert not cost_estimate.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(3)))
-
-
-def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
-    wide = Site(name="wide", batch="local", doors=make_site().doors)
-    narrow = Site(name="narrow", batch="local", doors=make_site().doors, ceilings=Ceilings(jobs=4))
-    plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
-    settings = make_settings(tmp_path)
-    assert cost_estimate.find_review(plan, settings).list_reasons() == [
-        "Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."
-    ]
-    with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
-        submission.submit_plan(plan, settings)
-    with pytest.raises(NothingToDoError):
-        Store.open(settings.database, create=False)
-    fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
-    cost_estimate.find_review(fits, settings).refuse_broken_rules("")
 
 
 def test_estimate_is_stored_with_the_campaign(tmp_path: Path) -> None:

@@ -298,15 +298,6 @@ def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
     assert staged_cluster.disk_bytes - direct_cluster.disk_bytes == 100_000_000
 
 
-def test_mixed_plan_renders_local_and_grid_jobs(tmp_path: Path) -> None:
-    text = SHELL_TEST.replace("[matrix]", '[matrix]\nroot = ["none"]')
-    local, grid = make_local_plan(tmp_path / "a", text).sites[0], make_grid_site()
-    plan = make_grid_plan(tmp_path / "b", text, local, grid)
-    (tmp_path / "out").mkdir()
-    kinds = {item.text.splitlines()[2] for item in render_jobs(plan, tmp_path / "out", environ={})}
-    assert kinds == {"[job]", "universe = vanilla"}
-
-
 HOSTILE_TEXTS = [
     'a"b\\c',
     "x\ny = 1\nqueue 5",

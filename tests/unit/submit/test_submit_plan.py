@@ -270,12 +270,6 @@ def test_memory_is_independent_of_repeats(tmp_path: Path) -> None:
     assert many - few < 400 * 500, "a job takes several kilobytes"
 
 
-def test_job_sequence_is_reproducible(tmp_path: Path) -> None:
-    jobs = make_local_plan(tmp_path).jobs
-    assert list(jobs) == list(jobs)
-    assert len(jobs) == len(list(jobs))
-
-
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
 
 

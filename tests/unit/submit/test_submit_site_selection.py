@@ -170,27 +170,12 @@ def test_jobs_and_storage_are_excluded_apart(desk: Desk) -> None:
     assert names(desk.plan()) == ["SITE_B"]
 
 
-def test_fresh_installation_excludes_nothing(desk: Desk) -> None:
-    plan = desk.plan()
-    assert (names(plan), plan.notes) == (["SITE_A", "SITE_B"], ())
-    assert not plan.make_campaign_row().plan.excluded
-
-
 def test_first_usable_door_is_read(desk: Desk) -> None:
     desk.override("SITE_A", "critical", "--door", "root")
     for plan in (desk.plan(), desk.plan(from_sites=("SITE_B",))):
         assert doors(plan) == ["SITE_A:https", "SITE_B:root"]
         assert plan.notes[0].startswith("Door root of site SITE_A is left out: excluded since ")
         assert [*plan.make_campaign_row().plan.excluded] == ["SITE_A:root"]
-
-
-def test_named_door_is_left_out(desk: Desk) -> None:
-    desk.override("SITE_A", "critical", "--door", "https")
-    assert (doors(desk.plan()), desk.plan().notes) == (["SITE_A:root", "SITE_B:root"], ())
-    plan = desk.plan(sites=("SITE_A",), doors=("root", "https"))
-    assert doors(plan) == ["SITE_A:root"]
-    (note,) = plan.notes
-    assert note.startswith("Door https of site SITE_A is left out: excluded since ")
 
 
 def test_site_without_usable_door_is_left_out(desk: Desk) -> None:
@@ -271,26 +256,6 @@ def test_each_site_reads_each_storage_site(tmp_path: Path) -> None:
         ("SITE_C", "SITE_A:root"),
         ("SITE_C", "SITE_B:root"),
     }
-
-
-def list_series(plan: Plan, site: str, storage: str) -> set[object]:
-    return {
-        execution.identity["series"]
-        for job in plan.jobs
-        if (job.spec.site, job.spec.storage_site) == (site, storage)
-        for execution in job.spec.executions
-    }
-
-
-def test_own_storage_keeps_series_and_others_have_their_own(tmp_path: Path) -> None:
-    local = make_grid_plan(tmp_path / "local", READING_TEST, A)
-    remote = remote_plan(tmp_path / "remote")
-    own = list_series(local, "SITE_A", "SITE_A")
-    assert own == list_series(remote, "SITE_A", "SITE_A")
-    for site, storage in (("SITE_A", "SITE_B"), ("SITE_C", "SITE_A"), ("SITE_C", "SITE_B")):
-        others = list_series(remote, site, storage)
-        assert len(others) == len(own)
-        assert own.isdisjoint(others)
 
 
 def test_traffic_counts_at_storage_and_jobs_at_reader(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from treehammer.errors import (
     DatasetError,
     ExitCode,
     NothingToDoError,
-    SitesError,
     TreehammerError,
 )
 from treehammer.sql.core.rows import AttemptRow
@@ -401,14 +400,6 @@ def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
         call_command("sites", command_settings, "check", ",")
     with pytest.raises(DatasetError, match="nothing"):
         call_command("sites", command_settings, "check", "--dataset", "nothing")
-
-
-def test_invalid_sites_file_exits_with_2(command_settings: Settings) -> None:
-    assert command_settings.sites_file
-    command_settings.sites_file.write_text("[sites.A]\nlabel = 3\n", encoding="utf-8")
-    with pytest.raises(SitesError, match=r"sites\.toml: 2 mistakes(?s:.*)unknown key") as caught:
-        call_command("sites", command_settings, "list")
-    assert caught.value.exit_code == ExitCode.USAGE
 
 
 @pytest.fixture

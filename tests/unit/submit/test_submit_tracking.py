@@ -51,15 +51,6 @@ def count_measurements(scene: TrackingHarness) -> int:
     return sum(row.measurements for row in scene.store.count_measurements(scene.campaign.id))
 
 
-def test_states_and_attempts_are_copied(scene: TrackingHarness) -> None:
-    assert {job.batch_id for job in scene.tracker.refresh_jobs(scene.campaign)} == {"b.1", "b.2"}
-    assert {job.batch_id for job in scene.store.jobs(scene.campaign.id)} == {"b.1", "b.2"}
-    scene.start_job()
-    assert scene.refresh() == ["running", "queued"]
-    (row,) = scene.read_attempts()
-    assert (row.state, row.failure_class, row.exit_code) == ("running", "", None)
-
-
 def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
     for position in (1, 2):
         scene.write_record(0, position)
@@ -290,15 +281,6 @@ def test_lost_sandbox_of_uploaded_job_is_no_failure(
     assert row.failure_class == ""
     assert row.message.startswith(ALL_MEASUREMENTS_STORED)
     assert "0 of 2 measurements arrived" in row.message
-
-
-def test_lost_job_is_done_if_all_measurements_are_stored(scene: TrackingHarness) -> None:
-    upload(scene, 1, 2)
-    upload(scene, 1, job=1)
-    scene.end_job(JobState.LOST, KILLED)
-    scene.end_job(JobState.LOST, KILLED, job=1)
-    assert scene.refresh() == ["done", "lost"]
-    assert scene.tracker.update(scene.campaign).total.missing == {"lost": 1}
 
 
 def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:
