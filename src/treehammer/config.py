@@ -300,7 +300,7 @@ def _read_config_file(path: Path) -> dict[str, Any]:
                 f"{key} no longer exists: the service has no OpenID sign-in of its own",
                 where=str(path),
                 hint="Remove the keys serve_oidc_*, put a proxy that signs people in before the "
-                "service, and name its header in serve_user_header: docs/sign-in.md.",
+                "service, and name its header in serve_user_header: docs/service.md.",
             )
         if key not in SETTING_NAMES:
             raise ConfigError(

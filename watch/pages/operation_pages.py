@@ -74,7 +74,7 @@ class StateChangeQuery(PageQuery):
     AlarmQuery,
     menu="Alarms",
     position=70,
-    help="alarms",
+    help="site-status",
     api=PageOperation(
         "listAlarms",
         "States of the service, sites and releases for monitoring, and events",

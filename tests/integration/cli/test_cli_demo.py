@@ -231,7 +231,6 @@ PAGES = (
     "compare-releases",
     "own-root-build",
     "read-results",
-    "analysis",
     "datasets",
 )
 

@@ -227,7 +227,7 @@ def test_broken_root_is_reported(store: Store, tmp_path: Path) -> None:
         write_export(store, tmp_path / "results.root", software=tmp_path)
 
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "analysis.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "read-results.md"
 
 
 def test_recipes_of_the_documentation_work(root: Path, tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ READ_PATHS = (
 def test_pages_link_their_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "DOCS_DIR", tmp_path / "docs")
     with run_service(tmp_path, reading_open=True) as service:
-        assert service.read("/alarms").list_links(".*/alarms/$") == []
-    (tmp_path / "docs" / "alarms").mkdir(parents=True)
-    for folder in ("docs", "docs/alarms"):
+        assert service.read("/alarms").list_links(".*/site-status/$") == []
+    (tmp_path / "docs" / "site-status").mkdir(parents=True)
+    for folder in ("docs", "docs/site-status"):
         (tmp_path / folder / "index.html").write_text("<h1>Alarms</h1>", "utf-8")
     with run_service(tmp_path, reading_open=True) as service:
         (address,) = service.read("/alarms").list_links("/docs/")
