@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from statistics import quantiles
+from typing import IO, Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
@@ -39,10 +41,6 @@ from treehammer.text_formatting import (
     no_progress,
     pluralize,
 )
-
-if TYPE_CHECKING:  # every submission imports this module, and none measures
-    import numpy as np
-
 
 GENERATE_SCRIPT = Path(__file__).parent / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
@@ -507,16 +505,14 @@ def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> d
 
 
 def _build_layout(item: dict[str, Any]) -> TreeLayout:
-    import numpy as np
-
-    unzipped = np.asarray(item["unzipped"], dtype=np.int64)
-    zipped = np.asarray(item["zipped"], dtype=np.int64)
-    embedded = np.asarray(item["embedded"], dtype=np.int64)
     # Embedded baskets are compressed with the record they lie in; nothing finer is known.
     record_share = item["record_zipped"] / item["record_unzipped"]
-    embedded_zipped = embedded * record_share
-    branch_zipped = zipped + embedded_zipped
-    has_bytes = branch_zipped > 0
+    embedded_zipped = math.fsum(size * record_share for size in item["embedded"])
+    zipped = [
+        direct + embedded * record_share
+        for direct, embedded in zip(item["zipped"], item["embedded"], strict=True)
+    ]
+    unzipped = [sum(sizes) for sizes in zip(item["unzipped"], item["embedded"], strict=True)]
     clusters = [
         direct + embedded_size * record_share
         for direct, embedded_size in zip(
@@ -529,15 +525,15 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
         format=item["format"],
         entries=item["entries"],
         branches=len(zipped),
-        unzipped_bytes=int(unzipped.sum() + embedded.sum()),
-        zipped_bytes=int(zipped.sum()) + round(float(embedded_zipped.sum())),
-        embedded_bytes=round(float(embedded_zipped.sum())),
-        top2_share=_share_of_largest(branch_zipped),
+        unzipped_bytes=sum(unzipped),
+        zipped_bytes=sum(item["zipped"]) + round(embedded_zipped),
+        embedded_bytes=round(embedded_zipped),
+        top2_share=_share_of_largest(zipped),
         clusters=len(item["clusters"]),
         cluster_zipped_bytes=summarize_values([size for size in clusters if size]),
         basket_zipped_bytes=summarize_values([*item["baskets"], *embedded_baskets]),
         branch_ratio=summarize_values(
-            ((unzipped + embedded)[has_bytes] / branch_zipped[has_bytes]).tolist()
+            [sizes[0] / sizes[1] for sizes in zip(unzipped, zipped, strict=True) if sizes[1] > 0]
         ),
         embedded_baskets=len(embedded_baskets),
         basket_order=_format_basket_order(item) if item["format"] == TTREE else "",
@@ -549,23 +545,18 @@ def _format_basket_order(item: dict[str, Any]) -> str:
     return " and ".join(item["sorted"]) or "neither"
 
 
-def _share_of_largest(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    import numpy as np
-
+def _share_of_largest(sizes: Sequence[float]) -> float:
     count = max(1, round(TOP_BRANCH_SHARE * len(sizes)))
-    total = sizes.sum()
-    return float(np.sort(sizes)[-count:].sum() / total) if total else 0.0
+    total = math.fsum(sizes)
+    return math.fsum(sorted(sizes)[-count:]) / total if total else 0.0
 
 
 def summarize_values(values: Sequence[float]) -> Distribution:
     """Return minimum, quartiles (linearly interpolated) and maximum."""
-    import numpy as np
-
-    if not values:
-        return Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return Distribution(
-        len(values), *(float(q) for q in np.percentile(values, (0, 25, 50, 75, 100)))
-    )
+    alone = [float(sum(values))] * 3
+    p25, median, p75 = alone if len(values) < 2 else quantiles(values, n=4, method="inclusive")
+    least, most = float(min(values, default=0.0)), float(max(values, default=0.0))
+    return Distribution(len(values), least, p25, median, p75, most)
 
 
 def probe_file(
