@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -14,8 +13,6 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-import psutil
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
@@ -43,8 +40,6 @@ _HEALTH_TIMEOUT_S = 8.0
 _MAX_HEALTH_BYTES = 100_000
 #: Seconds after which a proxy must have closed a connection whose headers are not complete.
 _LATE_HEADERS_S = 15.0
-#: Files that each worker of nginx should be able to open, and connections that it permits an address.
-MIN_PROXY_FILES, _CONNECTIONS_OF_ADDRESS = 16_384, 250
 _PROXY_REMEDY = (
     "Configure it anew for these settings: treehammer serve --print-proxy nginx (or caddy)."
 )
@@ -137,40 +132,6 @@ def check_proxy(settings: Settings) -> Iterator[Diagnosis]:
     else:
         finding = f"{url} proves itself, and closes connections with late headers"
         yield Diagnosis(part, DiagnosisState.OK, finding)
-    yield from _check_open_files()
-
-
-def _check_open_files() -> Iterator[Diagnosis]:
-    """Check how many files nginx may open here; each connection takes one, each request two."""
-    limits = [
-        _read_file_limit(process)
-        for process in psutil.process_iter(["name", "cmdline"])
-        if process.info["name"] == "nginx"
-        and "master process" not in " ".join(process.info["cmdline"] or ())
-    ]
-    known_limits = [limit for limit in limits if limit]
-    if not known_limits:
-        return
-    lowest = min(known_limits)
-    is_enough = lowest >= MIN_PROXY_FILES
-    addresses = max(1, lowest // (2 * _CONNECTIONS_OF_ADDRESS))
-    finding = f"each worker of nginx may open {lowest:,} files"
-    yield Diagnosis(
-        "proxy files",
-        DiagnosisState.OK if is_enough else DiagnosisState.WARNING,
-        finding if is_enough else f"{finding}, which {pluralize(addresses, 'address')} can take",
-        "" if is_enough else f"Set worker_rlimit_nofile 65536. {_PROXY_REMEDY}",
-    )
-
-
-def _read_file_limit(process: psutil.Process) -> int | None:
-    """Return the soft limit of a process' open files; None if it is not visible."""
-    try:
-        limits = Path(f"/proc/{process.pid}/limits").read_text(encoding="ascii")
-    except OSError:
-        return None
-    match = re.search(r"^Max open files\s+(\d+)", limits, re.MULTILINE)
-    return int(match[1]) if match else None
 
 
 def _find_proxy_problem(settings: Settings) -> str:

@@ -67,7 +67,7 @@ def test_doctor_accepts_the_shipped_configurations(services: list[ProxiedService
     with ThreadPoolExecutor() as pool:
         diagnoses = list(pool.map(examine, services))
     parts = {diagnosis.part for pair in diagnoses for diagnosis in pair}
-    assert parts == {"service proxy", "proxy files"}
+    assert parts == {"service proxy"}
     states = {diagnosis.state for pair in diagnoses for diagnosis in pair}
     assert states == {DiagnosisState.OK}, diagnoses
 
