@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from treehammer.collectors.job_spec import (
@@ -117,13 +116,34 @@ def _reason_against_doors(definition: TestDefinition) -> str:
 
 
 def _check_mode(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that a test in paired mode bundles values to compare."""
+    """Check that a test in paired mode bundles values to compare, and nothing that two sides share."""
     if definition.test.mode != PAIRED:
         return
     matrix, bundle = definition.axes, definition.matrix.bundle
+    mode: KeyPath = ("test", "mode")
+    for path, is_shared, reason in (
+        (mode, definition.load, "'paired' executions take turns; a load test needs 'solo'"),
+        (
+            mode,
+            definition.before,
+            "'paired' executions run at once; a test with [before] needs 'solo'",
+        ),
+        (
+            ("matrix", THREADS_AXIS),
+            any(threads != 1 for threads in matrix.get(THREADS_AXIS, ())),
+            "'paired' executions share one core: several threads need mode = 'solo'",
+        ),
+        (
+            ("matrix", SERVER_CACHE_AXIS),
+            matrix.get(SERVER_CACHE_AXIS),
+            "'paired' executions read the same files at once; the axis needs mode = 'solo'",
+        ),
+    ):
+        if is_shared:
+            yield DocumentProblem(path, reason)
     if not any(len(matrix.get(axis, ())) > 1 for axis in bundle):
         yield DocumentProblem(
-            ("test", "mode"),
+            mode,
             "'paired' compares values of bundled axes: name an axis with several values in "
             "[matrix] bundle",
         )
@@ -132,13 +152,6 @@ def _check_mode(definition: TestDefinition) -> Iterator[DocumentProblem]:
             ("matrix", "bundle", bundle.index("events")),
             "'events' cannot be compared in paired mode: both sides read the same entries",
         )
-
-
-def _check_rules(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check the rules of exclude and include."""
-    for kind in ("exclude", "include"):
-        for number, rule in enumerate(getattr(definition, kind)):
-            yield from _check_rule(rule, definition.axes, (kind, number))
 
 
 def _check_rule(
@@ -214,24 +227,10 @@ def _check_optional_axes(definition: TestDefinition) -> Iterator[DocumentProblem
 
 
 def _check_threads(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that a test with several threads is neither a load test nor in paired mode."""
-    path: KeyPath = ("matrix", THREADS_AXIS)
-    values = definition.axes.get(THREADS_AXIS, ())
-    if definition.test.mode == PAIRED and any(threads != 1 for threads in values):
-        yield DocumentProblem(
-            path, "'paired' executions share one core: several threads need mode = 'solo'"
-        )
+    """Check that a test with several threads is no load test."""
     if THREADS_AXIS in definition.axes and definition.load:
-        yield DocumentProblem(path, "a load test's clients share one thread; remove the axis")
-
-
-def _check_server_cache(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that a test can bring about the states of a server's cache that it names."""
-    states = definition.axes.get(SERVER_CACHE_AXIS, ())
-    path: KeyPath = ("matrix", SERVER_CACHE_AXIS)
-    if states and definition.test.mode == PAIRED:
         yield DocumentProblem(
-            path, "'paired' executions read the same files at once; the axis needs mode = 'solo'"
+            ("matrix", THREADS_AXIS), "a load test's clients share one thread; remove the axis"
         )
 
 
@@ -333,10 +332,6 @@ def _check_load(definition: TestDefinition) -> Iterator[DocumentProblem]:
             ("load", "duration_s"),
             f"is longer than wall_limit_s = {test.wall_limit_s:g} of [test]",
         )
-    if test.mode == PAIRED:
-        yield DocumentProblem(
-            ("test", "mode"), "'paired' executions take turns; a load test needs 'solo'"
-        )
     if not load.ramp:
         return
     path: KeyPath = ("load", "ramp")
@@ -357,7 +352,7 @@ def _check_load(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 
 def _check_before(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that a command applies bundled axes of the test's own, outside of paired mode."""
+    """Check that a command applies bundled axes of the test's own."""
     before = definition.before
     if before is None:
         return
@@ -377,10 +372,6 @@ def _check_before(definition: TestDefinition) -> Iterator[DocumentProblem]:
                 f"{name!r} is not bundled: add it to bundle in [matrix], so that a job compares all "
                 "values, one after the other",
             )
-    if definition.test.mode == PAIRED:
-        yield DocumentProblem(
-            ("test", "mode"), "'paired' executions run at once; a test with [before] needs 'solo'"
-        )
 
 
 #: Characters of all settings, or of all variables, which every job and plan repeats.
@@ -465,18 +456,14 @@ def _check_limits(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 def _check_bounds(limit: ExpectTable, path: KeyPath) -> Iterator[DocumentProblem]:
     """Check the bounds of a limit, and those of each site together with the ones they complete."""
-    if not limit.sites:
-        yield from _require_bound(limit, path)
-    yield from _check_table_bounds(limit, limit, path)
-    for site, site_limit in limit.sites.items():
-        site_path = (*path, "sites", site)
-        yield from _require_bound(site_limit, site_path)
-        yield from _check_table_bounds(limit, site_limit, site_path)
-
-
-def _require_bound(table: ExpectTable | SiteLimitTable, path: KeyPath) -> Iterator[DocumentProblem]:
-    if table.at_most is None and table.at_least is None:
-        yield DocumentProblem(path, "has no bound: add at_most or at_least")
+    tables: list[tuple[KeyPath, ExpectTable | SiteLimitTable]] = [
+        ((*path, "sites", site), table) for site, table in limit.sites.items()
+    ]
+    for table_path, table in tables or [(path, limit)]:
+        if table.at_most is None and table.at_least is None:
+            yield DocumentProblem(table_path, "has no bound: add at_most or at_least")
+    for table_path, table in [(path, limit), *tables]:
+        yield from _check_table_bounds(limit, table, table_path)
 
 
 def _check_table_bounds(
@@ -534,9 +521,7 @@ def _check_extensions(definition: TestDefinition) -> Iterator[DocumentProblem]:
 _CHECKS = (
     _check_axes,
     _check_bundle,
-    _check_server_cache,
     _check_mode,
-    _check_rules,
     _check_optional_axes,
     _check_threads,
     _check_distance,
@@ -556,4 +541,8 @@ _CHECKS = (
 
 def check_across_keys(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the keys of a definition fit together."""
-    return chain.from_iterable(check(definition) for check in _CHECKS)
+    for check in _CHECKS:
+        yield from check(definition)
+    for kind in ("exclude", "include"):
+        for number, rule in enumerate(getattr(definition, kind)):
+            yield from _check_rule(rule, definition.axes, (kind, number))
