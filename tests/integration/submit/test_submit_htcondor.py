@@ -1,4 +1,4 @@
-"""HTCondor on a real pool: failures, killed submitters, vanished nodes, full disks, and SciTokens."""
+"""HTCondor on a real pool: failures, damaged services, killed submitters, and SciTokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from grid_fixtures import Grid
 from treehammer.collectors.job_spec import JobState
 from treehammer.config import Settings
 from treehammer.errors import BatchError, NothingToDoError
-from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.sites import sites_file
@@ -370,47 +369,3 @@ def check_killed_submission(user: GridUser) -> None:
     with Store.open(user.settings.database) as store:
         assert all(job.batch_id for job in store.jobs(user.last_campaign_id()))
     print(f"{unqueued} of 3 jobs were left by the submitter")
-
-
-LEASE_S = 20
-
-
-def _shorten_lease(user: GridUser, folder: Path) -> str:
-    """Let the first site's jobs be given up early; return the site."""
-    folder.mkdir()
-    (folder / "htcondor.sub.j2").write_text(
-        '{% extends "shipped/htcondor.sub.j2" %}\n'
-        f"{{% set limits = dict(limits, lease_s={LEASE_S}) %}}\n"
-    )
-    site = user.grid.box.sites[0]
-    user.write_sites_file(**{site: {"templates": folder}})
-    return site
-
-
-def _attempts(user: GridUser) -> list[AttemptRow]:
-    with Store.open(user.settings.database) as store:
-        return store.attempts(job.id for job in store.jobs(store.campaign("last").id))
-
-
-def test_status_names_lost_node_until_job_runs_again(user: GridUser, tmp_path: Path) -> None:
-    """A restarted schedd does not know that the node was lost; the log does."""
-    site = _shorten_lease(user, tmp_path / "templates")
-    user.set_payload("sleep 5")
-    user.submit_campaign("--sites", site, "-S", "repeats=1")
-    started = user.grid.submit_dir / user.last_campaign_id()
-    user.grid.wait_until(
-        lambda: any("ExecuteEvent" in log.read_text() for log in started.glob("*/events.log")),
-        "the job runs",
-    )
-    user.grid.kill_schedd()
-    user.grid.kill_startd(site)
-    user.grid.wait_until(
-        lambda: f"no contact to slot1@{site}@" in user.run_in_shell("status", "last"),
-        "status names the lost node",
-        timeout_s=LEASE_S,
-    )
-    output = user.follow_campaign("last")
-    assert "2 of 2 measured" in output
-    first, *_, last = _attempts(user)
-    assert (first.failure_class, last.failure_class) == ("lost", "")
-    assert last.started_us - first.started_us < 60e6, "no longer than the lease"
