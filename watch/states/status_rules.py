@@ -125,9 +125,6 @@ class ShareRule(_RunRule):
     min_measurements: int = Field(ge=1, description="Unknown with fewer measurements.")
     max_failed_per_success: Share = Field(description="A warning above this ratio.")
     clear_below: Share = Field(description="A warning ends below this ratio.")
-    severity_steps: list[Share] = Field(
-        [0.25, 0.5], description="Shares of failures from which a warning is shown as more severe."
-    )
 
     def classify(self, good: int, bad: int, *, was_bad: bool = False) -> SiteState:
         """Return the state by the share of bad measurements, without a minimum of their number."""
