@@ -11,10 +11,11 @@ Python programs call :func:`results` and :func:`result_batches`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -162,17 +163,18 @@ def _flat_operation_schema() -> pa.Schema:
 class _JoinedRows(Generic[JoinedRow]):
     """Rows that belong to measurements, streamed in the order of these."""
 
-    def __init__(self, rows: Iterable[tuple[str, JoinedRow]]) -> None:
+    def __init__(self, rows: Iterable[JoinedRow], get_id: Callable[[JoinedRow], Any]) -> None:
         self._rows = iter(rows)
+        self._get_id = get_id
         self._next = next(self._rows, None)
 
-    def take(self, ids: Sequence[str]) -> dict[str, list[JoinedRow]]:
-        """Return the rows of the next measurements by identity."""
+    def take(self, ids: Sequence[str]) -> list[list[JoinedRow]]:
+        """Return the rows of each of the next measurements."""
         lists: dict[str, list[JoinedRow]] = {id_: [] for id_ in ids}
-        while self._next is not None and self._next[0] in lists:
-            lists[self._next[0]].append(self._next[1])
+        while self._next is not None and self._get_id(self._next) in lists:
+            lists[self._get_id(self._next)].append(self._next)
             self._next = next(self._rows, None)
-        return lists
+        return [*lists.values()]
 
 
 def stream_measurements(
@@ -208,52 +210,52 @@ def stream_measurements(
 def _iter_batches(
     reader: ResultsReader, selection: Selection, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    names = [name for name in schema.names if name in METRICS_BY_NAME]
     extra_names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
-    has_operations = OPERATIONS_COLUMN in schema.names
-    catalogue_names = [name for name in schema.names if name in METRICS_BY_NAME]
-    if extra_names and ID_COLUMN not in catalogue_names:
-        catalogue_names.append(ID_COLUMN)
-    stored_names = stored_columns(catalogue_names)
+    if extra_names and ID_COLUMN not in names:
+        names.append(ID_COLUMN)
+    extras = operations = None
     with reader.snapshot() as snapshot:
-        extras = _JoinedRows(
-            (row.measurement_id, row) for row in (snapshot.extras(selection) if extra_names else ())
-        )
-        operations = _JoinedRows(
-            (str(row.pop(ID_COLUMN)), row)
-            for row in (snapshot.operations(selection) if has_operations else ())
-        )
-        rows = snapshot.measurement_rows(selection, catalogue_names)
-        while chunk := list(islice(rows, NESTED_ROWS if has_operations else BATCH_ROWS)):
-            values: dict[str, Sequence[Any]] = dict(
-                zip(stored_names, zip(*chunk, strict=True), strict=True)
-            )
-            if PASSES_COLUMN in values:
-                values |= _unpack_passes(values.pop(PASSES_COLUMN))
-            if extra_names:
+        if extra_names:
+            extras = _JoinedRows(snapshot.extras(selection), attrgetter(ID_COLUMN))
+        if OPERATIONS_COLUMN in schema.names:
+            operations = _JoinedRows(snapshot.operations(selection), itemgetter(ID_COLUMN))
+        rows = snapshot.measurement_rows(selection, names)
+        while chunk := list(islice(rows, NESTED_ROWS if operations else BATCH_ROWS)):
+            values = _transpose_rows(chunk, names)
+            if extras:
                 values |= _list_extras(extras.take(values[ID_COLUMN]), extra_names)
-            if has_operations:
-                lists = operations.take(values[ID_COLUMN])
-                values[OPERATIONS_COLUMN] = [steps or None for steps in lists.values()]
+            if operations:
+                values[OPERATIONS_COLUMN] = operations.take(values[ID_COLUMN])
             arrays = [_build_array(values[field.name], field) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _unpack_passes(packed: Iterable[bytes | None]) -> dict[str, list[list[float] | None]]:
-    unpacked = [unpack_lists(value) for value in packed]
-    return {name: [lists[name] for lists in unpacked] for name in PACKED_COLUMNS}
+def _transpose_rows(
+    rows: Sequence[Sequence[Any]], names: Sequence[str]
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of stored rows; lists of passes are stored in one."""
+    columns = zip(*rows, strict=True)
+    values: dict[str, Sequence[Any]] = dict(zip(stored_columns(names), columns, strict=True))
+    if packed := values.pop(PASSES_COLUMN, None):
+        unpacked = [unpack_lists(value) for value in packed]
+        values |= {name: [lists[name] for lists in unpacked] for name in PACKED_COLUMNS}
+    return values
 
 
 def _list_extras(
-    extras: Mapping[str, Sequence[ExtraRow]], names: Sequence[str]
+    extras: Sequence[Sequence[ExtraRow]], names: Sequence[str]
 ) -> dict[str, list[float | None]]:
     """Return the column of each name (with its prefix)."""
-    by_name = [{EXTRA_PREFIX + row.name: row.value for row in rows} for rows in extras.values()]
+    by_name = [{EXTRA_PREFIX + row.name: row.value for row in rows} for rows in extras]
     return {name: [values.get(name) for values in by_name] for name in names}
 
 
 def _build_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_string(field.type) and field.metadata[b"kind"] != b"text":
         values = [encode_numbers(numbers) for numbers in values]
+    if field.name == OPERATIONS_COLUMN:
+        values = [steps or None for steps in values]
     return pa.array(values, field.type)
 
 
@@ -283,38 +285,28 @@ def iter_companion_tables(
         campaigns: identities; None for all.
         datasets: hashes of those whose replicas and instruction counts are meant; None for all.
     """
-    campaign_rows = [row for row in reader.campaigns() if campaigns is None or row.id in campaigns]
-    campaign_rows.sort(key=lambda row: row.id)
+    every = {row.id: row for row in reader.campaigns()}
+    ids = sorted(every if campaigns is None else every.keys() & {*campaigns})
 
-    def is_selected(row: ReplicaRow | InstructionRow) -> bool:
-        return datasets is None or row.dataset_hash in datasets
+    def select(rows: Iterable[ReplicaRow | InstructionRow]) -> list[CompanionRow]:
+        return [row for row in rows if datasets is None or row.dataset_hash in datasets]
 
     chunks: dict[str, Iterable[Sequence[CompanionRow]]] = {
-        "campaign": [campaign_rows],
-        "job": (reader.jobs(row.id) for row in campaign_rows),
-        "attempt": (
-            reader.attempts(job.id for job in reader.jobs(row.id)) for row in campaign_rows
-        ),
-        "replica": ([*filter(is_selected, reader.replicas())] for _ in range(1)),
-        "instruction_count": (
-            [*filter(is_selected, reader.instruction_counts())] for _ in range(1)
-        ),
+        "campaign": [[every[id_] for id_ in ids]],
+        "job": map(reader.jobs, ids),
+        "attempt": (reader.attempts(job.id for job in reader.jobs(id_)) for id_ in ids),
+        "replica": map(select, [reader.replicas()]),
+        "instruction_count": map(select, [reader.instruction_counts()]),
     }
     for name in COMPANION_KINDS:
         schema = companion_schema(name)
-        batches = (
-            pa.RecordBatch.from_pylist([_list_values(row) for row in rows], schema=schema)
-            for rows in chunks[name]
-            if rows
-        )
-        yield RowStream(name, schema, batches)
+        tables = (pa.Table.from_pylist([*map(_list_values, rows)], schema) for rows in chunks[name])
+        yield RowStream(name, schema, (batch for table in tables for batch in table.to_batches()))
 
 
 def _list_values(row: CompanionRow) -> dict[str, Any]:
-    return {
-        name: value.to_json() if isinstance(value, CampaignPlan) else value
-        for name, value in vars(row).items()
-    }
+    values = vars(row)
+    return {**values, "plan": values["plan"].to_json()} if isinstance(row, CampaignRow) else values
 
 
 # Python programs

@@ -362,27 +362,35 @@ def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
 def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
     """Merge finished jobs, then their attempts."""
     campaigns = {campaign.id: campaign for campaign in store.campaigns()}
-    merged_ids: set[str] = set()
-    changed: dict[str, JobRow] = {}
+    merged: dict[str, JobRow] = {}
     for batch in incoming.companion("job"):
         by_campaign: defaultdict[str, list[JobRow]] = defaultdict(list)
         for job in parse_rows(JobRow, batch):
-            if job.state in FINAL_JOB_STATES and job.campaign_id in campaigns:
+            if job.state in FINAL_JOB_STATES:
                 by_campaign[job.campaign_id].append(job)
-        for campaign_id, jobs in by_campaign.items():
-            existing = {job.id: job for job in store.jobs(campaign_id)}
-            missing = [job for job in jobs if job.id not in existing]
-            store.add_campaign(campaigns[campaign_id], missing)
-            pairs = [(job, existing[job.id]) for job in jobs if _is_updatable(existing.get(job.id))]
-            store.set_jobs(job.as_external() for job, before in pairs if _has_ended(job, before))
-            merged_ids.update(job.id for job in (*missing, *(job for job, _ in pairs)))
-            for job, before in pairs:
-                if job != before:
-                    changed[job.id] = job.as_external() if before.is_external else job
+        for campaign_id in sorted(by_campaign.keys() & campaigns.keys()):
+            merged |= _merge_jobs_of(store, campaigns[campaign_id], by_campaign[campaign_id])
     for batch in incoming.companion("attempt"):
-        attempts = [row for row in parse_rows(AttemptRow, batch) if row.job_id in merged_ids]
-        later_ids = _merge_attempts(store, attempts)
-        store.set_jobs(changed[id_] for id_ in later_ids & changed.keys())
+        attempts = [row for row in parse_rows(AttemptRow, batch) if row.job_id in merged]
+        store.set_jobs(merged[id_] for id_ in _merge_attempts(store, attempts))
+
+
+def _merge_jobs_of(
+    store: Store, campaign: CampaignRow, jobs: Sequence[JobRow]
+) -> dict[str, JobRow]:
+    """Add missing jobs, and end reported ones; return all that the file may change."""
+    stored = {job.id: job for job in store.jobs(campaign.id)}
+    store.add_campaign(campaign, [job for job in jobs if job.id not in stored])
+    merged: dict[str, JobRow] = {}
+    for job in jobs:
+        before = stored.get(job.id, job)
+        if before.state in FINAL_JOB_STATES:
+            merged[job.id] = job.as_external() if before.is_external else job
+        elif before.is_external:
+            merged[job.id] = job.as_external()
+            if before.batch_id in ("", job.batch_id):  # not queued again since
+                store.set_jobs([merged[job.id]])
+    return merged
 
 
 def _merge_attempts(store: Store, attempts: Sequence[AttemptRow]) -> set[str]:
@@ -393,15 +401,6 @@ def _merge_attempts(store: Store, attempts: Sequence[AttemptRow]) -> set[str]:
     missing = [a for a in attempts if _is_more_complete(a, existing[a.job_id].get(a.number))]
     store.set_attempts(missing)
     return {a.job_id for a in missing if a.number > max(existing[a.job_id], default=0)}
-
-
-def _is_updatable(existing: JobRow | None) -> bool:
-    return existing is not None and (existing.state in FINAL_JOB_STATES or existing.is_external)
-
-
-def _has_ended(job: JobRow, existing: JobRow) -> bool:
-    """Return whether a finished job of the file is the one that is unfinished here."""
-    return existing.state not in FINAL_JOB_STATES and existing.batch_id in ("", job.batch_id)
 
 
 def _is_more_complete(attempt: AttemptRow, existing: AttemptRow | None) -> bool:

@@ -209,12 +209,10 @@ def list_values(column: pa.Array, kind: str, unknown: Any = None) -> list[Any]:
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     values: list[Any] = column.to_pylist()
-    if kind in _RESTORERS and column.type != ARROW_TYPES[kind]:
-        restore = _RESTORERS[kind]
+    if column.type != ARROW_TYPES.get(kind):
+        restore = _RESTORERS.get(kind, lambda value: value)
         values = [value if value is None else restore(value) for value in values]
-    if unknown is not None:
-        values = [unknown if value is None else value for value in values]
-    return values
+    return values if unknown is None else [unknown if v is None else v for v in values]
 
 
 def _restore_int(value: Any) -> Any:
@@ -230,25 +228,24 @@ _RESTORERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+#: Type of the catalogue -> types of columns that can hold its values.
+_FITTING_TYPES: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
+    "int": (pa.types.is_integer, pa.types.is_floating),
+    "float": (pa.types.is_integer, pa.types.is_floating),
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "bool": (pa.types.is_integer, pa.types.is_boolean),
+    OPERATIONS_COLUMN: (lambda _: True,),
+}
+_LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+
 def _find_unfit_type(arrow_type: pa.DataType, kind: str) -> pa.DataType | None:
     """Return the type of a column, or of the items of its lists, unless it fits."""
-    types = pa.types
-    is_list = (
-        types.is_list(arrow_type)
-        or types.is_large_list(arrow_type)
-        or types.is_fixed_size_list(arrow_type)
-    )
-    if kind in ("ints", "floats") and is_list:
+    if kind in ("ints", "floats") and any(is_type(arrow_type) for is_type in _LIST_TYPES):
         items = arrow_type.value_type
-        return None if types.is_null(items) else _find_unfit_type(items, kind.removesuffix("s"))
-    fits = {
-        "int": types.is_integer(arrow_type) or types.is_floating(arrow_type),
-        "float": types.is_integer(arrow_type) or types.is_floating(arrow_type),
-        "text": types.is_string(arrow_type) or types.is_large_string(arrow_type),
-        "bool": types.is_integer(arrow_type) or types.is_boolean(arrow_type),
-        OPERATIONS_COLUMN: True,
-    }
-    return None if fits.get(kind) else arrow_type
+        return None if pa.types.is_null(items) else _find_unfit_type(items, kind[:-1])
+    fits = any(is_type(arrow_type) for is_type in _FITTING_TYPES.get(kind, ()))
+    return None if fits else arrow_type
 
 
 def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[CompanionKind]:
@@ -258,32 +255,41 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
         MeasurementFileError: a row has values that do not fit its columns.
     """
     table = next(name for name, row_type in COMPANION_KINDS.items() if row_type is kind)
-    hints = {
-        name: str if hint is CampaignPlan else hint for name, hint in get_type_hints(kind).items()
+    columns: dict[str, list[Any]] = {
+        name: _parse_column(batch, metadata.tables[table].c[name], hint)
+        for name, hint in get_type_hints(kind).items()
     }
-    columns: dict[str, list[Any]] = {}
-    for name, hint in hints.items():
-        try:
-            unknown = "" if hint is str else None
-            columns[name] = list_values(batch.column(name), FIELD_TYPES[hint], unknown)
-        except (KeyError, ColumnTypeError) as error:
-            raise MeasurementFileError(
-                f"unexpected value of {name} in table {table} ({error})"
-            ) from error
-        target = metadata.tables[table].c[name]
-        for number, value in enumerate(columns[name], 1):
-            if not _fits_column(value, hint, target):
-                raise MeasurementFileError(f"row {number} of table {table}: {name} cannot be kept")
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if kind is CampaignRow:
-        for number, values in enumerate(rows, 1):
-            try:
-                values["plan"] = CampaignPlan.from_json(values["plan"] or "{}")
-            except StoreError as error:
-                raise MeasurementFileError(
-                    f"row {number} of table {table}: {error.message}", hint=error.hint
-                ) from error
-    return [kind(**values) for values in rows]
+        columns["plan"] = [
+            _parse_plan(text, f"row {number} of table {table}")
+            for number, text in enumerate(columns["plan"], 1)
+        ]
+    rows = zip(*columns.values(), strict=True)
+    return [kind(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def _parse_column(batch: pa.RecordBatch, target: sa.Column[Any], hint: Any) -> list[Any]:
+    """List the values of a column of a companion table, which the database can keep."""
+    try:
+        unknown = "" if hint in (str, CampaignPlan) else None
+        values = list_values(batch.column(target.key), FIELD_TYPES[hint], unknown)
+    except (KeyError, ColumnTypeError) as error:
+        raise MeasurementFileError(
+            f"unexpected value of {target.key} in table {target.table.name} ({error})"
+        ) from error
+    for number, value in enumerate(values, 1):
+        if not _fits_column(value, str if hint is CampaignPlan else hint, target):
+            raise MeasurementFileError(
+                f"row {number} of table {target.table.name}: {target.key} cannot be kept"
+            )
+    return values
+
+
+def _parse_plan(text: str, place: str) -> CampaignPlan:
+    try:
+        return CampaignPlan.from_json(text or "{}")
+    except StoreError as error:
+        raise MeasurementFileError(f"{place}: {error.message}", hint=error.hint) from error
 
 
 def _fits_column(value: Any, hint: Any, target: sa.Column[Any]) -> bool:

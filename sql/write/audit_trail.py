@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -226,7 +226,7 @@ class _StoredDeliveries:
 
 
 def _load_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
-    owner, entry, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
+    owner, entry = campaign_owner.c, receipt.c
     campaigns = {delivery.campaign_id for delivery in deliveries}
     subjects = {subject for delivery in deliveries for subject in delivery.subjects}
     existing = _StoredDeliveries()
@@ -241,13 +241,22 @@ def _load_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _Sto
             existing.receipts.add((subject, kind, key_id, address))
             if kind in _OF_JOBS:
                 existing.campaigns[subject] = campaign_id
-    for ids in split_ids(delivery.sender.key_id for delivery in deliveries):
-        revoked_keys = sa.select(key.key_id).where(key.key_id.in_(ids), key.revoked_us.is_not(None))
-        existing.revoked.update((_KEY, id_) for id_ in connection.scalars(revoked_keys))
-    for ids in split_ids(campaigns | subjects):
-        revoked_tokens = sa.select(token.scope, token.subject).where(token.subject.in_(ids))
-        existing.revoked.update(map(tuple, connection.execute(revoked_tokens)))
+    keys = [delivery.sender.key_id for delivery in deliveries]
+    existing.revoked.update(_load_revoked(connection, keys, campaigns | subjects))
     return existing
+
+
+def _load_revoked(
+    connection: Connection, keys: Iterable[str], subjects: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield scope and identity of the revoked among keys, and of revoked tokens of subjects."""
+    key, token = access_key.c, access_revocation.c
+    for ids in split_ids(keys):
+        revoked_keys = sa.select(key.key_id).where(key.key_id.in_(ids), key.revoked_us.is_not(None))
+        yield from ((_KEY, id_) for id_ in connection.scalars(revoked_keys))
+    for ids in split_ids(subjects):
+        revoked_tokens = sa.select(token.scope, token.subject).where(token.subject.in_(ids))
+        yield from map(tuple, connection.execute(revoked_tokens))
 
 
 def _require_unrevoked(deliveries: Iterable[Delivery], revoked: Set[tuple[str, str]]) -> None:

@@ -238,49 +238,44 @@ def _load_senders(connection: Connection, jobs: Iterable[str]) -> dict[str, tupl
 
 def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str]]:
     """Yield the measurements with an outlier of a metric, each with the reason."""
-    limit = OUTLIER_LIMITS[metric]
     numbers_by_sender: dict[str, list[float]] = {}
     for value in sorted(values, key=lambda value: value.since_us):
         numbers_by_sender.setdefault(value.sender, []).append(value.number)
-    votes = {
-        sender: median(numbers)
-        for sender, numbers in numbers_by_sender.items()
-        if len(numbers) >= MIN_VALUES
-    }
-    if len(values) < MIN_VALUES:
-        return
-    voters = list(votes.values())
-    if voters:
-        reference = median(voters[: len(voters) - 1 + len(voters) % 2])
-    else:
-        reference = median(value.number for value in values)
+    votes = [
+        median(numbers) for numbers in numbers_by_sender.values() if len(numbers) >= MIN_VALUES
+    ]
+    # Without a vote all values have one; of an even number the newest sender has none.
+    voters = votes[: len(votes) - 1 + len(votes) % 2] or [value.number for value in values]
+    reference = median(voters) if len(values) >= MIN_VALUES else 0
     if reference <= 0:
         return
-    has_others = bool(voters) and len(numbers_by_sender) > 1
-    # Beside others, work has a narrower limit, and so have waits of a sender whose own median is off.
-    narrow = OutlierLimit(*map(math.sqrt, limit))
+    has_others = bool(votes) and len(numbers_by_sender) > 1
     limits = {
-        sender: narrow
-        if has_others and (limit is _WORK or _is_beyond(median(numbers), reference, narrow))
-        else limit
+        sender: _choose_limit(metric, median(numbers), reference, has_others=has_others)
         for sender, numbers in numbers_by_sender.items()
     }
-    outliers = [
-        value for value in values if _is_beyond(value.number, reference, limits[value.sender])
-    ]
-    if not has_others and len(outliers) > MAX_OUTLIER_SHARE * len(values):
-        return
-    for value in outliers:
-        is_high, sender_limit = value.number > reference, limits[value.sender]
-        relation = (
-            f"more than {sender_limit.above:.3g} times"
-            if is_high
-            else f"less than 1/{sender_limit.below:.3g} of"
-        )
-        yield (
-            value.measurement_id,
-            f"{metric} is {relation} {reference:.4g}, the median of the same work here",
-        )
+    outliers = [v for v in values if _is_beyond(v.number, reference, limits[v.sender])]
+    if has_others or len(outliers) <= MAX_OUTLIER_SHARE * len(values):
+        for value in outliers:
+            relation = _describe_relation(value.number, reference, limits[value.sender])
+            reason = f"{metric} is {relation} {reference:.4g}, the median of the same work here"
+            yield value.measurement_id, reason
+
+
+def _describe_relation(number: float, reference: float, limit: OutlierLimit) -> str:
+    if number > reference:
+        return f"more than {limit.above:.3g} times"
+    return f"less than 1/{limit.below:.3g} of"
+
+
+def _choose_limit(
+    metric: str, own_median: float, reference: float, *, has_others: bool
+) -> OutlierLimit:
+    """Choose a narrower limit beside others for work, and for waits of a sender that is off."""
+    limit = OUTLIER_LIMITS[metric]
+    narrow = OutlierLimit(*map(math.sqrt, limit))
+    is_narrow = has_others and (limit is _WORK or _is_beyond(own_median, reference, narrow))
+    return narrow if is_narrow else limit
 
 
 def _is_beyond(number: float, reference: float, limit: OutlierLimit) -> bool:
