@@ -7,17 +7,19 @@ asks the batch system for that tag.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.interface import BatchSystem, JobDescription
 from treehammer.submit.batch.job_folders import remove_folder_atomically, require_folder_name
 
 INDEX_NAME = "submission.json"
@@ -134,3 +136,80 @@ def find_shared_inputs(jobs: Sequence[JobDescription]) -> dict[str, Path]:
     """Return name -> file of the inputs that are the same file for all jobs."""
     items = jobs[0].inputs.items()
     return {n: path for n, path in items if all(job.inputs.get(n) == path for job in jobs)}
+
+
+F = TypeVar("F", bound=SubmissionFolder)
+
+
+class FolderBatch(BatchSystem, Generic[F]):
+    """Batch system whose submissions are folders of one type below ``root``."""
+
+    root: Path
+    folder_type: type[F]
+
+    @abstractmethod
+    def locate(self, batch_id: str) -> tuple[F, int, int] | None:
+        """Return submission, its number in the batch system, and place of a job; None for other ids."""
+
+    def locate_all(self, batch_ids: Iterable[str]) -> Iterator[tuple[str, F, int, int]]:
+        """Yield each id of this batch system with the submission, its number and the job's place."""
+        for batch_id in batch_ids:
+            if location := self.locate(batch_id):
+                yield batch_id, *location
+
+    def list_campaigns(self) -> frozenset[str]:
+        """List the campaigns with submissions."""
+        return frozenset(folder.campaign for folder in self.folder_type.list_folders(self.root))
+
+    def find_submitted(
+        self, job_ids: Iterable[str], find_number: Callable[[F], int | None], campaign: str = "*"
+    ) -> dict[str, str]:
+        """Return job id -> batch id; a requeued job has that of its newest submission."""
+        missing, batch_ids = set(job_ids), dict[str, str]()
+        for folder in self.folder_type.list_folders(self.root, campaign) if missing else ():
+            contained = missing.intersection(folder.job_ids) if missing else set[str]()
+            number = find_number(folder) if contained else None
+            if number is not None:
+                ids = folder.batch_ids(number)
+                batch_ids |= {job_id: ids[job_id] for job_id in contained}
+                missing -= contained
+        return batch_ids
+
+    def group_jobs(
+        self, jobs: Iterable[JobDescription], batch_ids: Mapping[str, str], size: int
+    ) -> Iterator[Sequence[JobDescription]]:
+        """Yield the jobs without batch id by description, at most ``size`` at a time."""
+        groups: dict[str, dict[str, JobDescription]] = defaultdict(dict)
+        for job in jobs:
+            if job.job_id not in batch_ids:
+                groups[job.text][job.job_id] = job
+        for group in groups.values():
+            for first in range(0, len(group), size):
+                yield [*group.values()][first : first + size]
+
+    def find_open(self, batch_ids: Iterable[str]) -> set[str]:
+        """Return the ids of jobs that are known and not final."""
+        statuses = self.query(batch_ids)
+        return {batch_id for batch_id, status in statuses.items() if not status.state.is_final}
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Remove submissions whose jobs are all listed and final; return the freed bytes.
+
+        A requeued job is listed by its last batch id.
+
+        Raises:
+            BatchError: the batch system does not answer, or a folder cannot be removed.
+        """
+        jobs = [job for job in self.locate_all(batch_ids) if job[1].path.is_dir()]
+        # A job that the batch system does not know has ended, too.
+        open_ids = self.find_open(batch_id for batch_id, *_ in jobs)
+        ended: dict[str, set[str]] = defaultdict(set)
+        for batch_id, folder, _, place in jobs:
+            if batch_id not in open_ids:
+                ended[folder.campaign].add(folder.job_ids[place])
+        return sum(
+            folder.remove()
+            for campaign, job_ids in ended.items()
+            for folder in [*self.folder_type.list_folders(self.root, campaign)]
+            if job_ids.issuperset(folder.job_ids)
+        )

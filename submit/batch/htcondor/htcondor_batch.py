@@ -6,6 +6,8 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +50,6 @@ from treehammer.submit.batch.htcondor.submit_description import (
 from treehammer.submit.batch.interface import (
     BatchDeclaration,
     BatchSite,
-    BatchSystem,
     InputReplacement,
     JobDescription,
     JobStatus,
@@ -56,7 +57,7 @@ from treehammer.submit.batch.interface import (
     ProbeResult,
     UnknownBatchSystemError,
 )
-from treehammer.submit.batch.submission_folder import INCOMING
+from treehammer.submit.batch.submission_folder import INCOMING, FolderBatch
 from treehammer.text_formatting import pluralize
 
 #: Jobs per cluster with spooled inputs: all of them are in the queue at once.
@@ -68,13 +69,15 @@ _IDLE_PROJECTION = ("ClusterId", "ProcId", "JobUniverse", "GridResource", "GridJ
 _LEASE = re.compile(r"^\s*job_lease_duration\s*=\s*(\d+)", re.MULTILINE | re.IGNORECASE)
 
 
-class HTCondorBatch(BatchSystem):
+class HTCondorBatch(FolderBatch[Submission]):
     """Jobs of one HTCondor pool.
 
     Args:
         pool: the pool.
         folder: folder of submissions if the pool sets no ``submit_dir``; created when needed.
     """
+
+    folder_type = Submission
 
     def __init__(self, pool: HTCondorPool, folder: Path) -> None:
         self.name = f"{HTCONDOR_PREFIX}{pool.name}"
@@ -92,25 +95,14 @@ class HTCondorBatch(BatchSystem):
             BatchError: not all were queued; :meth:`find` returns those that were.
         """
         self._make_root()
-        unique = {job.job_id: job for job in jobs}
         placeholder = Submission.for_jobs(self.root, campaign_id, "", ())
         with placeholder.locked():
-            batch_ids = self._find_in_campaign(unique, campaign_id, holds_lock=True)
-            groups: dict[str, list[JobDescription]] = defaultdict(list)
-            for job_id, job in unique.items():
-                if job_id not in batch_ids:
-                    groups[job.text].append(job)
-            for text, group in groups.items():
-                step = MAX_SPOOLED_JOBS if self.pool.spool else len(group)
-                for first in range(0, len(group), step):
-                    batch_ids |= self._submit_cluster(
-                        campaign_id, text, group[first : first + step]
-                    )
+            resolve = partial(self._resolve, holds_lock=True)
+            batch_ids = self.find_submitted((job.job_id for job in jobs), resolve, campaign_id)
+            size = MAX_SPOOLED_JOBS if self.pool.spool else len(jobs) or 1
+            for group in self.group_jobs(jobs, batch_ids, size):
+                batch_ids |= self._submit_cluster(campaign_id, group[0].text, group)
         return batch_ids
-
-    def list_campaigns(self) -> frozenset[str]:
-        """List the campaigns with submissions in the pool's folder."""
-        return frozenset(submission.campaign for submission in Submission.list_folders(self.root))
 
     def _make_root(self) -> None:
         try:
@@ -206,36 +198,15 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: a submission was interrupted and HTCondor does not answer.
         """
-        return self._find_in_campaign(job_ids, "*", holds_lock=False)
+        return self.find_submitted(job_ids, partial(self._resolve, holds_lock=False))
 
-    def _find_in_campaign(
-        self, job_ids: Iterable[str], campaign: str, *, holds_lock: bool
-    ) -> dict[str, str]:
-        """Find jobs like :meth:`find`; ``holds_lock`` if the caller holds the campaign's lock."""
-        requested_ids = set(job_ids)
-        batch_ids: dict[str, str] = {}
-        for submission in Submission.list_folders(self.root, campaign):
-            if len(batch_ids) == len(requested_ids):
-                break
-            contained_ids = requested_ids.intersection(submission.job_ids)
-            if not contained_ids:
-                continue
-            cluster = submission.cluster or self._resolve_unconfirmed(
-                submission, holds_lock=holds_lock
-            )
-            if cluster is not None:
-                ids = submission.batch_ids(cluster)
-                # Older submissions contain a requeued job too.
-                batch_ids |= {
-                    job_id: ids[job_id] for job_id in contained_ids if job_id not in batch_ids
-                }
-        return batch_ids
-
-    def _resolve_unconfirmed(self, submission: Submission, *, holds_lock: bool) -> int | None:
-        """Find out whether a submission without a recorded cluster is queued.
+    def _resolve(self, submission: Submission, *, holds_lock: bool) -> int | None:
+        """Return the cluster of a submission; if none is recorded, find out whether it is queued.
 
         ``holds_lock`` if the caller holds the campaign's lock, so that no submitter is alive.
         """
+        if recorded := submission.cluster:
+            return recorded
         abandoned = holds_lock or not is_locked(submission.lock_file)
         cluster = self._find_cluster(submission)
         if cluster is None or not abandoned:
@@ -290,11 +261,17 @@ class HTCondorBatch(BatchSystem):
 
     def _group_by_cluster(self, batch_ids: Iterable[str]) -> list[tuple[EventLog, list[int]]]:
         groups: dict[EventLog, list[int]] = defaultdict(list)
-        for batch_id in batch_ids:
-            parsed_id = parse_batch_id(batch_id, self.root)
-            if parsed_id is not None:
-                groups[self._find_log(*parsed_id[:2])].append(parsed_id[2])
+        for _, submission, cluster, proc in self.locate_all(batch_ids):
+            groups[self._find_log(submission, cluster)].append(proc)
         return [*groups.items()]
+
+    def locate(self, batch_id: str) -> tuple[Submission, int, int] | None:
+        """Return submission, cluster and proc of a batch id; None for another format."""
+        if parsed_id := parse_batch_id(batch_id, self.root):
+            submission, cluster, proc = parsed_id
+            # The submission of a log has read its index already.
+            return self._find_log(submission, cluster).submission, cluster, proc
+        return None
 
     def _find_log(self, submission: Submission, cluster: int) -> EventLog:
         key = submission, cluster
@@ -380,15 +357,10 @@ class HTCondorBatch(BatchSystem):
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder, as far as the output has arrived."""
-        parsed_id = parse_batch_id(batch_id, self.root)
-        if parsed_id is None:
-            return {}
-        submission, cluster, proc = parsed_id
-        try:
-            # The submission of a log has read its index already.
-            return self._find_log(submission, cluster).submission.sandboxes(proc)
-        except (BatchError, IndexError):
-            return {}
+        with suppress(BatchError, IndexError):
+            if location := self.locate(batch_id):
+                return location[0].sandboxes(location[2])
+        return {}
 
     def read_load_steps(self, batch_ids: Iterable[str]) -> list[LoadProgress]:
         """Return the last time step of each of the jobs that loads now.
@@ -413,20 +385,15 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: HTCondor does not answer; some jobs may be cancelled.
         """
-        open_ids = self._find_open(batch_ids)
+        open_ids = self.find_open(batch_ids)
         for log, procs in self._group_by_cluster(open_ids):
             ids = log.submission.batch_ids(log.cluster).values()
-            is_whole = open_ids.issuperset(self._find_open(ids))
+            is_whole = open_ids.issuperset(self.find_open(ids))
             if is_whole:
                 log.submission.cancellation_mark.touch()
             constraint = log.constraint(() if is_whole else procs)
             self.connection.act_on_jobs("Remove", constraint, CANCEL_REASON)
         return len(open_ids)
-
-    def _find_open(self, batch_ids: Iterable[str]) -> set[str]:
-        """Return the ids of jobs that are known and not final."""
-        statuses = self.query(batch_ids)
-        return {batch_id for batch_id, status in statuses.items() if not status.state.is_final}
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Hold those of the jobs that wait in the queue, with a reason.
@@ -493,7 +460,7 @@ class HTCondorBatch(BatchSystem):
             with new.locked():
                 queued = None
                 if new.path.exists():
-                    queued = new.cluster or self._resolve_unconfirmed(new, holds_lock=True)
+                    queued = self._resolve(new, holds_lock=True)
                 queued_ids = (
                     new.batch_ids(queued)
                     if queued
@@ -501,29 +468,6 @@ class HTCondorBatch(BatchSystem):
                 )
             requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
         return requeued_ids
-
-    def purge(self, batch_ids: Iterable[str]) -> int:
-        """Remove submissions whose jobs are all listed and final; return the freed bytes.
-
-        A requeued job is listed by its last batch id.
-
-        Raises:
-            BatchError: HTCondor does not answer, or a folder cannot be removed.
-        """
-        ended: dict[str, set[str]] = defaultdict(set)
-        for log, procs in self._group_by_cluster(batch_ids):
-            submission = log.submission
-            if submission.path.is_dir():
-                ids = {log.batch_id(proc): submission.job_ids[proc] for proc in procs}
-                open_ids = self._find_open(ids)
-                # A job that HTCondor does not know has ended, too.
-                ended[submission.campaign] |= {job for i, job in ids.items() if i not in open_ids}
-        return sum(
-            submission.remove()
-            for campaign, job_ids in ended.items()
-            for submission in [*Submission.list_folders(self.root, campaign)]
-            if job_ids.issuperset(submission.job_ids)
-        )
 
     # -- previews
 

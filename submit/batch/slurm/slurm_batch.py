@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from treehammer.submit.batch.interface import (
     BatchDeclaration,
     BatchEvent,
     BatchSite,
-    BatchSystem,
     Hold,
     InputReplacement,
     JobDescription,
@@ -40,6 +39,7 @@ from treehammer.submit.batch.slurm.slurm_commands import (
     load_queue,
     run_command,
 )
+from treehammer.submit.batch.submission_folder import FolderBatch
 from treehammer.text_formatting import pluralize
 
 #: Largest number of tasks of an array; Slurm's default of MaxArraySize is 1001.
@@ -75,7 +75,7 @@ _OPTION_NAME = re.compile(r"[a-z][a-z-]+")
 _BATCH_ID = re.compile(r"(\d+)_(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 
 
-class SlurmBatch(BatchSystem):
+class SlurmBatch(FolderBatch[ArrayFolder]):
     """Jobs of this user in the Slurm cluster of this machine.
 
     Args:
@@ -83,9 +83,11 @@ class SlurmBatch(BatchSystem):
     """
 
     name = "slurm"
+    folder_type = ArrayFolder
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self._folders: dict[tuple[str, str], ArrayFolder] = {}
 
     # -- submission
 
@@ -94,19 +96,13 @@ class SlurmBatch(BatchSystem):
         self.root.mkdir(parents=True, exist_ok=True)
         with hold_lock(self.root / f".{campaign_id}.lock"):
             batch_ids = {**self.find(job.job_id for job in jobs)}
-            groups: dict[str, list[JobDescription]] = defaultdict(list)
-            for job in jobs:
-                if job.job_id not in batch_ids:
-                    groups[job.text].append(job)
-            for group in groups.values():
-                before = ""
-                for first in range(0, len(group), MAX_ARRAY_JOBS):
-                    ids = self._add_array(
-                        campaign_id, group[first : first + MAX_ARRAY_JOBS], before
-                    )
-                    batch_ids |= ids
-                    # The limit of concurrent jobs holds for each array.
-                    before = f"afterany:{next(iter(ids.values())).partition('_')[0]}"
+            before: dict[str, str] = {}
+            for group in self.group_jobs(jobs, batch_ids, MAX_ARRAY_JOBS):
+                text = group[0].text
+                ids = self._add_array(campaign_id, group, before.get(text, ""))
+                batch_ids |= ids
+                # The limit of concurrent jobs holds for each array.
+                before[text] = f"afterany:{next(iter(ids.values())).partition('_')[0]}"
         return batch_ids
 
     def _add_array(
@@ -156,32 +152,20 @@ class SlurmBatch(BatchSystem):
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of jobs that are or were in the queue."""
-        requested, batch_ids = set(job_ids), dict[str, str]()
-        for folder in ArrayFolder.list_folders(self.root):
-            contained = requested.intersection(folder.job_ids) - batch_ids.keys()
-            array = (folder.array or self._find_array(folder)) if contained else None
-            if array:
-                ids = folder.batch_ids(array)
-                batch_ids |= {job_id: ids[job_id] for job_id in contained}
-        return batch_ids
+        return self.find_submitted(job_ids, lambda folder: folder.array or self._find_array(folder))
 
-    def _locate(self, batch_ids: Iterable[str]) -> Iterator[tuple[str, ArrayFolder, int, int]]:
-        """Yield each id of this batch system with its folder, array and task."""
-        folders: dict[tuple[str, str], ArrayFolder] = {}
-        for batch_id in batch_ids:
-            if match := _BATCH_ID.fullmatch(batch_id):
-                array, task, *key = match.groups()
-                folder = folders.setdefault((key[0], key[1]), ArrayFolder(self.root, *key))
-                yield batch_id, folder, int(array), int(task)
-
-    def list_campaigns(self) -> frozenset[str]:
-        """List the campaigns with folders of arrays."""
-        return frozenset(folder.campaign for folder in ArrayFolder.list_folders(self.root))
+    def locate(self, batch_id: str) -> tuple[ArrayFolder, int, int] | None:
+        """Return folder, array and task of a job; None for the id of another batch system."""
+        if not (match := _BATCH_ID.fullmatch(batch_id)):
+            return None
+        array, task, campaign, tag = match.groups()
+        folder = ArrayFolder(self.root, campaign, tag)
+        return self._folders.setdefault((campaign, tag), folder), int(array), int(task)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; a second call queues nothing."""
         groups: dict[ArrayFolder, list[tuple[str, int]]] = defaultdict(list)
-        for batch_id, folder, _, task in self._locate(earlier):
+        for batch_id, folder, _, task in self.locate_all(earlier):
             groups[folder].append((batch_id, task))
         requeued: dict[str, str] = {}
         for folder, tasks in groups.items():
@@ -211,7 +195,7 @@ class SlurmBatch(BatchSystem):
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job."""
-        jobs = [*self._locate(batch_ids)]
+        jobs = [*self.locate_all(batch_ids)]
         if not jobs:
             return {}
         records = {(array, task): record for _, array, task, record in load_queue()}
@@ -226,12 +210,12 @@ class SlurmBatch(BatchSystem):
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder."""
-        sandboxes = (folder.sandboxes(task) for _, folder, _, task in self._locate([batch_id]))
+        sandboxes = (folder.sandboxes(task) for _, folder, _, task in self.locate_all([batch_id]))
         return next(sandboxes, {})
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
         """State Slurm's reasons for waiting jobs, a line each."""
-        jobs = {(array, task) for _, _, array, task in self._locate(batch_ids)}
+        jobs = {(array, task) for _, _, array, task in self.locate_all(batch_ids)}
         reasons = Counter(
             record.reason
             for _, array, task, record in load_queue()
@@ -247,42 +231,26 @@ class SlurmBatch(BatchSystem):
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel jobs that are not final and return their number."""
-        open_ids = self._select(batch_ids, lambda status: not status.state.is_final)
-        for _, folder, _, task in self._locate(open_ids):
+        open_ids = sorted(self.find_open(batch_ids))
+        for _, folder, _, task in self.locate_all(open_ids):
             (folder.job_folder(task) / "cancelled").touch()
         self._act(["scancel"], open_ids)
         return len(open_ids)
 
     def release(self, batch_ids: Iterable[str]) -> int:
         """Release held jobs and return their number."""
-        held_ids = self._select(batch_ids, lambda status: status.state is JobState.HELD)
+        held_ids = [
+            batch_id
+            for batch_id, status in self.query(batch_ids).items()
+            if status.state is JobState.HELD
+        ]
         self._act(["scontrol", "release"], held_ids)
         return len(held_ids)
-
-    def _select(self, batch_ids: Iterable[str], matches: Callable[[JobStatus], bool]) -> list[str]:
-        statuses = self.query(batch_ids)
-        return [batch_id for batch_id, status in statuses.items() if matches(status)]
 
     def _act(self, command: Sequence[str], batch_ids: Sequence[str]) -> None:
         jobs = [batch_id.partition("@")[0] for batch_id in batch_ids]
         for first in range(0, len(jobs), _MAX_ARGUMENTS):
             run_command(*command, *jobs[first : first + _MAX_ARGUMENTS])
-
-    def purge(self, batch_ids: Iterable[str]) -> int:
-        """Remove arrays whose jobs are all listed and final; return the freed bytes."""
-        ids = set(batch_ids)
-        open_ids = set(self._select(ids, lambda status: not status.state.is_final))
-        jobs = [(folder, task) for _, folder, _, task in self._locate(ids - open_ids)]
-        counts, ended = Counter(folder for folder, _ in jobs), set[str]()
-        for folder, task in jobs:
-            if folder.path.is_dir():
-                ended.add(folder.job_ids[task])
-        return sum(
-            folder.remove()
-            for campaign in {folder.campaign for folder in counts}
-            for folder in [*ArrayFolder.list_folders(self.root, campaign)]
-            if ended.issuperset(folder.job_ids)
-        )
 
     def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
         """Probe Slurm's controller, and whether the partition of each site has nodes."""
