@@ -227,21 +227,23 @@ class PageQuery(BaseModel):
             choices: by field the values, or texts by value; nothing for the declared values, None for
                 a day. Of a parameter that may be missing, "all" is a further choice.
         """
-        inputs = []
-        for name, values in choices.items():
-            field = type(self).model_fields[name]
-            texts: Mapping[str, str] | None = None
-            if isinstance(values, Mapping):
-                texts = values
-            elif values is not None:
-                declared = [item for item in field.metadata if isinstance(item, OneOf)]
-                options = [*values] or [str(text) for item in declared for text in item.values]
-                texts = {text: text for text in map(str, options)}
-            if texts is not None and field.default == "":
-                texts = {"": "all", **texts}
-            title, value = field.title or name.capitalize(), str(getattr(self, name))
-            inputs.append(FormInput(field.alias or name, title, value, texts))
+        inputs = (self._make_input(name, values) for name, values in choices.items())
         return [item for item in inputs if item.is_useful]
+
+    def _make_input(self, name: str, values: Mapping[str, str] | Iterable[str] | None) -> FormInput:
+        """Make the input of a field; see :meth:`list_inputs`."""
+        field = type(self).model_fields[name]
+        texts: Mapping[str, str] | None = None
+        if isinstance(values, Mapping):
+            texts = values
+        elif values is not None:
+            declared = [item for item in field.metadata if isinstance(item, OneOf)]
+            options = [*values] or [str(text) for item in declared for text in item.values]
+            texts = {text: text for text in map(str, options)}
+        if texts is not None and field.default == "":
+            texts = {"": "all", **texts}
+        title, value = field.title or name.capitalize(), str(getattr(self, name))
+        return FormInput(field.alias or name, title, value, texts)
 
     @classmethod
     def describe_parameters(cls, path: str = "") -> list[dict[str, Any]]:

@@ -78,63 +78,89 @@ QUIET_COLOR = "#a3abb3"
 
 def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
     """Lay out the points; None if there is nothing to draw."""
-    is_latency = query.view == View.LATENCY
     points = list(_select_points(query, data.points))
     if not points:
         return None
     kind, unit = _KINDS[query.view], figure_unit(query)
     panels, places = (GroupNames(data, points, column) for column in (query.panels, query.by))
-    color = "" if is_latency and query.color == query.by else query.color
-    names = GroupNames(data, points, color, query.separated_columns)
+    repeats_places = query.view == View.LATENCY and query.color == query.by
+    names = GroupNames(data, points, "" if repeats_places else query.color, query.separated_columns)
     max_series = MAX_ROWS if kind == Kind.HEAT_MAP else MAX_SERIES
+    series = names.build_series(max_series)
     panel_titles = panels.select_drawable(MAX_PANELS)
     place_names = _select_places(kind, places, points)
-    series = names.build_series(max_series)
-    panel_marks: dict[str, list[FigureMark]] = {text: [] for text in panel_titles}
-    place_numbers = {text: number for number, text in enumerate(place_names)}
-    series_numbers = {line.name: number for number, line in enumerate(series)}
-    labels = (axis_names.label_points(points) for axis_names in (panels, places, names))
-    for point, panel, place, name in zip(points, *labels, strict=True):
-        if panel in panel_marks and place in place_numbers and name in series_numbers:
-            position = series_numbers[name], place_numbers[place]
-            panel_marks[panel].append(_make_mark(query, point, unit, *position))
+    series_names = [line.name for line in series]
+    numbers = (
+        panels.number_points(points, panel_titles),
+        places.number_points(points, place_names),
+        names.number_points(points, series_names),
+    )
+    marks = _place_marks(query, points, unit, numbers)
     is_trend = places.are_time and kind not in (Kind.HEAT_MAP, *UPRIGHT)
-    drawn_count = sum(map(len, panel_marks.values()))
     short, x_title = places.axis_names()
-    metric = METRICS_BY_NAME.get(query.metric)
-    is_plain = query.view not in (View.RELATIVE, View.LATENCY)
+    left_out = _describe_left_out(
+        sum(map(len, marks.values())), len(points), max_series, is_trend=is_trend
+    )
     layout = FigureLayout(
         kind,
         title=title,
         x_title=x_title,
-        y_title=_title_values(query, unit),
         groups=(panels.title, places.title, names.title),
         dates=is_trend,
-        scale=Scale.LOG if is_latency else query.scale,
         places=tuple(shorten_label(short.get(place, place)) for place in place_names),
         series=tuple(
             replace(line, name=shorten_label(line.name, _MAX_SERIES_CHARS)) for line in series
         ),
         panels=tuple(
-            FigurePanel(shorten_label(text), tuple(marks)) for text, marks in panel_marks.items()
+            FigurePanel(shorten_label(text), tuple(marks[number]))
+            for number, text in enumerate(panel_titles)
         ),
-        joined=is_latency or data.are_comparable,
-        better=metric.better if metric and not is_latency else "",
-        whole=is_plain and query.metric in _WHOLE_METRICS and unit.size == 1,
+        joined=query.view == View.LATENCY or data.are_comparable,
         keys=(
             panels.list_values(panel_titles),
             places.list_values(place_names),
-            names.list_values(series_numbers),
+            names.list_values(series_names),
         ),
         bars=figure_captions.describe_bars(query),
         shared=data.variants.shared_text,
         caption=figure_captions.describe_groups(query),
         selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
-        left_out=_describe_left_out(drawn_count, len(points), max_series, is_trend=is_trend),
+        left_out=left_out,
+        **_describe_values(query, unit),
     )
     layout, note = name_outliers(layout, unit.name)
     return replace(layout, outliers=note)
+
+
+def _place_marks(
+    query: ExploreQuery,
+    points: Sequence[FigurePoint],
+    unit: DisplayUnit,
+    numbers: Sequence[Sequence[int | None]],
+) -> Mapping[int, list[FigureMark]]:
+    """Make the marks of each panel from the numbers of panel, place and series of each point."""
+    marks: dict[int, list[FigureMark]] = defaultdict(list)
+    for point, panel, place, line in zip(points, *numbers, strict=True):
+        if panel is not None and place is not None and line is not None:
+            marks[panel].append(_make_mark(query, point, unit, line, place))
+    return marks
+
+
+def _describe_values(query: ExploreQuery, unit: DisplayUnit) -> dict[str, Any]:
+    """Describe the axis of values: its title and scale, and whether more is better or whole."""
+    if query.view == View.LATENCY:
+        return {"y_title": f"read latency in {unit.name}", "scale": Scale.LOG}
+    metric, title = METRICS_BY_NAME.get(query.metric), head_column(query.metric)
+    values = {"scale": query.scale, "better": metric.better if metric else ""}
+    if query.view == View.RELATIVE:
+        return {**values, "y_title": f"{title} against the same work, %"}
+    is_whole = query.metric in _WHOLE_METRICS and unit.size == 1
+    return {
+        **values,
+        "y_title": f"{title} in {unit.name}" if unit.name else title,
+        "whole": is_whole,
+    }
 
 
 def _describe_left_out(mark_count: int, count: int, max_series: int, *, is_trend: bool) -> str:
@@ -174,13 +200,6 @@ def _select_places(kind: str, places: GroupNames, points: Sequence[FigurePoint])
     return sorted(values, key=lambda place: find(values[place]))[:limit]
 
 
-def _title_values(query: ExploreQuery, unit: DisplayUnit) -> str:
-    if query.view == View.RELATIVE:
-        return f"{head_column(query.metric)} against the same work, %"
-    title = "read latency" if query.view == View.LATENCY else head_column(query.metric)
-    return f"{title} in {unit.name}" if unit.name else title
-
-
 def figure_unit(query: ExploreQuery) -> DisplayUnit:
     """Return the unit in which the figure is shown."""
     if query.view == View.RELATIVE:
@@ -214,16 +233,7 @@ def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
     """Color and name the lines of a trend that differ most; return a sentence on them, too."""
     if not layout.dates or len(layout.series) <= MAX_COLORED_LINES:
         return layout, ""
-    at_place: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for number, panel in enumerate(layout.panels):
-        for mark in panel.marks:
-            at_place[number, mark.place].append(mark.y)
-    medians = {place: median(values) for place, values in at_place.items()}
-    differences: dict[int, list[float]] = defaultdict(list)
-    for number, panel in enumerate(layout.panels):
-        for mark in panel.marks:
-            differences[mark.series].append(mark.y - medians[number, mark.place])
-    means = {line: fmean(values) for line, values in differences.items()}
+    means = _find_mean_differences(layout)
     spread = 1.4826 * median(map(abs, means.values()))
     ranked = sorted(means, key=lambda line: -abs(means[line]))
     outliers = [line for line in ranked if abs(means[line]) > _OUTLIER_DISTANCE * spread]
@@ -242,6 +252,19 @@ def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
         for number, line in enumerate(layout.series)
     )
     return replace(layout, series=series), note
+
+
+def _find_mean_differences(layout: FigureLayout) -> Mapping[int, float]:
+    """Find the mean difference of each line from the median of all at its places."""
+    marks = [(number, mark) for number, panel in enumerate(layout.panels) for mark in panel.marks]
+    at_place: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for panel, mark in marks:
+        at_place[panel, mark.place].append(mark.y)
+    medians = {place: median(values) for place, values in at_place.items()}
+    differences: dict[int, list[float]] = defaultdict(list)
+    for panel, mark in marks:
+        differences[mark.series].append(mark.y - medians[panel, mark.place])
+    return {line: fmean(values) for line, values in differences.items()}
 
 
 class GroupNames:
@@ -275,6 +298,13 @@ class GroupNames:
     def label_points(self, points: Sequence[FigurePoint]) -> list[str]:
         """Label points."""
         return [*map(self._texts.__getitem__, self._list_keys(points))]
+
+    def number_points(
+        self, points: Sequence[FigurePoint], labels: Iterable[str]
+    ) -> list[int | None]:
+        """Number points by their place among labels; None for those without one."""
+        numbers = {label: number for number, label in enumerate(labels)}
+        return [*map(numbers.get, self.label_points(points))]
 
     @property
     def title(self) -> str:

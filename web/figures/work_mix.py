@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -213,25 +213,18 @@ def compare_with_same_work(
         if not _COMPARED.get(name, set()) & {*columns}
     ]
 
-    def find_work(group: FigureGroup) -> WorkKey:
-        work = group_workload_key(group)
-        return tuple(work[place] for place in compared_places)
-
     site_means: dict[WorkKey, list[float]] = defaultdict(list)
-    for group in site_groups:
-        mean = group.metrics[metric].mean
-        if mean and mean > 0:
-            site_means[find_work(group)].append(mean)
+    for _, work, mean in _list_means(site_groups, metric, compared_places):
+        site_means[work].append(mean)
     references = {work: median(means_of_work) for work, means_of_work in site_means.items()}
     lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
-    for group in groups:
-        moments = group.metrics[metric]
-        work = find_work(group)
-        if moments.mean and moments.mean > 0 and work in references:
+    for group, work, mean in _list_means(groups, metric, compared_places):
+        if work in references:
+            moments = group.metrics[metric]
             line = tuple(group.by[name] for name in columns if name != by)
             key = tuple(group.by[name] for name in columns)
-            log_ratio = math.log(moments.mean / references[work])
-            variance = ((moments.rms or 0.0) / moments.mean) ** 2
+            variance = ((moments.rms or 0.0) / mean) ** 2
+            log_ratio = math.log(mean / references[work])
             lines[line].append(_WorkMean(key, work, log_ratio, variance, moments.value_count))
     by_group: dict[GroupKey, RelativeMean] = {}
     connected = True
@@ -240,6 +233,17 @@ def compare_with_same_work(
         connected &= is_connected
         by_group |= _combine_means(means, values)
     return by_group, connected
+
+
+def _list_means(
+    groups: Iterable[FigureGroup], metric: str, places: Sequence[int]
+) -> Iterator[tuple[FigureGroup, WorkKey, float]]:
+    """List groups with a positive mean, and the parts of their work that are not compared."""
+    for group in groups:
+        mean = group.metrics[metric].mean
+        if mean and mean > 0:
+            work = group_workload_key(group)
+            yield group, tuple(work[place] for place in places), mean
 
 
 def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool]:

@@ -12,6 +12,7 @@ from typing import Any
 from treehammer.analysis.comparison.limit_outcomes import judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, is_over
@@ -351,12 +352,17 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
-    plan, definition = campaign.plan, campaign.plan.definition
     # Measurements report the hashes of datasets.
     datasets = campaign_queries.list_datasets(store, campaign.id)
     names = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
-    if dataset := names or definition.dataset:
+    if dataset := names or campaign.plan.definition.dataset:
         yield "dataset", dataset
+    yield from _describe_plan(campaign.plan, has_datasets=bool(datasets))
+
+
+def _describe_plan(plan: CampaignPlan, *, has_datasets: bool) -> Iterator[tuple[str, str]]:
+    """Describe the sites, templates and parameters of a plan."""
+    definition = plan.definition
     for name, reasons in (("excluded", plan.excluded), ("included", plan.included)):
         for label, reason in reasons.items():
             kind = "door" if label.partition(":")[2] else "site"
@@ -364,7 +370,7 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
     for site, template in plan.templates.items():
         yield f"template at {site}", template
     for axis, values in definition.axes.items():
-        if axis != "dataset" or not datasets:
+        if axis != "dataset" or not has_datasets:
             yield axis, ", ".join(map(str, values))
     for name in ("bundle", "repeats", "rounds", "passes", "seed"):
         value = getattr(definition, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
@@ -63,10 +63,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     """Build the page; a site that has never measured anything is refused."""
     store, day, site = request.store, request.query.day, request.query.site
     number = display_formats.day_number(day)
-    site_days = overview_queries.list_site_days(store, number, number)
-    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
-    if not outcomes and site not in overview_queries.list_sites(store):
-        raise overview_queries.build_unknown_site_error(store, site)
+    outcomes = _load_outcomes(store, site, number)
     groups = _load_groups(store, site, number)
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
@@ -76,30 +73,18 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
         _build_failure_table(store, site, number, variants),
         _build_job_table(store, site, number),
     )
-    measured, failing, jobs = tables
     judged = DayOutcomes.from_outcomes(outcomes)
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
     suffix = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
     explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
-    messages = count_messages(
-        {**row, "failure_message": row["message"], "implausible_reasons": ""}
-        for row in failing.rows
-    )
-    bad_measurements = ui.Folded(pluralize(len(failing.rows), "measurement"), failing)
-    shown_failures = (messages, bad_measurements) if failing.rows else (failing,)
     sections = (
         ui.headline(f"{explanation or ''}"),
         ui.Paragraph(ui.Badge(judged.grade, judged.status.value), f" {judged}{suffix}"),
         ui.quiet(describe_daily_rule()),
         _link_neighbors(day, site),
         _link_to_explore(site, day) if judged.total else None,
-        ui.Titled("Measurements", measured),
-        *(
-            (ui.Titled("Failures", *shown_failures), ui.Titled("Jobs", jobs))
-            if judged.total
-            else ()
-        ),
+        *_show_tables(*tables, is_measured=judged.total > 0),
     )
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
     crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
@@ -111,6 +96,32 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     return PageContent(
         f"{site or 'No site'} on {display_formats.format_day(day)}", sections, tables, about, crumbs
     )
+
+
+def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
+    """Load the outcomes of a site on a day; a site that has never measured anything is refused."""
+    site_days = overview_queries.list_site_days(store, day, day)
+    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
+    if not outcomes and site not in overview_queries.list_sites(store):
+        raise overview_queries.build_unknown_site_error(store, site)
+    return outcomes
+
+
+def _show_tables(
+    measured: DataTable, failing: DataTable, jobs: DataTable, *, is_measured: bool
+) -> Iterator[ui.Section]:
+    yield ui.Titled("Measurements", measured)
+    if not is_measured:
+        return
+    failures: list[ui.Section] = [failing]
+    if failing.rows:
+        messages = count_messages(
+            {**row, "failure_message": row["message"], "implausible_reasons": ""}
+            for row in failing.rows
+        )
+        failures = [messages, ui.Folded(pluralize(len(failing.rows), "measurement"), failing)]
+    yield ui.Titled("Failures", *failures)
+    yield ui.Titled("Jobs", jobs)
 
 
 def _link_neighbors(day: date, site: str) -> ui.Pager:

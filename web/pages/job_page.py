@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,24 +135,12 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     rows = campaign_queries.load_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
-    numbers = sorted({*recorded, *(row["attempt"] for row in rows)})
-    attempts = {
-        number: _describe_attempt(
-            number,
-            recorded.get(number),
-            rows,
-            folders.get(number),
-            variants,
-            is_last=number == numbers[-1],
-        )
-        for number in numbers
-    }
+    attempts = _describe_attempts(recorded, rows, folders, variants)
     explanation = _explain_job(store, job)
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
     command = campaign_outcome.rerun_command(campaign)
-    bad_rows = [row for row in rows if _failure_reason(row)]
     sections = (
         ui.headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
         ui.quiet(
@@ -162,8 +150,8 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
         _SHORTENED_NOTE if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS else None,
-        count_messages(bad_rows) if len(bad_rows) > 1 else None,
-        *(section for section, _ in attempts.values()),
+        _count_repeated_messages(rows),
+        *(section for section, _ in attempts),
         efficiency_section(explanation) if explanation.sentences else None,
         draw_reads(reads, bins),
         ui.Titled("Provenance", ui.Facts(facts), anchor="ran"),
@@ -176,7 +164,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded.values()),
         explanation.table,
         bins,
-        *(table for _, table in attempts.values() if table.name == requested),
+        *(table for _, table in attempts if table.name == requested),
     )
     return PageContent(
         f"{job.label or job.kind} at {job.site}",
@@ -226,6 +214,33 @@ def _describe_progress(
     elif not JobState(job.state).is_final:
         text = "The state is as of the last query of the batch system; "
         yield ui.quiet(text, ui.Code(command), " updates it.")
+
+
+def _count_repeated_messages(rows: Sequence[Row]) -> DataTable | None:
+    """Count the messages of several bad measurements; None for fewer."""
+    bad_rows = [row for row in rows if _failure_reason(row)]
+    return count_messages(bad_rows) if len(bad_rows) > 1 else None
+
+
+def _describe_attempts(
+    recorded: Mapping[int, AttemptRow],
+    rows: Sequence[Row],
+    folders: Mapping[int, Path],
+    variants: VariantLabels,
+) -> list[tuple[ui.Titled, DataTable]]:
+    """Show the attempts that the batch system or measurements report, with their tables."""
+    numbers = sorted({*recorded, *(row["attempt"] for row in rows)})
+    return [
+        _describe_attempt(
+            number,
+            recorded.get(number),
+            rows,
+            folders.get(number),
+            variants,
+            is_last=number == numbers[-1],
+        )
+        for number in numbers
+    ]
 
 
 def _describe_attempt(

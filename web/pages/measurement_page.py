@@ -77,14 +77,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     identity, other = request.query.measurement_id, request.query.other
     a = _load_values(request.store, identity)
     b = _load_values(request.store, other) if other else None
-    rows = list(_list_values(a, b))
-    # Empty unless there is a pair.
-    differing = [row for row in rows if b and row["group"] in _ENVIRONMENT and not row["equal"]]
-    differences = _build_table("Differences of the environment", differing, is_pair=True)
-    tables = [
-        _build_table(group, [row for row in rows if row["group"] == group], is_pair=b is not None)
-        for group in _GROUPS
-    ]
+    differences, *tables = _build_tables(a, b)
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
     choices = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
     choice = FormInput("with", "Compare with", other, {"": "–", **choices})
@@ -97,17 +90,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
             ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
         ui.Form([choice], "Compare") if choices else None,
-        ui.Paragraph(
-            "A is this measurement, B is ",
-            ui.Link(
-                _title_measurement(b),
-                link_to("measurement-page", measurement_id=b["measurement_id"]),
-            ),
-            ".",
-        )
-        if b
-        else None,
-        ui.Titled("What differs", differences, anchor="differences") if b else None,
+        *(_show_differences(b, differences) if b else ()),
         ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
         if a["log_excerpt"]
         else None,
@@ -120,6 +103,27 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         (differences, *tables),
         crumbs=[ui.Link("Job", link_to("job", job_id=a["job_id"]))],
     )
+
+
+def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[DataTable]:
+    """Build the table of the differences of a pair, which is empty for one, and those of the groups."""
+    rows = list(_list_values(a, b))
+    differing = [row for row in rows if b and row["group"] in _ENVIRONMENT and not row["equal"]]
+    groups = {group: [row for row in rows if row["group"] == group] for group in _GROUPS}
+    return [
+        _build_table("Differences of the environment", differing, is_pair=True),
+        *(
+            _build_table(group, of_group, is_pair=b is not None)
+            for group, of_group in groups.items()
+        ),
+    ]
+
+
+def _show_differences(b: Mapping[str, Any], differences: DataTable) -> Iterator[ui.Section]:
+    address = link_to("measurement-page", measurement_id=b["measurement_id"])
+    other = ui.Link(_title_measurement(b), address)
+    yield ui.Paragraph("A is this measurement, B is ", other, ".")
+    yield ui.Titled("What differs", differences, anchor="differences")
 
 
 def _list_others(store: Store, row: Mapping[str, Any]) -> dict[str, str]:

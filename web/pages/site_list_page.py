@@ -24,6 +24,14 @@ from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS
 from treehammer.web.sections import Folded, quiet, suggest
 
+#: Key of a column -> value of the comparison with similar sites.
+_COMPARED_VALUES = {
+    DEFAULT_METRIC: "mean",
+    "own": "own_mean",
+    "median": "peer_median",
+    "difference": "difference",
+}
+
 
 class ListedStates(Protocol):
     """What ``page_parts`` of a vertical shows of each site's state in the list."""
@@ -61,10 +69,11 @@ def _build_table(store: Store) -> DataTable:
     last = display_formats.today()
     first = display_formats.day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    last_days: dict[str, int] = defaultdict(int)
+    last_days: dict[str, str] = {}
+    # In the order of days.
     for day in overview_queries.list_site_days(store, first, display_formats.day_number(last)):
         outcomes[day.site].update(day.outcomes)
-        last_days[day.site] = max(day.day, last_days[day.site])
+        last_days[day.site] = display_formats.day_from_number(day.day).isoformat()
     comparisons = peer_comparison.compare_all_sites(store, [DEFAULT_METRIC], last)
     listed: list[ListedStates] = [part.ListedStates(store) for part in import_parts("page_parts")]
     rows: list[Row] = []
@@ -73,15 +82,11 @@ def _build_table(store: Store) -> DataTable:
         judged = DayOutcomes.from_outcomes(outcomes[site])
         values: dict[str, Any] = {
             "site": site,
-            "last_day": display_formats.day_from_number(last_days[site]).isoformat()
-            if site in last_days
-            else None,
+            "last_day": last_days.get(site),
             "status": judged.grade,
             **outcome_counts(judged),
-            DEFAULT_METRIC: compared.mean if compared else None,
-            "own": compared.own_mean if compared else None,
-            "median": compared.peer_median if compared else None,
-            "difference": compared.difference if compared else None,
+            # Sites without common work have no comparison.
+            **{key: getattr(compared, name, None) for key, name in _COMPARED_VALUES.items()},
             "sites": compared.peer_count if compared else 0,
         }
         for states in listed:
