@@ -128,7 +128,7 @@ class PageContext:
 
     access_control: AccessControl
     templates: Environment
-    assets: responses.StaticAssets
+    assets: responses.VersionedFiles
     menu: Mapping[str, str]
     resources: PageResources
     docs: str = ""
@@ -228,7 +228,7 @@ class PageContext:
             # A crawler would follow each choice of each view: tens of thousands of addresses.
             "is_generated": bool(request.url.query),
             "link": addresses.link_to,
-            "asset": lambda name: f"{root}/static/{self.assets.versioned_path(name)}",
+            "asset": lambda name: f"{root}/static/{name}?v={self.assets.version}",
             "same": addresses.link_to_same_page,
             "arrange": arranged_table.arrange_table,
             "downloads": Downloads,

@@ -6,15 +6,12 @@ them forever. Parts of a route's path, such as names of sites, may be any text.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import mimetypes
+import os
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +20,8 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
+from starlette.staticfiles import PathLike, StaticFiles
+from starlette.types import Scope
 
 from treehammer.sql.core.access_keys import ROLES
 
@@ -53,10 +52,7 @@ _STATUS_MESSAGES = {
     405: "this address does not support the method",
 }
 Count = Annotated[int, Field(ge=0)]
-#: Smaller files are sent uncompressed.
-_MIN_PACKED_BYTES = 1000
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
-_MEDIA_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".md": "text/plain"}
 
 
 class AsciiJSONResponse(Response):
@@ -240,62 +236,22 @@ RESPONSE_MODELS: tuple[tuple[type[BaseModel], Literal["serialization"]], ...] = 
 )
 
 
-@dataclass(frozen=True)
-class StaticAsset:
-    """Content and media type of a static file."""
-
-    body: bytes
-    media_type: str
-
-    @cached_property
-    def version(self) -> str:
-        """A hash of the content."""
-        return hashlib.sha256(self.body).hexdigest()[:12]
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The content compressed with gzip."""
-        return gzip.compress(self.body, mtime=0)
-
-
-class StaticAssets:
-    """All static files of a folder, read once at startup."""
+class VersionedFiles(StaticFiles):
+    """Static files that browsers keep forever at an address with the version of all of them."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = {
-            path.relative_to(folder).as_posix(): StaticAsset(path.read_bytes(), _media_type(path))
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
+        super().__init__(directory=folder)
+        content = (path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+        self.version = hashlib.sha256(b"".join(content)).hexdigest()[:12]
 
-    def versioned_path(self, name: str) -> str:
-        """Return the path of a file relative to the static route, with its version."""
-        return f"{name}?v={self._files[name].version}"
-
-    async def serve(self, request: Request) -> Response:
-        """Answer a request for a file; 304 if the browser has this version."""
-        asset = self._files.get(request.path_params["name"])
-        if asset is None:
-            raise RequestRefusedError(404, "this address does not exist")
-        is_current = request.query_params.get("v") == asset.version
-        headers = {
-            "Cache-Control": _CACHE_FOREVER if is_current else "no-cache",
-            "ETag": f'"{asset.version}"',
-            "Vary": "Accept-Encoding",
-        }
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        if len(asset.body) > _MIN_PACKED_BYTES and "gzip" in request.headers.get(
-            "accept-encoding", ""
-        ):
-            headers["Content-Encoding"] = "gzip"
-            return Response(asset.packed, headers=headers, media_type=asset.media_type)
-        return Response(asset.body, headers=headers, media_type=asset.media_type)
-
-
-def _media_type(path: Path) -> str:
-    media_type = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
-    return media_type or "text/plain"
+    def file_response(
+        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """Answer a request for a file; 304 if the browser has it."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        is_current = scope["query_string"] == f"v={self.version}".encode()
+        response.headers["Cache-Control"] = _CACHE_FOREVER if is_current else "no-cache"
+        return response
 
 
 def is_local_address(address: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -250,7 +251,7 @@ class PageRoutes:
     ) -> None:
         pages, settings = load_pages(), settings or load_settings()
         has_docs = not settings.serve_docs and (DOCS_DIR / "index.html").exists()
-        assets = responses.StaticAssets(STATIC_DIR)
+        assets = responses.VersionedFiles(STATIC_DIR)
         self._context = PageContext(
             access_control,
             build_environment(),
@@ -266,7 +267,7 @@ class PageRoutes:
             self._context.declared_route(openapi.reference_page),
             *page_data.routes(self._context),
             *sign_in_page.routes(self._context),
-            Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
+            Mount("/static", assets, name="static", middleware=[Middleware(GZipMiddleware)]),
         ]
         if has_docs:
             routes.append(Mount("/docs", StaticFiles(directory=DOCS_DIR, html=True)))
