@@ -1,4 +1,4 @@
-"""Counts, states and days of a world, each read from all of its doors."""
+"""Counts and states of a world, each read from all of its doors."""
 
 from __future__ import annotations
 
@@ -212,80 +212,4 @@ def read_states(doors: Doors) -> Numbers:
         list=len(listed),
         check=len(checked),
         standing=match(r"of (\d+) sites", doors.api(f"/sites/{INEFFICIENT}")["about"]["standing"]),
-    )
-
-
-def read_days(doors: Doors) -> Numbers:
-    """Read outcomes by day and site."""
-    listed = find_row(doors.api("/sites")["tables"]["sites"], site=FAILING)
-    day = listed["last_day"]
-    about = doors.api(f"/days/{day}", site=FAILING)["about"]
-    of_day = find_row(doors.api("/overview")["tables"]["site_days"], site=FAILING, day=day)
-    outcomes = find_row(doors.api(f"/sites/{FAILING}")["tables"]["outcomes"], day=day)
-    groups = doors.tables(f"/explore?metric=eff_job&by=day&color=&site={FAILING}&kind=&from=")
-    group = find_row(groups["figure"], day=int(day.replace("-", "")))
-    sentence = doors.page(f"/days/{day}?site={FAILING}").text
-    failed = match(r"([\d,]+) failed", sentence)
-    yield share(
-        "failed at a site on a day",
-        day=about["counts"]["failed"],
-        overview=of_day["failed"],
-        site=sum(outcomes.get(name, 0) for name in ("open", "read", "stage-in")),
-        Explore=group["failed"],
-        sentence=failed,
-    )
-    yield share(
-        "good at a site on a day",
-        day=about["counts"]["good"],
-        overview=of_day["good"],
-        site=outcomes["good"],
-        Explore=group["good"],
-        sentence=match(r"([\d,]+) of [\d,]+ good", sentence),
-    )
-    yield share(
-        "grade of a day",
-        day=about["status"],
-        overview=of_day["status"],
-        site=outcomes["status"],
-        page=match(r"(fine|partly bad|none good) \d+ of", sentence),
-    )
-    yield share(
-        "last day of a site",
-        list=day,
-        Prometheus=write_minute(1e6 * doors.sample("last_measured_day_seconds", site=FAILING))[:10],
-        site=doors.api(f"/sites/{FAILING}")["tables"]["outcomes"][0]["day"],
-    )
-    all_groups = doors.tables("/explore?metric=eff_job&by=site&color=&kind=&from=&to=")["figure"]
-    for site, outcome in (
-        (FAILING, "good"),
-        (FAILING, "failed"),
-        ("SITE_A", "failed"),
-        ("SITE_C", "implausible"),
-        ("SITE_C", "not_supported"),
-    ):
-        row = find_row(doors.api("/sites")["tables"]["sites"], site=site)
-        labels = {"failed": ("open", "read"), "not_supported": ("stage-in: not supported",)}
-        yield share(
-            f"{outcome} at {site}",
-            list=row[outcome],
-            Explore=find_row(all_groups, site=site)[outcome],
-            Prometheus=sum(
-                value
-                for (name, pairs), value in doors.metrics.items()
-                if name == "treehammer_measurements_total"
-                and dict(pairs)["site"] == site
-                and dict(pairs)["outcome"] in labels.get(outcome, (outcome,))
-            ),
-        )
-    last = match(r"failed or implausible on ([\d-]+)", doors.page("/").text)
-    days = [row for row in doors.api("/overview")["tables"]["site_days"] if row["day"] == last]
-    yield share(
-        "bad on the last day",
-        tile=match(r"(\d+) of \d+ measurements failed or implausible", doors.page("/").text),
-        overview=sum(row["failed"] + row["implausible"] for row in days),
-    )
-    yield share(
-        "assessed on the last day",
-        tile=match(r"\d+ of (\d+) measurements failed or implausible", doors.page("/").text),
-        overview=sum(row["failed"] + row["implausible"] + row["good"] for row in days),
     )

@@ -1,110 +1,12 @@
-"""Efficiencies, comparisons, means, changes and latencies of a world, each read from all of its doors."""
+"""Comparisons and changes of a world, each read from all of its doors."""
 
 from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
-from shared_world import BASE, FAILING, INEFFICIENT, SLOWER
-from world_doors import Doors, Numbers, Value, find_row, match, share
-
-LATENCY_SITE, LOAD = "SITE_A", "clients=100"
-
-
-def read_efficiency(doors: Doors) -> Numbers:
-    """Read the efficiency of a site and where its time went."""
-    site = INEFFICIENT
-    row = find_row(doors.api("/sites")["tables"]["sites"], site=site)
-    cells = find_row(doors.page("/sites").tables["sites"].rows, site=site)
-    about = doors.api(f"/sites/{site}")["about"]
-    tooltip = match(r'title="([^"]*against similar[^"]*)">81 %', doors.html("/"))
-    efficiency = doors.sample("site_cpu_efficiency", site=site)
-    median = doors.sample("site_cpu_efficiency_median", site=site)
-    yield share(
-        "efficiency of a site",
-        list=row["own"],
-        page=cells["own"],
-        overview=find_row(doors.page("/").tables["days"].rows, site=site)["efficiency"],
-        Prometheus=efficiency,
-    )
-    yield share(
-        "median of similar sites",
-        list=row["median"],
-        page=cells["median"],
-        overview=match(r"median is (\d+ %)", tooltip),
-        Prometheus=median,
-    )
-    yield share(
-        "difference from similar sites",
-        list=row["difference"],
-        page=cells["difference"],
-        overview=match(r"([−\d.]+ %) against", tooltip),
-        Prometheus=efficiency / median - 1,
-        site="−" + match(r"efficiency ([\d.]+ %) below", about["standing"]),
-    )
-    yield share(
-        "place among all sites",
-        site=match(r"(\d)th of", about["standing"]),
-        list=1
-        + sum(
-            other["difference"] > row["difference"]
-            for other in doors.api("/sites")["tables"]["sites"]
-        ),
-    )
-    wall = doors.api(f"/sites/{FAILING}", metric="wall_per_event_s")["about"]["standing"]
-    yield share(
-        "wall time per event against similar sites",
-        site=match(r"([\d.]+ %) (?:above|below)", wall),
-        Prometheus=abs(doors.sample("site_event_time_ratio", site=FAILING) - 1),
-    )
-    parts = doors.rows("explain", "--site", site)
-    printed = doors.run("explain", "--site", site)
-    table = doors.api(f"/sites/{site}")["tables"]["time"]
-    sentences = " ".join(about["explanation"])
-    main = max(table, key=lambda part: part["wall_s"])["part"]
-    cells = find_row(doors.page(f"/sites/{site}").tables["time"].rows, part=main)
-    for name, key, unit in (
-        ("wall time of the main part", "wall_s", "s"),
-        ("share of the main part", "share", ""),
-        ("waiting in the main part", "without_cpu_s", "s"),
-    ):
-        yield share(
-            f"time of a site: {name}",
-            explain=find_row(parts, part=main)[key],
-            API=find_row(table, part=main)[key],
-            page=(cells[key], unit),
-        )
-    yield share(
-        "time of a site: all",
-        explain=sum(part["wall_s"] for part in parts),
-        API=sum(part["wall_s"] for part in table),
-        sentence=match(r"of ([\d,]+) s", sentences),
-        command=match(r"of ([\d,]+) s", printed),
-    )
-    for name, pattern in (
-        ("measurements", r"in (\d+) measurements"),
-        ("jobs", r"measurements of (\d+) jobs"),
-        ("efficiency", r"CPU efficiency ([\d.]+)"),
-    ):
-        yield share(
-            f"time of a site: {name}",
-            explain=match(pattern, printed),
-            API=match(pattern, sentences),
-            page=match(pattern, doors.page(f"/sites/{site}").text.partition("Where the")[2]),
-        )
-    job = f"nightly 2 {site} 1.0 51.5"
-    yield share("time of a job", explain=sum(part["wall_s"] for part in doors.rows("explain", job)), API=sum(
-            part["wall_s"] for part in doors.api(f"/jobs/{quote(job)}")["tables"]["time"]
-        ))  # fmt: skip
-    campaign = doors.rows("explain", "--campaign", "nightly 2", "--site", site)
-    main = max(campaign, key=lambda part: part["wall_s"])["part"]
-    yield share(
-        "time of a campaign at a site",
-        explain=find_row(campaign, part=main)["wall_s"],
-        report=find_row(doors.report.tables["time 4"].rows, part=main)["wall_s"],
-    )
+from shared_world import BASE, SLOWER
+from world_doors import Doors, Numbers, find_row, match, share
 
 
 def read_comparison(doors: Doors) -> Numbers:
@@ -198,53 +100,6 @@ def read_comparison(doors: Doors) -> Numbers:
         )
 
 
-def read_means(doors: Doors) -> Numbers:
-    """Read the means of one campaign at one site, as summary, figures, report and day have them."""
-    campaign = doors.campaign("nightly 2")["campaign_id"]
-    means = doors.report.tables["means"]
-    place = {"place": "SITE_A", "variant": "branches=100%", "value": SLOWER}
-    cells = find_row([{**row} for row in means.rows], **place)
-    for metric, name, unit in (
-        ("cpu_per_event_s", "CPU time per event", "ms"),
-        ("wall_per_event_s", "wall time per event", "ms"),
-        ("eff_job", "CPU efficiency", ""),
-        ("bytes_read", "bytes read", "MB"),
-        ("loop_wall_s", "time of the loop", "s"),
-    ):
-        (row,) = doors.rows(
-            "summary", "--campaign", "nightly 2", "--by", "site,branches,root",
-            "--metrics", metric, "--where", "site=SITE_A", "--where", f"axis_root={SLOWER}",
-            "--where", "axis_branches=1.0",
-        )  # fmt: skip
-        (point,) = doors.tables(
-            f"/explore?metric={metric}&by=site&color=&site=SITE_A&axis_root={SLOWER}"
-            f"&axis_branches=1.0&campaign={campaign}"
-        )["figure"]
-        values: dict[str, Value] = {
-            "summary": row[metric],
-            "Explore": point["mean"],
-            "report": (cells[metric], unit),
-        }
-        if metric == "eff_job":
-            values["S0"] = find_row(
-                [
-                    group
-                    for group in doors.tables(f"/figures/s0?campaign={campaign}")["figure"]
-                    if f'"root":"{SLOWER}"' in group["variant"]
-                    and '"branches":1.0' in group["variant"]
-                ],
-                site="SITE_A",
-            )["mean"]
-        yield share(f"mean of a campaign: {name}", **values)
-    yield share(
-        "mean of a campaign: executions",
-        summary=row["good"],
-        Explore=point["number"],
-        report=cells["executions"],
-    )
-    yield share("mean of a campaign: jobs", summary=row["jobs"], report=cells["jobs"])
-
-
 def read_changes(doors: Doors) -> Numbers:
     """Read a change over time, the cost of the week and new failures."""
     (command,) = doors.rows("changes")
@@ -300,34 +155,3 @@ def read_changes(doors: Doors) -> Numbers:
         page=match(r"Cost: (\d+) measurements", campaign),
         list=row["recorded"],
     )
-
-
-def read_latencies(doors: Doors) -> Numbers:
-    """Read latencies of reads, and the figures of a load test."""
-    quantiles = "/explore?view=latency&by=site&color="
-    row = find_row(doors.tables(quantiles)["quantiles"], site=LATENCY_SITE)
-    cells = find_row(doors.page(quantiles).tables["quantiles"].rows, site=LATENCY_SITE)
-    # Prometheus has those of seven days.
-    week = datetime.now(UTC).date() - timedelta(days=6)
-    recent = find_row(doors.tables(f"{quantiles}&from={week}&to=")["quantiles"], site=LATENCY_SITE)
-    for quantile, key in (("0.5", "p50_s"), ("0.99", "p99_s")):
-        yield share(f"latency of reads: {key}", Explore=row[key], page=(cells[key], "ms"))
-        yield share(
-            f"latency of reads in a week: {key}",
-            Explore=recent[key],
-            Prometheus=doors.sample(
-                "site_read_latency_seconds", site=LATENCY_SITE, quantile=quantile
-            ),
-        )
-    level = find_row(doors.tables("/campaigns/load/load")["levels"], label=LOAD)
-    (summary,) = (r for r in doors.rows("summary", "--campaign", "load", "--by", "clients")
-                  if r["axis_clients" if "axis_clients" in r else "clients"] == 100)  # fmt: skip
-    page_row = find_row(doors.page("/campaigns/load/load").tables["levels"].rows, label=LOAD)
-    for name, key in (
-        ("attempted rate", "attempted_hz"),
-        ("observed rate", "observed_hz"),
-        ("median latency", "p50_s"),
-        ("99 % latency", "p99_s"),
-        ("failed share", "failed_fraction"),
-    ):
-        yield share(f"load: {name}", API=level[key], summary=summary[key], page=page_row[key])

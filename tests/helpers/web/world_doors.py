@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 import shared_world
 from click.testing import CliRunner
-from page_contents import PageContents, parse_numbers
+from page_contents import parse_numbers
 from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread
 
@@ -81,17 +80,6 @@ class Doors:
         """Identity of the stored comparison."""
         (row,) = self.api("/comparisons")["tables"]["comparisons"]
         return str(row["comparison_id"])
-
-    @cached_property
-    def report(self) -> PageContents:
-        """Report of a nightly campaign."""
-        file = self._folder / "report.html"
-        self.run("report", "--campaign", "nightly 2", "-o", str(file), "--no-collect")
-        numbers = itertools.count()
-        # Each site has a table of its time, in the order of the sites.
-        text = re.sub('data-table="time"', lambda _: f'data-table="time {next(numbers)}"',
-                      file.read_text())  # fmt: skip
-        return PageContents.parse(text)
 
     def digest(self, *, since_us: int = 0) -> str:
         """Return the digest of the week of a time, by default that of the newest campaign."""

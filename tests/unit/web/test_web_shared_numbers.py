@@ -1,4 +1,4 @@
-"""One number for one question: pages, commands, API, digest, Prometheus and report agree.
+"""One number for one question: pages, commands, API, digest and Prometheus agree.
 
 Each is read from all of its doors in the world of :mod:`shared_world`.
 """
@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from service_thread import run_service
-from shared_counts import read_campaign, read_days, read_running, read_states
+from shared_counts import read_campaign, read_running, read_states
 from shared_figures import (
     read_changes,
     read_comparison,
-    read_efficiency,
-    read_latencies,
-    read_means,
 )
 from shared_world import BASE, SLOWER, SharedWorld
 from world_doors import Doors, Numbers, Reading
@@ -27,12 +24,8 @@ READERS: tuple[Callable[[Doors], Numbers], ...] = (
     read_campaign,
     read_running,
     read_states,
-    read_days,
-    read_efficiency,
     read_comparison,
-    read_means,
     read_changes,
-    read_latencies,
 )
 
 
