@@ -201,8 +201,6 @@ class LocalBatch(BatchSystem):
         """List the campaigns with folders of jobs in the spool."""
         return frozenset(path.name.partition("-")[2] for path in self.jobs.glob("*-*"))
 
-    # --- rows, also for the runner
-
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Read or change rows, all or none.
@@ -243,8 +241,6 @@ class LocalBatch(BatchSystem):
     def has_disk_space(self) -> bool:
         """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
         return shutil.disk_usage(self.root).free >= MIN_FREE_BYTES
-
-    # --- the runner
 
     def prepare(self) -> None:
         """Start a runner ahead of a submission: it takes as long as rendering some jobs."""
@@ -320,8 +316,6 @@ class LocalBatch(BatchSystem):
         deadline = time.monotonic() + timeout_s
         while self.count_changes() == before and time.monotonic() < deadline:
             time.sleep(_CHANGE_INTERVAL_S)
-
-    # --- batch system
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id.

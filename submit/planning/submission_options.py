@@ -8,7 +8,7 @@ records or logs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,34 +132,23 @@ class JobCredentials:
         Raises:
             ConfigError: one is not; its content is not repeated.
         """
-        problems = [*self._find_problems(now_s, until_s)]
-        if problems:
-            raise problems[0]
-
-    def _find_problems(self, now_s: float, until_s: float | None) -> Iterator[ConfigError]:
         for name, path in self.file_by_variable.items():
-            where = f"{_CREDENTIAL_OPTIONS[name]} {path}"
+            where, renewal = f"{_CREDENTIAL_OPTIONS[name]} {path}", _RENEWAL_HINTS[name]
             try:
                 end, ending = _find_end(name, path)
             except OSError as error:
-                yield ConfigError(f"cannot be read ({error.strerror})", where=where)
-                continue
+                raise ConfigError(f"cannot be read ({error.strerror})", where=where) from error
             except ValueError as error:
-                yield ConfigError(str(error), where=where, hint=f"{_RENEWAL_HINTS[name]}.")
-                continue
+                raise ConfigError(str(error), where=where, hint=f"{renewal}.") from error
             if end is not None and end <= now_s:
-                yield ConfigError(
-                    f"{ending}expired at {format_time(end)}",
-                    where=where,
-                    hint=f"{_RENEWAL_HINTS[name]}.",
-                )
-            elif end is not None and until_s is not None and end < until_s:
-                yield ConfigError(
+                reason = f"{ending}expired at {format_time(end)}"
+                raise ConfigError(reason, where=where, hint=f"{renewal}.")
+            if end is not None and until_s is not None and end < until_s:
+                raise ConfigError(
                     f"{ending}{'expire' if ending else 'expires'} at {format_time(end)}, but the "
-                    "campaign is expected to end at "
-                    f"{format_time(until_s)}",
+                    f"campaign is expected to end at {format_time(until_s)}",
                     where=where,
-                    hint=f"{_RENEWAL_HINTS[name]}, or submit a smaller campaign.",
+                    hint=f"{renewal}, or submit a smaller campaign.",
                 )
 
 

@@ -288,8 +288,6 @@ class JobEvents:
             return None
         return report[1] if report[0] == start.number else None
 
-    # -- events
-
     def apply(self, event: JobEvent) -> None:
         """Apply an event."""
         self.last_us = max(self.last_us, event.time_us)
@@ -365,8 +363,6 @@ class JobEvents:
         elif start.is_open:
             self.starts[number] = start.after(event)
 
-    # -- ads
-
     def apply_ad(self, ad: ClassAdValues) -> None:
         """Apply what queue or history says of the job, as the events that lead to it."""
         self._apply_start(ad)
@@ -424,8 +420,6 @@ class JobEvents:
     ) -> None:
         time_us = (parse_int(seconds) or 0) * 1_000_000
         self.apply(JobEvent(kind, 0, time_us, number, values))
-
-    # -- status
 
     def status(self, batch_id: str, *, cancelled: bool) -> JobStatus:
         """Derive the status of the job; ``cancelled`` if Treehammer removed it."""

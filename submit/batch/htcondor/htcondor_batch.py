@@ -86,8 +86,6 @@ class HTCondorBatch(FolderBatch[Submission]):
         self.connection = PoolConnection(pool)
         self._logs: dict[tuple[Submission, int], EventLog] = {}
 
-    # -- submission
-
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id.
 
@@ -190,8 +188,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             schedd.spool(result)
         return int(result.cluster())
 
-    # -- finding again
-
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of jobs that are or were in the queue.
 
@@ -230,8 +226,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             constraint, projection, limit=1
         ) or self.connection.query_history(constraint, projection, match=1)
         return int(ads[0]["ClusterId"]) if ads else None
-
-    # -- state
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job.
@@ -375,8 +369,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             if (job := log.jobs.get(proc)) and job.load
         ]
 
-    # -- ends
-
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel jobs that are not final and return their number.
 
@@ -469,8 +461,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
         return requeued_ids
 
-    # -- previews
-
     def describe(self, campaign_id: str, jobs: Sequence[JobDescription]) -> str:
         """Return the submit description of a cluster, with its ``queue`` statement."""
         submission = Submission.for_group(self.root, campaign_id, jobs)
@@ -486,8 +476,6 @@ class HTCondorBatch(FolderBatch[Submission]):
         with submission.description_file.open("a", encoding="utf-8") as stream:
             stream.write(_queue_statement(jobs))
         (root / INCOMING).rmdir()
-
-    # -- diagnosis
 
     def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
         """Probe the pool's daemons and tokens, and whether its slots match the sites' jobs."""

@@ -204,8 +204,6 @@ class PoolConnection:
 
         self.query_schedd(act)
 
-    # -- errors and checks
-
     def unreachable_error(self, error: Exception) -> PoolUnreachableError:
         """Convert an error of the bindings."""
         pool = self.pool
@@ -252,8 +250,6 @@ class PoolConnection:
             denial = PermissionError(f"DENIED to {user or 'this user'}: WRITE")
             raise self.unreachable_error(denial)
         return str(location.get("Name", "")), user
-
-    # -- slots
 
     def query_slots(self) -> Sequence[Any]:
         """Query all slots except dynamic ones.

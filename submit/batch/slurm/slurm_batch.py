@@ -89,8 +89,6 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         self.root = root.absolute()
         self._folders: dict[tuple[str, str], ArrayFolder] = {}
 
-    # -- submission
-
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id."""
         self.root.mkdir(parents=True, exist_ok=True)
@@ -191,8 +189,6 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         array.stage(jobs[0].text, jobs, 0)
         array.incoming.parent.rmdir()
 
-    # -- state
-
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job."""
         jobs = [*self.locate_all(batch_ids)]
@@ -226,8 +222,6 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
             for reason, count in reasons.most_common()
             if reason not in _PLANNED_REASONS
         ]
-
-    # -- ends
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel jobs that are not final and return their number."""

@@ -46,9 +46,6 @@ def payload(pinned: PinnedTest) -> str:
     return (pinned.folder / "read.py").read_text()
 
 
-# --- Refs -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ref", ["main", "HEAD", "feature/x", "light", "v1.0", "refs/heads/main"])
 def test_every_kind_of_ref_pins_its_commit(
     origin: Path, git: Git, settings: Settings, address: Address, ref: str
@@ -157,9 +154,6 @@ def test_ref_is_never_an_option_or_expression(
         pinned_tests.pin_test(f"{address(origin)}@{ref}:tests/read", settings)
 
 
-# --- Without a connection ------------------------------------------------------------------------
-
-
 def test_fetched_full_hash_needs_no_connection(
     origin: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -199,9 +193,6 @@ def test_invalid_address_is_refused(settings: Settings, spec: str) -> None:
 def test_folder_without_git_is_refused(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="not a Git repository"):
         pinned_tests.pin_test(f"{tmp_path}@main:tests", settings)
-
-
-# --- Files of a commit ----------------------------------------------------------------------------
 
 
 def test_copy_is_read_only_with_modes_and_links(
@@ -373,8 +364,6 @@ def test_find_lists_the_tests_of_a_commit(
     assert pinned_tests.find_tests(str(origin), settings) == folders
 
 
-# --- Several processes ---------------------------------------------------------------------------
-
 PIN = """
 import sys
 from pathlib import Path
@@ -399,9 +388,6 @@ def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings
     assert git(origin, "rev-parse", "HEAD") in outputs.pop()
     left = [path.name for path in (settings.git_dir / "tests").iterdir()]
     assert not [name for name in left if name.startswith(".")]
-
-
-# --- The working tree ----------------------------------------------------------------------------
 
 
 def test_clean_working_tree_equals_its_commit(origin: Path, git: Git, settings: Settings) -> None:

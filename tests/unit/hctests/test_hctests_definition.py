@@ -38,9 +38,6 @@ def override(folder: Path, *parameters: str, **settings: str) -> TestDefinition:
     return load_definition(folder, axes=parse_axis_options(parameters), settings=typed)
 
 
-# --- Valid definitions ----------------------------------------------------------------------------
-
-
 def test_defaults_are_filled_in(write_test: WriteTest) -> None:
     definition = load_definition(write_test())
     assert definition.axes == {
@@ -116,9 +113,6 @@ better = "lower"
     assert definition.metrics["my_counter"].unit == "B"
 
 
-# --- Mistakes -------------------------------------------------------------------------------------
-
-
 def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest) -> None:
     with pytest.raises(DefinitionError, match="no test here"):
         load_definition(tmp_path / "nowhere")
@@ -179,9 +173,6 @@ def test_one_pass_is_enough(write_test: WriteTest, text: str) -> None:
     folder = write_test(text, run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     assert load_definition(folder).test.passes == 1
-
-
-# --- Overrides ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,8 +267,6 @@ def test_twins_of_removed_formats_are_dropped() -> None:
     assert set(override(shipped, "format=rntuple").twins) == {"rntuple"}
 
 
-# --- Formats --------------------------------------------------------------------------------------
-
 FORMATS = """[test]
 name = "mine"
 payload = "read.py"
@@ -298,8 +287,6 @@ def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
     typed = override(folder, twins__rntuple="other", dataset="o")
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
 
-
-# --- Datasets -------------------------------------------------------------------------------------
 
 DATASETS = """[test]
 name = "mine"
@@ -330,9 +317,6 @@ def test_typed_datasets_replace_those_of_the_file(write_test: WriteTest) -> None
     folder = write_test(DATASETS)
     typed = override(folder, dataset="x")
     assert typed.dataset_names == ("x",)
-
-
-# --- Libraries and modules ------------------------------------------------------------------------
 
 
 def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:

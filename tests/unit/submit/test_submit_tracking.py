@@ -267,9 +267,6 @@ def test_failure_reason_of_batch_system_is_kept(scene: TrackingHarness) -> None:
     assert (row.failure_class, row.message) == ("lost", "removed by hand")
 
 
-# -- measurements that arrived through the results service count like collected ones
-
-
 @pytest.mark.parametrize("code", [0, 75, None])
 def test_lost_sandbox_of_uploaded_job_is_no_failure(
     scene: TrackingHarness, code: int | None
