@@ -17,7 +17,8 @@ from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, suggest_word
-from treehammer.submit.batch.htcondor.event_log import (
+from treehammer.submit.batch.htcondor.event_log import EventLog
+from treehammer.submit.batch.htcondor.job_events import (
     CANCEL_REASON,
     COMPLETED_STATUS,
     HELD_STATUS,
@@ -25,7 +26,6 @@ from treehammer.submit.batch.htcondor.event_log import (
     JOB_PROJECTION,
     SPOOLING,
     ClassAdValues,
-    EventLog,
 )
 from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,

@@ -22,14 +22,9 @@ from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch import job_folders
 from treehammer.submit.batch.htcondor import submit_description
-from treehammer.submit.batch.htcondor.event_log import (
-    CONFIRM_AFTER_US,
-    EventType,
-    JobEvent,
-    JobEvents,
-    parse_events,
-)
+from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, parse_events
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+from treehammer.submit.batch.htcondor.job_events import EventType, JobEvent, JobEvents
 from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,
     PoolConnection,
