@@ -11,14 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from treehammer.collectors.job_spec import (
-    BASE_SIDE,
-    CONTROL,
-    OTHER_SIDE,
-    PAIRED,
-    SOLO,
-    TIMED,
-)
+from treehammer.collectors.job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, SOLO, TIMED
 from treehammer.hctests.definition.model import Scalar, Variant, VariantGroup
 from treehammer.hctests.definition.toml_models import TestDefinition
 

@@ -23,11 +23,7 @@ from treehammer.errors import (
     remember_invocation,
     suggest_word,
 )
-from treehammer.extensions import (
-    ExtensionGroup,
-    list_extensions,
-    load_extension,
-)
+from treehammer.extensions import ExtensionGroup, list_extensions, load_extension
 from treehammer.lazy_command import LazyCommand
 from treehammer.version import __version__
 from treehammer.verticals import import_parts

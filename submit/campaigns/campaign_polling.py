@@ -21,11 +21,7 @@ from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read.campaign_counts import (
-    EXCLUDED_MESSAGE,
-    CampaignCount,
-    load_last_attempts,
-)
+from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, CampaignCount, load_last_attempts
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
@@ -39,11 +35,7 @@ from treehammer.submit.campaigns.tracker import (
 )
 from treehammer.submit.campaigns.waiting_campaigns import OwnCampaigns
 from treehammer.submit.sites.site_registry import open_batch_system
-from treehammer.text_formatting import (
-    ProgressFactory,
-    no_progress,
-    pluralize,
-)
+from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
 if TYPE_CHECKING:
     from treehammer.analysis.status.site_uses import SiteUses

@@ -21,11 +21,7 @@ from pathlib import Path
 
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
-from treehammer.collectors.job_spec import (
-    RETRY_EXIT_CODE,
-    SHARED_LOOPS_VARIABLE,
-    TOKEN_FILE,
-)
+from treehammer.collectors.job_spec import RETRY_EXIT_CODE, SHARED_LOOPS_VARIABLE, TOKEN_FILE
 from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE

@@ -24,11 +24,7 @@ from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.sql.core.campaign_plan import PlannedCost
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.subjects import split_door_label
-from treehammer.sql.read.campaign_counts import (
-    EXCLUDED_MESSAGE,
-    CampaignCount,
-    load_last_attempts,
-)
+from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, CampaignCount, load_last_attempts
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
@@ -44,9 +40,7 @@ from treehammer.submit.campaigns.campaign_polling import (
     make_tracker,
     wait_for_campaign,
 )
-from treehammer.submit.campaigns.campaign_request import (
-    plan_request,
-)
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import (

@@ -11,12 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH, LoadSpec
-from treehammer.collectors.storage_access import (
-    FILE_CLIENT,
-    PELICAN_CLIENT,
-    SCHEMES,
-    find_scheme,
-)
+from treehammer.collectors.storage_access import FILE_CLIENT, PELICAN_CLIENT, SCHEMES, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
 from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition

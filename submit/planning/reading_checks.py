@@ -6,12 +6,7 @@ import re
 from importlib.util import find_spec
 
 from treehammer.collectors.software import providers
-from treehammer.collectors.storage_access import (
-    FILE_CLIENT,
-    XROOTD_CLIENT,
-    find_limit,
-    find_scheme,
-)
+from treehammer.collectors.storage_access import FILE_CLIENT, XROOTD_CLIENT, find_limit, find_scheme
 from treehammer.errors import DefinitionError
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition

@@ -30,22 +30,13 @@ from treehammer.datasets.doors.observations import (
 )
 from treehammer.datasets.manifest import Manifest, ManifestFile, Replica
 from treehammer.datasets.rucio.rucio_client import RucioClient
-from treehammer.datasets.rucio.rucio_conversions import (
-    RucioDeniedError,
-)
-from treehammer.datasets.rucio.rucio_datasets import (
-    RucioCatalogue,
-)
+from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import CatalogueError, DatasetError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
-from treehammer.text_formatting import (
-    ByteCallback,
-    ProgressFactory,
-    byte_progress,
-    no_progress,
-)
+from treehammer.text_formatting import ByteCallback, ProgressFactory, byte_progress, no_progress
 
 GOOD_STATE, CORRUPT_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
     "good",

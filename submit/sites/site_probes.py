@@ -24,12 +24,7 @@ from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError, ConfigError
 from treehammer.program_output import is_private
-from treehammer.submit.batch.interface import (
-    PROBE_FAILED,
-    PROBE_OK,
-    PROBE_SKIPPED,
-    ProbeResult,
-)
+from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
 from treehammer.submit.sites.site_registry import find_site_credentials, open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress
 

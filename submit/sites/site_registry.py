@@ -15,11 +15,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
 )
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.submit.batch.interface import (
-    BatchSystem,
-    ExternalBatch,
-    find_batch,
-)
+from treehammer.submit.batch.interface import BatchSystem, ExternalBatch, find_batch
 
 if TYPE_CHECKING:
     from treehammer.submit.batch.htcondor.pool import HTCondorPool

@@ -14,10 +14,7 @@ from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.errors import ConfigError, SitesError, suggest_nearest
 from treehammer.hctests.definition import document_problems
-from treehammer.hctests.definition.document_problems import (
-    NAME_PATTERN,
-    DocumentProblem,
-)
+from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import UnknownBatchSystemError, find_batch
 from treehammer.submit.sites.site_model import (

@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.job_spec import (
-    LOCAL_BATCH,
-    PAIRED,
-    SOLO,
-    InputFile,
-    SoftwareRequest,
-)
+from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, SOLO, InputFile, SoftwareRequest
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, select_branches
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import READ, find_limit, find_scheme, normalize_url
@@ -31,11 +25,7 @@ from treehammer.datasets.manifest import (
     Manifest,
     format_some,
 )
-from treehammer.errors import (
-    ConfigError,
-    DatasetError,
-    DefinitionError,
-)
+from treehammer.errors import ConfigError, DatasetError, DefinitionError
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.content_checks import check_contents
 from treehammer.submit.planning.job_planner import JobInputs
@@ -44,10 +34,7 @@ from treehammer.submit.planning.site_selection import SiteSelection, select_door
 from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 from treehammer.submit.sites.replicas import RucioPlacement
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.text_formatting import (
-    ProgressFactory,
-    byte_progress,
-)
+from treehammer.text_formatting import ProgressFactory, byte_progress
 
 #: Test of reads with several threads.
 _THREADS_TEST = "rdf-read"

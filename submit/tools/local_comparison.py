@@ -18,10 +18,7 @@ from treehammer.analysis.comparison.comparison_result import (
 )
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
-from treehammer.analysis.statistics.verdict import (
-    is_open,
-    plan_looks,
-)
+from treehammer.analysis.statistics.verdict import is_open, plan_looks
 from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED, ExecutionSpec
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, SourceError

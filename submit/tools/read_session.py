@@ -14,26 +14,13 @@ from treehammer.analysis.comparison.comparison_result import ComparisonResult, r
 from treehammer.analysis.comparison.verdict_text import flatten_verdict
 from treehammer.analysis.descriptive.time_breakdown import RATE_COLUMNS, ReadRates
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
-from treehammer.collectors.job_spec import (
-    PAIRED,
-    SOLO,
-    TIMED,
-    SoftwareRequest,
-)
+from treehammer.collectors.job_spec import PAIRED, SOLO, TIMED, SoftwareRequest
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
 from treehammer.collectors.software import providers
 from treehammer.config import Settings, sqlite_url
-from treehammer.datasets.manifest import (
-    RNTUPLE,
-    Manifest,
-    format_some,
-)
-from treehammer.errors import (
-    BatchError,
-    ExitCode,
-    TreehammerError,
-)
+from treehammer.datasets.manifest import RNTUPLE, Manifest, format_some
+from treehammer.errors import BatchError, ExitCode, TreehammerError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store

@@ -12,9 +12,7 @@ from typing import Any
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LOAD_ATTRIBUTE, LoadProgress
-from treehammer.submit.batch.htcondor.submit_description import (
-    ATTEMPT_ATTRIBUTE,
-)
+from treehammer.submit.batch.htcondor.submit_description import ATTEMPT_ATTRIBUTE
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, Hold, JobStatus
 
 ClassAdValues = Mapping[str, Any]

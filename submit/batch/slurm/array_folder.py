@@ -10,11 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.job_folders import (
-    copy_input,
-    create_folder_atomically,
-    link_input,
-)
+from treehammer.submit.batch.job_folders import copy_input, create_folder_atomically, link_input
 from treehammer.submit.batch.slurm.slurm_commands import TaskRecord
 from treehammer.submit.batch.submission_folder import (
     SubmissionFolder,

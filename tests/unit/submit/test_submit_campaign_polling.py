@@ -14,11 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measurement_factory import (
-    make_campaign_row,
-    make_job_row,
-    make_measurement,
-)
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from plan_factory import (
     READING_TEST,
     SHELL_TEST,

@@ -33,10 +33,7 @@ from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
-from treehammer.submit.planning.cost_estimate import (
-    estimate_site_costs,
-    review_plan,
-)
+from treehammer.submit.planning.cost_estimate import estimate_site_costs, review_plan
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.permission_checks import (
     check_common_start,

@@ -28,13 +28,7 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record import node_needs
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.config import Settings, load_settings
-from treehammer.errors import (
-    ConfigError,
-    DatasetError,
-    ExitCode,
-    NothingToDoError,
-    TreehammerError,
-)
+from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
