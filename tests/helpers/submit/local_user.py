@@ -41,7 +41,7 @@ echo '{{"format": 1, "values": {{}}, "extras": {{"answer": 42}}, "failure": null
 
 
 KILL_AT = """
-import importlib, os, signal, threading
+import importlib, os, signal
 from treehammer import __main__ as program
 module, _, name = {function!r}.partition(":")
 owner, calls = importlib.import_module("treehammer." + module), []
@@ -49,23 +49,13 @@ owner, calls = importlib.import_module("treehammer." + module), []
 for part in path:
     owner = getattr(owner, part)
 function = getattr(owner, name)
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
 def deadly(*args, **kwargs):
     calls.append(name)
     if len(calls) != {call}:
         return function(*args, **kwargs)
-    if {after_s} is None:
-        die()
-    result = function(*args, **kwargs)
-    threading.Timer({after_s}, die).start()
-    return result
+    os.kill(os.getpid(), signal.SIGKILL)
 setattr(owner, name, deadly)
-try:
-    program.main()
-finally:
-    if {after_s} is not None:
-        os._exit(0)
+program.main()
 """
 
 
@@ -109,21 +99,15 @@ class LocalUser:
         done.check_returncode()
         return done.stdout
 
-    def run_and_kill(
-        self, function: str, *words: str, call: int = 1, after_s: float | None = None
-    ) -> bool:
+    def run_and_kill(self, function: str, *words: str, call: int = 1) -> None:
         """Run a command in a process that kills itself, with SIGKILL.
 
         Args:
             function: MODULE:NAME within the package; the process dies at the nth call of it.
             words: the command.
             call: number of that call.
-            after_s: seconds of life after the call has returned.
-
-        Returns:
-            Whether it was killed before its end.
         """
-        code = KILL_AT.format(function=function, call=call, after_s=after_s)
+        code = KILL_AT.format(function=function, call=call)
         done = subprocess.run(
             [sys.executable, "-c", code, *self.global_options, *words],
             check=False,
@@ -131,9 +115,7 @@ class LocalUser:
             capture_output=True,
             timeout=120,
         )
-        killed = done.returncode == -signal.SIGKILL
-        assert killed or (after_s is not None and done.returncode in (0, 3)), done.stderr
-        return killed
+        assert done.returncode == -signal.SIGKILL, done.stderr
 
     @property
     def global_options(self) -> list[str]:

@@ -32,6 +32,10 @@ def copy_without(vertical: str, copy: Path) -> None:
         if source.exists() or source.is_symlink():  # not deleted since the last commit
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
+            # Otherwise Python and pytest would compile all modules anew.
+            for bytecode in (source.parent / "__pycache__").glob(f"{source.stem}.*"):
+                (target.parent / "__pycache__").mkdir(exist_ok=True)
+                shutil.copy2(bytecode, target.parent / "__pycache__")
     (copy / "src" / "treehammer" / vertical).unlink()
     for folder in (copy / vertical, *copy.glob(f"tests/*/{vertical}")):
         shutil.rmtree(folder)
