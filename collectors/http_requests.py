@@ -1,4 +1,4 @@
-"""HTTP requests with a total deadline, tokens that stay at their door, and checked answers.
+"""HTTP requests with a total deadline, and tokens that stay at their door.
 
 Every HTTP client of the code sends its requests through this module, those of the worker included.
 Standard library only, Python 3.9 and later: this module is packed into the worker.
@@ -6,8 +6,6 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 
 from __future__ import annotations
 
-import base64
-import binascii
 import fnmatch
 import http.client
 import io
@@ -42,21 +40,12 @@ _MAX_INTERIM, _MAX_LINE_BYTES = 20, 65_536
 #: Methods that a 303 does not turn into another one.
 _READING_METHODS = ("GET", "HEAD", "OPTIONS", "PROPFIND")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-#: Hexadecimal digits of each checksum.
-_DIGITS = {"adler32": 8, "md5": 32, "sha-256": 64}
-#: Names of checksums beside those of RFC 3230 and RFC 9530.
-_DIGEST_ALIASES = {"adler": "adler32", "sha256": "sha-256"}
-_DIGEST_HEADERS = ("Digest", "Repr-Digest")
 
 ByteBody = Union[bytes, Callable[[], BinaryIO]]
 
 
 class HttpAnswerError(http.client.HTTPException):
     """An answer that breaks the rules of HTTP; the message names the rule."""
-
-
-class RangeAnswerError(HttpAnswerError):
-    """An answer without the requested range."""
 
 
 class Deadline:
@@ -524,112 +513,3 @@ def make_timed_response(
 def open_reader(sock: Any, deadline: Deadline) -> Any:
     """Open a buffered reader of a socket, whose waits end at a deadline."""
     return io.BufferedReader(_TimedReader(sock, deadline), 1 << 16)
-
-
-# --- Answers
-
-
-def read_length(headers: Any) -> Optional[int]:
-    """Return the length of an answer's body, or None if it states none."""
-    text = (headers.get("Content-Length") or "").strip()
-    return int(text) if text.isdigit() and not headers.get("Transfer-Encoding") else None
-
-
-@dataclass(frozen=True)
-class ContentRange:
-    """Part of a file in an answer: its first and last byte; the file's size if it is stated."""
-
-    first: int
-    last: int
-    total: Optional[int]
-
-    @classmethod
-    def parse(cls, text: str) -> ContentRange:
-        """Parse a ``Content-Range`` header.
-
-        Raises:
-            RangeAnswerError: it is missing, or contradicts itself.
-        """
-        match = re.fullmatch(r"\s*bytes +(\d+)-(\d+)/(\d+|\*)\s*", text or "", re.IGNORECASE)
-        if match is None:
-            problem = f"invalid Content-Range {text!r}" if text else "no Content-Range"
-            raise RangeAnswerError(f"it answers a range request with {problem}")
-        first, last = int(match[1]), int(match[2])
-        total = None if match[3] == "*" else int(match[3])
-        if last < first or (total is not None and last >= total):
-            raise RangeAnswerError(
-                f"its Content-Range {text.strip()!r} contradicts itself: a file of {match[3]} bytes "
-                f"has no bytes {first} to {last}"
-            )
-        return cls(first, last, total)
-
-
-def check_range(status: int, headers: Any, first: int, last: int) -> ContentRange:
-    """Check that an answer holds the requested bytes ``first`` to ``last``, or those to the end.
-
-    Raises:
-        RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
-    """
-    if status != 206:
-        problem = "sends the whole file" if status == 200 else f"answers with status {status}"
-        raise RangeAnswerError(f"it {problem} instead of the requested range")
-    if (headers.get("Content-Type") or "").startswith("multipart/"):
-        raise RangeAnswerError("it answers one range with several parts")
-    part = ContentRange.parse(headers.get("Content-Range") or "")
-    check_part(part, first, last)
-    length = read_length(headers)
-    if length is not None and length != part.last - part.first + 1:
-        raise RangeAnswerError(
-            f"its answer has {length} bytes, and bytes {part.first}-{part.last} by its Content-Range"
-        )
-    return part
-
-
-def check_part(part: ContentRange, first: int, last: int) -> None:
-    """Check that a part is the requested range, cut at the end of the file.
-
-    Raises:
-        RangeAnswerError: it is another range.
-    """
-    end = last if part.total is None else min(last, part.total - 1)
-    # Without a total, a shorter answer may be the end of the file.
-    is_complete = part.last == end or (part.total is None and part.last < end)
-    if part.first != first or not is_complete:
-        raise RangeAnswerError(
-            f"it sends bytes {part.first}-{part.last} instead of the requested {first}-{end}"
-        )
-
-
-def parse_digests(headers: Any) -> Dict[str, str]:
-    """Parse the checksums of an answer: ``adler32``, ``md5``, ``sha-256`` -> hexadecimal digits.
-
-    Understands ``Digest`` (RFC 3230) and ``Repr-Digest`` (RFC 9530), names in any case, and values in
-    hexadecimal digits or base64, as servers send both.  Unknown and unreadable ones are left out.
-    """
-    digests: Dict[str, str] = {}
-    for header in _DIGEST_HEADERS:
-        for text in headers.get_all(header) or ():
-            for item in text.split(","):
-                name, _, value = item.strip().partition("=")
-                name = name.strip().lower()
-                name = _DIGEST_ALIASES.get(name, name)
-                digits = _parse_digest_value(name, value.strip().strip(':"'))
-                if digits:
-                    digests.setdefault(name, digits)
-    return digests
-
-
-def _parse_digest_value(name: str, value: str) -> str:
-    """Convert a checksum to hexadecimal digits; '' for an unknown or unreadable one."""
-    size = _DIGITS.get(name)
-    if size is None:
-        return ""
-    # adler32 without its leading zeros is common; shorter forms of the others are not.
-    shortest = 1 if name == "adler32" else size
-    if re.fullmatch(r"[0-9a-fA-F]+", value) and shortest <= len(value) <= size:
-        return value.lower().rjust(size, "0")
-    try:
-        digits = base64.b64decode(value, validate=True).hex()
-    except (binascii.Error, ValueError):
-        return ""
-    return digits if len(digits) == size else ""

@@ -20,8 +20,6 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from .json_documents import format_json, load_json, parse_document
 
-# --- Description of a job
-
 #: Version of the layout of ``job.json``; the worker refuses others.
 JOB_FORMAT = 1
 #: Version of the layout of the payload's own ``job.json``, which the worker writes.
@@ -382,8 +380,6 @@ class JobSpec:
         }
 
 
-# --- Results service of a job
-
 #: Version of the layout of ``service.json``; the worker refuses others.
 SERVICE_FORMAT = 1
 
@@ -447,9 +443,6 @@ class ServiceSpec:
         if not spec.wait_s >= 1:
             raise ValueError("wait_s: must be a number of seconds, at least 1")
         return spec
-
-
-# --- States, and names of batch systems
 
 
 class JobState(Enum):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, setup_commands
+from treehammer.collectors.software import command_prefixes, providers
 from treehammer.collectors.software.setup_commands import (
     drop_foreign_python,
     drop_foreign_root,
@@ -154,8 +154,6 @@ def check_unknown_wheels(
             )
 
 
-# --- Preparation
-
 _VERSION_CODE = "import ROOT; print('treehammer', ROOT.gROOT.GetVersion())"
 _KIT_FOLDER = Path(__file__).parent / "kit"
 
@@ -222,7 +220,7 @@ def _try_software(request: SoftwareRequest) -> None:
     if request.provider == "none" or providers.is_installed_release(request):
         return
     if request.provider == "wrap":
-        command = setup_commands.wrap_python(request, _VERSION_CODE)
+        command = command_prefixes.wrap_python(request, _VERSION_CODE)
         env: Mapping[str, str] = drop_foreign_root(os.environ)
     else:
         setup = providers.setup_software(request, os.environ, _KIT_FOLDER)

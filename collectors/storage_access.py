@@ -189,8 +189,6 @@ def describe_read_limits(url: str) -> str:
     return f"ROOT from PyPI: {parts}. {REMEDIES[READ]}"
 
 
-# --- TLS
-
 #: Variables that name a folder of authorities with hashed names, and bundles of authorities.
 CERT_DIR_VARIABLE = "X509_CERT_DIR"
 BUNDLE_VARIABLES = ("X509_CERT_FILE", "SSL_CERT_FILE")

@@ -21,6 +21,8 @@ NODE_PACKAGE = "treehammer_node"
 _PACKED_MODULES = (
     "__init__",
     "cache_counts",
+    "cache_info",
+    "http_answers",
     "http_requests",
     "job_spec",
     "json_documents",

@@ -187,7 +187,7 @@ def _layouts_to_compare(
         DatasetError: the dataset holds no tree.
     """
     from treehammer.collectors.json_documents import parse_document
-    from treehammer.datasets import production
+    from treehammer.datasets import root_process, tree_measurement
 
     if compared and manifest.is_raw:
         raise DatasetError(
@@ -198,10 +198,10 @@ def _layouts_to_compare(
     source = manifest.origin.get("source")
     layouts = {str(source["file"]): parse_document(TreeLayout, source["layout"])} if source else {}
     if compared:
-        software = production.prepare_dataset_root(
+        software = root_process.prepare_dataset_root(
             DEFAULT_ROOT, settings.software_dir, progress_bar
         )
-        (layouts[str(compared)],) = production.measure_layouts(
+        (layouts[str(compared)],) = tree_measurement.measure_layouts(
             [compared], software, bars=progress_bar
         )
     return layouts
@@ -349,7 +349,7 @@ def add(
     Example: treehammer datasets add nanoaod ttbar.root --tree Events
              treehammer datasets add analysis recordings/1-1.csv
     """
-    from treehammer.datasets import production
+    from treehammer.datasets import root_process
     from treehammer.datasets.catalogues import recordings
     from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 
@@ -357,15 +357,12 @@ def add(
     if any(path.suffix == recordings.RECORDING_SUFFIX for path in files):
         _print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))
         return
-    software = production.prepare_dataset_root(root, settings.software_dir, progress_bar)
+    software = root_process.prepare_dataset_root(root, settings.software_dir, progress_bar)
     manifest = catalogue.add(
         name, files, software, tree=tree, libraries=libraries, bars=progress_bar
     )
     _print_dataset(catalogue, manifest)
     print_findings(manifest)
-
-
-# --- Output
 
 
 def _print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:

@@ -11,13 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.operation_steps import (
-    CLIENT,
-    MAIN_OPERATIONS,
-    OPERATION_FIGURES,
-    QUANTILES,
-    LatencyHistogram,
-)
+from treehammer.collectors.record.latency_histograms import QUANTILES, LatencyHistogram
+from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS, OPERATION_FIGURES
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.schema import (

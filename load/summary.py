@@ -14,13 +14,9 @@ from treehammer.analysis.descriptive.group_summary import (
 )
 from treehammer.analysis.statistics.job_pairs import find_distinguishing_names, lookup_value
 from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.record.latency_histograms import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.collectors.record.operation_steps import (
-    CLIENT,
-    FIGURE_NAMES,
-    FILES_UNREAD,
-    QUANTILES,
-)
+from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, FILES_UNREAD
 from treehammer.load.operation_figures import OperationGroup, load_operations
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection

@@ -14,7 +14,8 @@ from dataclasses import replace
 import psutil
 
 from treehammer.collectors.worker.distance import read_link, set_link
-from treehammer.collectors.worker.probes.storage_door import identify_server, query_server
+from treehammer.collectors.worker.probes.server_identity import query_server
+from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError, suggest_word
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door

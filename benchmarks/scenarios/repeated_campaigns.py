@@ -35,7 +35,7 @@ from benchmarks.scenarios.paired_launches import choose_label
 from benchmarks.scenarios.peer_tools import BASE_RELEASE, OTHER_RELEASE, run_command
 from treehammer import config
 from treehammer.analysis.statistics.verdict import HOST_SCOPE, Verdict
-from treehammer.collectors.worker.probes import node_state
+from treehammer.collectors.worker.probes import page_cache
 from treehammer.errors import ExitCode
 
 TABLE_FILE = DATA_FOLDER / "campaigns.csv"
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     while time.monotonic() < end:
         for folder in (release, other, *copies):
             files = [path for path in folder.rglob("*") if path.is_file()]
-            node_state.evict_between_turns([str(path) for path in files if not path.is_symlink()])
+            page_cache.evict_between_turns([str(path) for path in files if not path.is_symlink()])
         for arm, (a, b) in arms.items():
             row = _run_campaign(choose_label(options), home, arm, a, b)
             append_rows(TABLE_FILE, [row])

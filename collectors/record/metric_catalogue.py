@@ -56,8 +56,6 @@ INT64_LIMIT = 2**63
 CATALOGUE_AXES = ("root", "branches", "cache_mb", "events", "door", "access", "cache")
 
 
-# --- Exact counters
-
 #: Access modes of a TTree: protocol of the door ('file' for a staged copy), with or without a cache.
 ACCESS_MODES = FILE, FILE_CACHED, ROOT, ROOT_CACHED = (
     "file",

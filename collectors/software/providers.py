@@ -39,7 +39,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 from ..job_spec import SoftwareRequest
 from ..record.outcome import ExecutionError
 from ..shared_files import PathLike, hold_lock
-from . import setup_commands, wheels
+from . import command_prefixes, setup_commands, wheel_installation, wheels
 from .setup_commands import check_root_importable, drop_foreign_python, raise_setup_error, run_tool
 from .wheels import (
     PYPI,
@@ -135,7 +135,7 @@ def _parse_versioned(text: str, argument: str, base: PathLike) -> SoftwareReques
     if provider == "cvmfs":
         return setup_commands.parse_cvmfs(text, match["rest"], version)
     if provider == "wrap":
-        return setup_commands.parse_wrap(text, match["rest"], version)
+        return command_prefixes.parse_wrap(text, match["rest"], version)
     return SoftwareRequest(text, "path", version, _resolve_folder(match["rest"], base))
 
 
@@ -203,9 +203,6 @@ def _split_version(release: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
-# --- Preparation, on the submitting side, never in a job
-
-
 def prepare_software(
     request: SoftwareRequest,
     software_dir: PathLike,
@@ -253,7 +250,7 @@ def _prepare_release(release: Release, software_dir: PathLike, notify: Progress)
             if not wheels.is_usable(folder, release):
                 if wheels.is_installed(folder, release):
                     notify(f"{release.title} is damaged: {wheels.find_damage(folder, release)}")
-                wheels.install_release(folder, release, notify, lock)
+                wheel_installation.install_release(folder, release, notify, lock)
     except OSError as error:
         raise_setup_error(
             "broken",
@@ -312,9 +309,6 @@ def _find_prepared_folder(release: Release, software_dir: PathLike) -> str:
     return folder if wheels.is_usable(folder, release) else ""
 
 
-# --- Set-up, on the node
-
-
 @dataclass(frozen=True)
 class SoftwareSetup:
     """A ROOT that is ready to run payloads.
@@ -329,7 +323,7 @@ class SoftwareSetup:
     provider: str
     python: str
     env: Mapping[str, str]
-    wrapper: Optional[setup_commands.CommandWrapper] = None
+    wrapper: Optional[command_prefixes.CommandWrapper] = None
 
     def build_command(
         self, kind: str, entry: str, variables: Optional[Mapping[str, str]] = None
@@ -391,8 +385,8 @@ def setup_software(
     """
     kit = os.path.abspath(os.fspath(kit))
     if request.provider == "wrap":
-        wrapper, outside = setup_commands.setup_wrap(request, base_env, kit, folders or {})
-        return SoftwareSetup("wrap", setup_commands.WRAPPED_PYTHON, outside, wrapper)
+        wrapper, outside = command_prefixes.setup_wrap(request, base_env, kit, folders or {})
+        return SoftwareSetup("wrap", command_prefixes.WRAPPED_PYTHON, outside, wrapper)
     provider = _find_provider(request.provider)
     if provider is None or provider.set_up is None:
         raise_setup_error("missing", f"unknown software provider {request.provider!r}")
@@ -464,7 +458,7 @@ PROVIDERS: Mapping[str, SoftwareProvider] = {
         _parse_versioned,
         lambda request: setup_commands.find_cvmfs_script(request.location),
     ),
-    "wrap": SoftwareProvider(None, _parse_versioned, setup_commands.check_wrap),
+    "wrap": SoftwareProvider(None, _parse_versioned, command_prefixes.check_wrap),
     "current": SoftwareProvider(_setup_current),
     "none": SoftwareProvider(_setup_none, has_root=False),
     XROOTD: SoftwareProvider(_setup_xrootd, _parse_xrootd, has_root=False, installs_releases=True),

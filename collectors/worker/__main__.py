@@ -20,7 +20,7 @@ from ..record.node_needs import SCRATCH, describe_lack
 from ..shared_files import DISK_FULL_ERRNOS
 from . import uploader
 from .child_processes import print_line
-from .run.job_context import JobFileError, load_job
+from .run.job_file import JobFileError, load_job
 from .run.job_runner import end_like_earlier_attempt, run_job
 from .run.payload_process import FORK_FAILURE_ERRNOS
 from .service_client import ServiceConfigError

@@ -28,7 +28,7 @@ from ..storage_access import HTTP_CLIENT, PELICAN_CLIENT, SCHEMES, StorageScheme
 from .child_processes import enter_helper_process
 from .delay_proxy import UNLIMITED_MBIT
 from .netem import NetemBusyError, NetemError, NodeDelay
-from .probes import storage_door
+from .probes import server_identity, storage_door
 
 #: Methods, as recorded.
 LINK, NETEM, PROXY = "link", "netem", "proxy"
@@ -292,7 +292,7 @@ def _check_redirection(scheme: StorageScheme, host: str, port: int, url: str) ->
     """
     parts = urlsplit(url)
     if scheme.client != HTTP_CLIENT:
-        if storage_door.query_server(scheme.name, host, port).is_data_server is False:
+        if server_identity.query_server(scheme.name, host, port).is_data_server is False:
             raise _make_refusal(f"{parts.netloc} redirects its clients to other servers")
         return
     connection = TimedConnection(host, Deadline(_HEAD_TIMEOUT_S), port)

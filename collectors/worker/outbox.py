@@ -155,8 +155,6 @@ def _all_text(items: Any) -> bool:
     return all(isinstance(part, str) for part in flat)
 
 
-# --- Sending
-
 #: Records and uncompressed bytes of JSON in one request; a single record may be larger.
 MAX_BATCH_RECORDS, MAX_BATCH_BYTES = 100, 2_000_000
 #: Seconds for which the network may stall one request.

@@ -191,8 +191,6 @@ def split_entries(total: int, count: int) -> Iterator[Tuple[int, int]]:
         start = end
 
 
-# --- Pipes
-
 #: Variable with the prefix of both pipes' paths, as the kit's turn_server has it.
 TURNS_VARIABLE = "TREEHAMMER_TURNS"
 
@@ -274,8 +272,6 @@ class TurnPipes:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode("ascii", "replace").strip()
 
-
-# --- Ratio of times
 
 #: Share of a segment's times over the passes that is cut from either end, one at least.
 TRIMMED_SHARE = 0.2

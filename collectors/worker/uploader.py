@@ -223,9 +223,6 @@ def take_token(folder: str) -> str:
     return text.strip()
 
 
-# --- Command
-
-
 def add_upload_command(verbs: Any) -> None:
     """Add the command to a parser's sub-parsers."""
     verb = verbs.add_parser(

@@ -14,7 +14,7 @@ from typing import Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import DEFAULT_ROOT, production
+from treehammer.datasets import DEFAULT_ROOT, root_process, tree_measurement
 from treehammer.datasets.catalogues.dataset_verification import check_new_name
 from treehammer.datasets.catalogues.folder_catalogue import (
     REWRITTEN,
@@ -81,7 +81,7 @@ def make_dataset(
         new_name = new_name or options.suggest_name(name)
         source = ensure_dataset(name, settings, bars)
         release = options.root or source.origin.get("root_requested", DEFAULT_ROOT)
-        software = production.prepare_dataset_root(release, settings.software_dir, bars)
+        software = root_process.prepare_dataset_root(release, settings.software_dir, bars)
         return rewrite_dataset(
             catalogue,
             source,
@@ -94,7 +94,7 @@ def make_dataset(
     if isinstance(plan, RawSpec):
         return catalogue.make_raw(plan, bars=bars, replace_existing=replace_existing)
     if plan:
-        software = production.prepare_dataset_root(
+        software = root_process.prepare_dataset_root(
             options.root or plan.dataset.root, settings.software_dir, bars
         )
         return catalogue.make(
@@ -150,7 +150,7 @@ def rewrite_dataset(
         options: Layout options.
         name: Name of the new dataset.
         software: ROOT that writes and reads it, from
-            :func:`treehammer.datasets.production.prepare_dataset_root`.
+            :func:`treehammer.datasets.root_process.prepare_dataset_root`.
         bars: Opens progress bars.
         replace_existing: Replace a dataset of that name.
 
@@ -283,7 +283,7 @@ class _DatasetRewriter:
         }
         events = sum(file.layout.entries for file in files)
         with self._bars(f"{title} (events)", events) as step:
-            result = production.run_action("hashes", request, self._software, step)
+            result = root_process.run_action("hashes", request, self._software, step)
         return ValueChecksums(
             result["checksum"],
             dict(line.rsplit(" ", 1) for line in result["lines"]),
@@ -305,7 +305,7 @@ class _DatasetRewriter:
             trees = [file.layout.tree, self._new_tree]
             request = {"paths": paths, "trees": trees, "covered": covered}
             with self._bars(f"Comparing {file.name} (events)", file.layout.entries) as step:
-                result = production.run_action("compare", request, self._software, step)
+                result = root_process.run_action("compare", request, self._software, step)
             _reject_differences(result["differing"], "branches")
             compared = result["compared"]
         return compared
@@ -347,7 +347,7 @@ class _DatasetRewriter:
     ) -> dict[str, Any]:
         doing = "Ordering" if action == "order" else "Writing"
         with self._bars(f"{doing} {file.name} (events)", file.layout.entries) as step:
-            run = partial(production.run_action, action, request, self._software, step)
+            run = partial(root_process.run_action, action, request, self._software, step)
             try:
                 return self._catalogue.run_writer(Path(request["path"]), run)
             except DatasetError as error:
@@ -360,7 +360,7 @@ class _DatasetRewriter:
     def _measure_files(self) -> tuple[tuple[ManifestFile, ...], dict[str, Any]]:
         """Measure the new files; return their entries in the manifest, and their peculiarities."""
         paths = [self._folder / file.name for file in self._source.files]
-        layouts, content = production.measure_files(
+        layouts, content = tree_measurement.measure_files(
             paths, self._software, tree=self._new_tree, bars=self._bars
         )
         size = sum(path.stat().st_size for path in paths)

@@ -17,7 +17,7 @@ from typing import Any
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
-from treehammer.datasets import production
+from treehammer.datasets import production, root_process, tree_measurement
 from treehammer.datasets.catalogues import dataset_verification
 from treehammer.datasets.manifest import (
     BRANCHES,
@@ -82,7 +82,7 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
         raise catalogue.unknown_dataset_error(name)
     if isinstance(plan, dataset_specs.RawSpec):
         return catalogue.make_raw(plan, bars=bars)
-    software = production.prepare_dataset_root(plan.dataset.root, settings.software_dir, bars)
+    software = root_process.prepare_dataset_root(plan.dataset.root, settings.software_dir, bars)
     return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
 
 
@@ -216,7 +216,7 @@ class FolderCatalogue:
         Args:
             plan: Spec from :func:`treehammer.datasets.specs.dataset_specs.load_spec`.
             software: ROOT that writes it, from
-                :func:`treehammer.datasets.production.prepare_dataset_root`.
+                :func:`treehammer.datasets.root_process.prepare_dataset_root`.
             source: Source file of a merged dataset, or its folder.
             bars: Opens progress bars.
             replace_existing: Replace a dataset of that name.
@@ -237,7 +237,7 @@ class FolderCatalogue:
                 with byte_progress(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
                     content = digest_file(path, advance)
                 dataset_verification.check_pinned_checksum(plan, content, writer_facts)
-                (layout,) = production.measure_layouts([path], software, tree=plan.tree)
+                (layout,) = tree_measurement.measure_layouts([path], software, tree=plan.tree)
                 origin = {
                     "kind": MERGED if isinstance(plan, dataset_specs.MergedSpec) else GENERATED,
                     "description": plan.dataset.description,
@@ -306,7 +306,7 @@ class FolderCatalogue:
             name: Name of the new dataset.
             paths: Files, in reading order.
             software: ROOT that measures them, from
-                :func:`treehammer.datasets.production.prepare_dataset_root`.
+                :func:`treehammer.datasets.root_process.prepare_dataset_root`.
             tree: Main tree; by default the one with most entries times branches.
             libraries: Libraries with dictionaries, loaded before the branches are read.
             bars: Opens progress bars.
@@ -323,14 +323,16 @@ class FolderCatalogue:
             if self.has(name):
                 return self._verify_same_files(name, paths, tree, size, bars)
             with self._staging_folder(name, size) as folder:
-                layouts, content = production.measure_files(paths, software, tree=tree, bars=bars)
+                layouts, content = tree_measurement.measure_files(
+                    paths, software, tree=tree, bars=bars
+                )
                 with byte_progress(bars, f"Copying {name}", size) as advance:
                     digests = [
                         digest_file(path, advance, copy_to=folder / file_name)
                         for path, file_name in zip(paths, names, strict=True)
                     ]
                 first = next(index for index, layout in enumerate(layouts) if layout.entries)
-                unreadable = production.probe_file(
+                unreadable = tree_measurement.probe_file(
                     paths[first], layouts[first], software, libraries=libraries, bars=bars
                 )
                 files = tuple(
@@ -478,7 +480,7 @@ def _choose_writer(
 
 
 def describe_added_origin(
-    sources: Iterable[str], software: SoftwareRequest, content: production.TreeContent
+    sources: Iterable[str], software: SoftwareRequest, content: tree_measurement.TreeContent
 ) -> dict[str, Any]:
     """Describe the origin of files that somebody else made.
 
@@ -498,7 +500,7 @@ def describe_added_origin(
     }
 
 
-def describe_content(content: production.TreeContent) -> dict[str, Any]:
+def describe_content(content: tree_measurement.TreeContent) -> dict[str, Any]:
     """Describe branches and peculiarities of a dataset's files for the origin of its manifest."""
     peculiarities = {
         MISSING_BRANCHES: dict(content.missing),

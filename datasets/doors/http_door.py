@@ -15,15 +15,17 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from xml.etree.ElementTree import Element
 
+from treehammer.collectors.http_answers import (
+    RangeAnswerError,
+    check_range,
+    parse_digests,
+    read_length,
+)
 from treehammer.collectors.http_requests import (
     BearerToken,
     ByteBody,
     Deadline,
     HttpAnswerError,
-    RangeAnswerError,
-    check_range,
-    parse_digests,
-    read_length,
     send_request,
 )
 from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, find_code, read_fields

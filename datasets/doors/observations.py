@@ -28,9 +28,6 @@ PERMISSION_HINT = (
 NOTHING_TO_READ = "the folder is there and holds no file to read"
 
 
-# --- files
-
-
 @dataclass(frozen=True)
 class FileObservation:
     """A file as seen through a door.
@@ -65,9 +62,6 @@ class FileObservation:
 def normalize_adler32(text: str) -> str:
     """Convert an adler32 to lower case and restore omitted leading zeros."""
     return text.strip().lower().rjust(8, "0")
-
-
-# --- probes
 
 
 @dataclass(frozen=True)

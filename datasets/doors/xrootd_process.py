@@ -69,9 +69,6 @@ def _print_message(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-# --- probing a door
-
-
 def _probe(prefix: str, path: str, size: str) -> Mapping[str, Any]:
     target = ProbeTarget(path, int(size))
     try:
@@ -162,9 +159,6 @@ def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
             message, "Check the port: what listens there may speak another protocol."
         )
     return ProbeResult(message, "Look into the server's log.")
-
-
-# --- single files
 
 
 def _stat_file(url: str) -> FileObservation:

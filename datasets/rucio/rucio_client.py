@@ -32,12 +32,8 @@ from treehammer.datasets.rucio.rucio_conversions import (
     parse_rule,
     translate_error,
 )
-from treehammer.datasets.rucio.rucio_session import (
-    ClientMessages,
-    RucioLogin,
-    find_login,
-    open_client,
-)
+from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login
+from treehammer.datasets.rucio.rucio_session import ClientMessages, open_client
 from treehammer.errors import CatalogueError, ConfigError, TreehammerError
 
 T = TypeVar("T")
@@ -96,8 +92,6 @@ class RucioClient:
     def _client(self) -> Any:
         return open_client(self._settings, self._login, self._messages)
 
-    # --- account
-
     @cached_property
     def account(self) -> str:
         """Return the account of this client."""
@@ -117,8 +111,6 @@ class RucioClient:
     def server(self) -> str:
         """Return the server's address."""
         return str(self._call(lambda client: client.host))
-
-    # --- storage
 
     def find_rses(self, expression: str) -> tuple[Rse, ...]:
         """Find the RSEs that an expression selects, sorted by name.
@@ -155,8 +147,6 @@ class RucioClient:
         return {
             row["rse"]: AccountQuota(float(row["bytes_limit"]), int(row["bytes"])) for row in rows
         }
-
-    # --- files and replicas
 
     def list_files(self, dataset: str) -> tuple[DidFile, ...]:
         """List the files of a dataset in the scope, sorted by name.
@@ -221,8 +211,6 @@ class RucioClient:
         return tuple(
             sorted(locations, key=lambda location: (location.file, location.rse, location.priority))
         )
-
-    # --- uploads
 
     def list_upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
         """List the upload URLs of a file at an RSE; empty if it lacks the protocol."""
@@ -334,8 +322,6 @@ class RucioClient:
 
         self._call(request)
 
-    # --- rules
-
     def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:
         """List the account's rules for a dataset.
 
@@ -407,8 +393,6 @@ class RucioClient:
         except RucioNotFoundError:
             pass
 
-    # --- bad replicas
-
     def declare_bad_replica(self, rse: str, name: str, reason: str) -> None:
         """Declare a replica bad, so that Rucio replaces it.
 
@@ -432,8 +416,6 @@ class RucioClient:
         _check_declaration(
             self._call(lambda client: client.declare_suspicious_file_replicas(urls, reason))
         )
-
-    # --- calls
 
     def _call(self, request: Callable[[Any], T]) -> T:
         """Call the server, retry transient errors, and translate exceptions."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.status.operations_rule import OperationsRule
-from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
+from treehammer.collectors.record.latency_histograms import QUANTILES
+from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.load.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize

@@ -35,15 +35,10 @@ from typing import (
 
 from ...collectors.job_spec import InputFile
 from ...collectors.kit.treehammer_kit.payload_task import PayloadError
-from ...collectors.record.operation_steps import (
-    OPEN,
-    READ,
-    READ_FILE,
-    VECTOR_READ,
-    LatencyHistogram,
-)
+from ...collectors.record.latency_histograms import LatencyHistogram
+from ...collectors.record.operation_steps import OPEN, READ, READ_FILE, VECTOR_READ
 from ...collectors.shared_files import local_path
-from ...collectors.worker.probes.node_state import (
+from ...collectors.worker.probes.page_cache import (
     MAX_CACHED_AFTER_EVICTION,
     PageCacheState,
     prepare_page_cache,

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from ...collectors.record.operation_steps import QUANTILES, LatencyHistogram
+from ...collectors.record.latency_histograms import QUANTILES, LatencyHistogram
 from ...collectors.shared_files import local_path
 from ...collectors.worker.child_processes import print_line
 from ...collectors.worker.probes.node_state import collect_node_facts

@@ -22,8 +22,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric, Value
-from treehammer.collectors.record.operation_steps import LatencyHistogram
 
 #: First byte of every packed value.
 FORMAT_VERSION = b"\x01"

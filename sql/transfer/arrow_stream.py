@@ -22,8 +22,9 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import pyarrow as pa
 
 from treehammer import config
+from treehammer.collectors.record.latency_histograms import QUANTILES
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
-from treehammer.collectors.record.operation_steps import OPERATION_METRICS, QUANTILES
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.measurement_columns import (

@@ -20,8 +20,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
 
 from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT
-from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.errors import StoreError
 from treehammer.sql.core import measurement_sql, schema
 from treehammer.sql.core.measurement_columns import (

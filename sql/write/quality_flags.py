@@ -21,10 +21,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record import value_checks
+from treehammer.collectors.record import plausibility
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEXT
-from treehammer.collectors.record.value_checks import SEPARATOR
+from treehammer.collectors.record.plausibility import SEPARATOR
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_columns import DIMENSION_OF
 from treehammer.sql.core.rows import (
@@ -64,7 +64,7 @@ def make_flags(values: dict[str, Any]) -> list[FlagRow]:
     """
     recorded, *later = _LATER_FLAG.split(values["implausible_reasons"] or "")
     broken = [
-        reason for reason in value_checks.find_implausibilities(values) if reason not in recorded
+        reason for reason in plausibility.find_implausibilities(values) if reason not in recorded
     ]
     reasons = {}
     if recorded or not (values["plausible"] or later):

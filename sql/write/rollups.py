@@ -18,8 +18,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, LATENCY_BINS
-from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.measurement_sql import (

@@ -40,11 +40,8 @@ from treehammer.text_formatting import format_size, parse_duration, pluralize
 if TYPE_CHECKING:
     from treehammer.datasets.manifest import Manifest
     from treehammer.datasets.rucio.rucio_conversions import ReplicationRule, Rse
-    from treehammer.datasets.rucio.rucio_datasets import (
-        ReplicationStatus,
-        RucioCatalogue,
-        RuleOptions,
-    )
+    from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
+    from treehammer.datasets.rucio.rucio_replication import ReplicationStatus, RuleOptions
     from treehammer.submit.sites.replicas import ReplicaCheck
 
 #: Value of ``--lifetime`` for rules without an end.
@@ -144,7 +141,7 @@ def place(
     Example: treehammer datasets place reference-750mb --sites all --lifetime 90d
     """
     from treehammer.datasets.catalogues.folder_catalogue import ensure_dataset
-    from treehammer.datasets.rucio import rucio_datasets
+    from treehammer.datasets.rucio import rucio_datasets, rucio_replication
     from treehammer.submit.sites.replica_selection import select_rses
 
     lifetime_s = None if lifetime == UNLIMITED_LIFETIME else parse_duration(lifetime, "--lifetime")
@@ -152,22 +149,24 @@ def place(
     rses = _drop_excluded(select_rses(sites, settings, catalogue.rucio), settings, include)
     manifest = ensure_dataset(name, settings, progress_bar)
     print_early(TextTable(_list_quotas(manifest, rses, catalogue), _QUOTA_COLUMNS), "")
-    options = rucio_datasets.RuleOptions(lifetime_s, **rule_attributes)
+    options = rucio_replication.RuleOptions(lifetime_s, **rule_attributes)
     with on_interrupt("Rucio continues; the same command shows the progress again"):
         requested = statuses = _create_rules(
             manifest, rses, options, upload_to, catalogue, settings
         )
         if not no_wait:
             with _live_rules(name) as show:
-                for latest in rucio_datasets.poll_replication(requested, catalogue.rucio, timeout):
+                for latest in rucio_replication.poll_replication(
+                    requested, catalogue.rucio, timeout
+                ):
                     statuses = latest
                     show(statuses)
     states = {status.state for status in statuses}
-    is_bad = bool(states & {rucio_datasets.STUCK, rucio_datasets.DENIED})
+    is_bad = bool(states & {rucio_replication.STUCK, rucio_replication.DENIED})
     return CommandOutput(
         [_rule_row(status) for status in statuses],
         below=[f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"]
-        * (rucio_datasets.COMPLETE in states),
+        * (rucio_replication.COMPLETE in states),
         exit_code=ExitCode.INFRASTRUCTURE if is_bad else ExitCode.DONE,
     )
 
@@ -181,15 +180,15 @@ def _create_rules(
     settings: Settings,
 ) -> list[ReplicationStatus]:
     from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-    from treehammer.datasets.rucio import rucio_datasets
+    from treehammer.datasets.rucio import rucio_replication, rucio_upload
 
     rucio = catalogue.rucio
     folder = FolderCatalogue(settings.datasets_dir).folder(manifest.name)
     through = [rucio.fetch_rse(upload_to)] if upload_to else rses
-    used = rucio_datasets.upload_dataset(manifest, folder, catalogue, through, progress_bar)
+    used = rucio_upload.upload_dataset(manifest, folder, catalogue, through, progress_bar)
     if used and used not in [rse.name for rse in rses]:
-        rucio_datasets.keep_source_replica(manifest, used, options, rucio)
-    return rucio_datasets.request_replicas(manifest, rses, options, rucio)
+        rucio_replication.keep_source_replica(manifest, used, options, rucio)
+    return rucio_replication.request_replicas(manifest, rses, options, rucio)
 
 
 def _list_quotas(

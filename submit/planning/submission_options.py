@@ -20,8 +20,8 @@ from treehammer.collectors.worker.probes.credential_checks import (
     TOKEN_FILE_VARIABLE,
     credential_expiry,
     format_time,
-    read_proxy,
 )
+from treehammer.collectors.worker.probes.proxy_certificates import read_proxy
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_registry import find_site_credentials
 from treehammer.text_formatting import JobRamp

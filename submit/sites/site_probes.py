@@ -14,11 +14,10 @@ from treehammer.collectors.storage_access import describe_read_limits
 from treehammer.collectors.worker.probes.credential_checks import (
     CREDENTIAL_NAMES,
     PROXY_VARIABLE,
-    ProxyDetails,
     credential_expiry,
     format_time,
-    read_proxy,
 )
+from treehammer.collectors.worker.probes.proxy_certificates import ProxyDetails, read_proxy
 from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget

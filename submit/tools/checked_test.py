@@ -26,7 +26,7 @@ from treehammer.collectors.record.outcome import Failure
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker.child_processes import StopSignals, run_forked
-from treehammer.collectors.worker.run import node_commands, payload_process
+from treehammer.collectors.worker.run import library_builds, payload_process
 from treehammer.collectors.worker.run.execution import Execution
 from treehammer.collectors.worker.run.job_context import JobContext
 from treehammer.collectors.worker.run.job_runner import locate_kit
@@ -161,7 +161,7 @@ def _try_execution(
         context = _make_context(definition, specs, folder, spec.round, signals)
         execution = Execution(context, spec)
         execution.run()
-    loop = node_commands.find_loop(context, spec)
+    loop = library_builds.find_loop(context, spec)
     return PayloadTrial(execution.failure, loop.loop_hash if loop else "")
 
 

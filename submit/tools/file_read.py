@@ -14,7 +14,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, 
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import READ, find_limit, find_scheme, normalize_url
 from treehammer.config import Settings
-from treehammer.datasets import DEFAULT_ROOT, doors, production
+from treehammer.datasets import DEFAULT_ROOT, doors, tree_measurement
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
 from treehammer.datasets.doors.observations import FileObservation
@@ -252,7 +252,9 @@ def describe_files(
         SoftwareError: this ROOT cannot be used.
     """
     try:
-        layouts, content = production.measure_files(files.paths, software, tree=tree, bars=bars)
+        layouts, content = tree_measurement.measure_files(
+            files.paths, software, tree=tree, bars=bars
+        )
     except DatasetError as error:
         urls = dict(zip(map(str, files.paths), files.urls, strict=True))
         raise DatasetError(
@@ -282,7 +284,7 @@ def leave_out_unreadable(
     """
     manifest = measured.manifest
     first = next(index for index, file in enumerate(manifest.files) if file.layout.entries)
-    unreadable = production.probe_file(
+    unreadable = tree_measurement.probe_file(
         files.paths[first], manifest.files[first].layout, software, bars=bars
     )
     if unreadable and set(unreadable) >= set(manifest.branches):

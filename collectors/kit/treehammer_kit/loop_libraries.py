@@ -188,8 +188,6 @@ def _hash_files(folder: str) -> str:
     return digest.hexdigest()
 
 
-# --- Use
-#
 # The names below are those that PyROOT has, so that the passes use either.
 
 
@@ -301,8 +299,6 @@ class CompiledReader:
         return self._root.call(f"{self._name}.{method}", self._address, *arguments)
 
 
-# --- Build
-#
 # The worker starts a payload once with the variable that requests only the build.
 
 #: Compilers that are tried, in this order.

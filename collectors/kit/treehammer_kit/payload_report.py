@@ -123,8 +123,6 @@ def _find_numpy_version() -> Optional[str]:
     return next((match[1] for match in matches if match), None)
 
 
-# --- Checksum of all values
-
 #: Version of the algorithm; checksums of different versions cannot be compared.
 CHECKSUM_VERSION = 2
 

@@ -226,8 +226,6 @@ def write_result(
     os.replace(temporary, path)
 
 
-# --- Selection of branches
-
 #: Value of the axis ``branches``: all branches that ROOT can read.
 READABLE = "readable"
 

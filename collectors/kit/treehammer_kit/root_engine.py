@@ -265,9 +265,6 @@ def warm_up(root: Any, task: PayloadTask, format_: FormatReader) -> None:
         format_.passes(root, small).run_pass()
 
 
-# --- Extensions
-
-
 def load_extensions(
     root: Any, libraries: Sequence[str], imports: Sequence[str], folder: str
 ) -> None:
@@ -317,8 +314,6 @@ def _import_module(name: str) -> None:
         )
         raise PayloadError("software-setup", "library", "import", message) from error
 
-
-# --- Count of instructions
 
 _REQUESTS = """
 #include "{header}"

@@ -164,8 +164,6 @@ def _list_descendants_by_parent(pid: int) -> List[int]:
     return descendants
 
 
-# --- Control group
-
 #: Version 1 reports a number near 2**63 for "no limit".
 _UNLIMITED_BYTES = 2**60
 

@@ -1,173 +1,23 @@
-"""Doors of a storage as seen from the node: reachability, server version, concurrent jobs.
-
-A version query takes a few small messages on one connection, without file access.
-"""
+"""Doors of a storage as seen from the node: reachability and concurrent jobs."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import http.client
 import os
 import socket
-import ssl
 import struct
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Callable, Iterable, Mapping, Optional, Set, Tuple
 from urllib.parse import SplitResult, urlsplit
 
-from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
 from ...record.outcome import UNREACHABLE, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder, try_lock
-from ...storage_access import HTTP_CLIENT, S3_CLIENT, SCHEMES, XROOTD_CLIENT
-
-#: Total time of a query.
-_QUERY_TIMEOUT_S = 3.0
-_MAX_RESPONSE_BYTES = 4096
-#: Queries of which the fastest counts as the round trip.
-_MEASURED_QUERIES = 3
-
-# Version 5.2 of the xroot protocol: the first messages of a session, and their codes.
-_HANDSHAKE = struct.pack(">iiiii", 0, 0, 0, 4, 2012)
-_LOGIN_REQUEST, _QUERY_REQUEST, _QUERY_CONFIG, _STATUS_OK = 3007, 3001, 7, 0
-_DATA_SERVER = 1
-_STREAM_ID = b"th"
-
-
-@dataclass(frozen=True)
-class ServerIdentity:
-    """Identity reported by a server; unreported fields are None.
-
-    ``rtt_s`` is the shortest time from a request to its answer on an open connection: it sees a proxy's
-    delay, which a connect does not.
-    """
-
-    version: Optional[str] = None
-    is_data_server: Optional[bool] = None
-    rtt_s: Optional[float] = field(default=None, compare=False)
-
-
-def query_server(scheme: str, host: str, port: int, *, measures: bool = False) -> ServerIdentity:
-    """Ask a server for its identity; failures and refusals leave fields None.
-
-    Each execution repeats the request: a server may be upgraded while a job runs.
-
-    Args:
-        scheme: of its URLs.
-        host: of the server.
-        port: of the server.
-        measures: send as many requests as the round trip takes.
-    """
-    try:
-        query = _QUERIES.get(SCHEMES[scheme].client) if scheme in SCHEMES else None
-        return query(scheme, host, port, measures) if query else ServerIdentity()
-    except (OSError, ValueError, struct.error, http.client.HTTPException):
-        return ServerIdentity()
-
-
-def _query_http_server(
-    scheme: str, host: str, port: int, measures: bool, method: str = "HEAD"
-) -> ServerIdentity:
-    connection = (
-        TimedTlsConnection(host, Deadline(_QUERY_TIMEOUT_S), port, context=_make_open_context())
-        if SCHEMES[scheme].tls
-        else TimedConnection(host, Deadline(_QUERY_TIMEOUT_S), port)
-    )
-    try:
-        version, rtt_s = _time_request(connection, method)
-        if measures:
-            # A proxy with delay makes the first answer wait for the connect, too; this one does not.
-            connection.close()
-            connection.connect()
-            time.sleep(min(rtt_s, _QUERY_TIMEOUT_S / 4))
-            rtt_s = min(rtt_s, _time_request(connection, method)[1])
-        return ServerIdentity(version, None, rtt_s)
-    finally:
-        connection.close()
-
-
-def _make_open_context() -> ssl.SSLContext:
-    """Make a context that accepts any certificate: nothing secret is sent, and payloads verify."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _time_request(connection: TimedConnection, method: str) -> Tuple[Optional[str], float]:
-    """Send a request; return the server's version and the time to its answer."""
-    if connection.sock is None:
-        connection.connect()
-    start = time.monotonic()
-    connection.request(method, "/")
-    response = connection.getresponse()
-    return response.getheader("Server"), time.monotonic() - start
-
-
-def _query_s3_server(scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
-    """Ask without keys: a refusal names the server, too; HEAD of / is no request of S3."""
-    return _query_http_server(scheme, host, port, measures, "GET")
-
-
-def _query_xrootd_server(_scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
-    deadline = Deadline(_QUERY_TIMEOUT_S)
-    with socket.create_connection((host, port), timeout=_QUERY_TIMEOUT_S) as connection:
-        connection.sendall(_HANDSHAKE)
-        _, answer = _read_response(connection, deadline)
-        _, kind = struct.unpack(">ii", answer[:8])
-        server = ServerIdentity(None, kind == _DATA_SERVER)
-        try:
-            # Anonymous: a server that requires authentication does not report its version.
-            user = b"treehamm"
-            start = time.monotonic()
-            connection.sendall(struct.pack(">2sHi8sBBBBi", _STREAM_ID, _LOGIN_REQUEST, os.getpid(), user, 0, 0, 5, 0, 0))  # fmt: skip
-            if _read_response(connection, deadline)[0] != _STATUS_OK:
-                return server
-            server = replace(server, rtt_s=time.monotonic() - start)
-            words = b"version"
-            query = struct.pack(">2sHH2s4s8si", _STREAM_ID, _QUERY_REQUEST, _QUERY_CONFIG, b"", b"", b"", len(words))  # fmt: skip
-            for _ in range(_MEASURED_QUERIES if measures else 1):
-                start = time.monotonic()
-                connection.sendall(query + words)
-                status, answer = _read_response(connection, deadline)
-                server = replace(server, rtt_s=min(server.rtt_s or 0.0, time.monotonic() - start))
-        except (OSError, ValueError, struct.error):
-            return server
-        text = answer.decode("ascii", "replace").strip("\0\n ") if status == _STATUS_OK else ""
-        return replace(server, version=f"XRootD {text}" if text else None)
-
-
-#: Client of a scheme -> query of its servers.
-_QUERIES: Mapping[str, Callable[[str, str, int, bool], ServerIdentity]] = {
-    HTTP_CLIENT: _query_http_server,
-    S3_CLIENT: _query_s3_server,
-    XROOTD_CLIENT: _query_xrootd_server,
-}
-
-
-def _read_response(connection: socket.socket, deadline: Deadline) -> Tuple[int, bytes]:
-    """Read status and content of the next response."""
-    _, status, size = struct.unpack(">2sHi", _read_exactly(connection, 8, deadline))
-    if not 0 <= size <= _MAX_RESPONSE_BYTES:
-        raise ValueError("not a response of the xroot protocol")
-    return status, _read_exactly(connection, size, deadline)
-
-
-def _read_exactly(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
-    data = b""
-    while len(data) < size:
-        with deadline.bound(connection):
-            received = connection.recv(size - len(data))
-        if not received:
-            raise ValueError("the server closed the connection")
-        data += received
-    return data
-
-
-# --- Reachability and concurrent jobs
+from ...storage_access import SCHEMES, XROOTD_CLIENT
+from .server_identity import ServerIdentity, query_server, query_xrootd_server
 
 _HTTPS_PORT = 443
 _CONNECT_TRIES = 3
@@ -227,7 +77,7 @@ def find_silence(url: str) -> str:
     if scheme is None or scheme.client != XROOTD_CLIENT:
         return ""
     try:
-        _query_xrootd_server(parts.scheme, host, port, measures=False)
+        query_xrootd_server(parts.scheme, host, port, measures=False)
     except (TimeoutError, socket.timeout):  # two classes in Python 3.9
         return "it accepts connections, but answers none"
     except (OSError, ValueError, struct.error):

@@ -19,16 +19,15 @@ from ...shared_files import DISK_FULL_ERRNOS
 from ...software.wheels import expected_root_version
 from ..child_processes import BoundedLog, ForkedCall, StopSignals, print_line
 from ..probes import node_state
-from . import execution_record, payload_failures, payload_process
+from . import crash_causes, execution_record, payload_process
+from .credential_refusals import classify_refusal
 from .execution_record import ExecutionRecord
-from .input_files import RecorderPlugin
 from .job_context import JobContext
 from .payload_failures import (
     attribute_to_full_disk,
     attribute_to_headers,
     check_root_version,
     classify_failure,
-    classify_refusal,
     name_cause,
     read_log,
 )
@@ -41,6 +40,7 @@ from .payload_preparation import (
     PreparedPayload,
 )
 from .payload_process import LaunchedPayload
+from .xrootd_settings import RecorderPlugin
 
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
 _CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
@@ -269,7 +269,7 @@ class Execution:
             failure = replace(failure, message=f"{failure.message} {note}".rstrip())
             self._record.failure = self._name_refusal(failure, run.excerpt)
             # Later errors of a compiler often follow from the first.
-            first_error = payload_failures.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
+            first_error = crash_causes.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
             self.add_values(log_excerpt=first_error or run.excerpt)
         elif self._prepared.cache_counter is not None:
             self.add_values(**self._prepared.cache_counter.count_bytes())

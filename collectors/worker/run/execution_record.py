@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 from ...job_spec import PAIRED, SEQUENTIAL, SOLO, TIMED, ExecutionSpec
 from ...json_documents import load_json
 from ...kit.treehammer_kit.pass_summary import compute_share
-from ...record import value_checks
+from ...record import plausibility
 from ...record.measurement_record import Measurement, describe_value_error
 from ...record.metric_catalogue import METRICS_BY_NAME, PASS_PHASES
 from ...record.operation_steps import find_operation_problems
@@ -198,9 +198,9 @@ class ExecutionRecord:
         if self.failure:
             for name, value in asdict(self.failure).items():
                 values[f"failure_{name.replace('failure_', '')}"] = value
-        reasons = value_checks.find_implausibilities(values)
+        reasons = plausibility.find_implausibilities(values)
         values["plausible"] = not reasons
-        values["implausible_reasons"] = value_checks.SEPARATOR.join(reasons)
+        values["implausible_reasons"] = plausibility.SEPARATOR.join(reasons)
         present = {name: _clean_text(name, v) for name, v in values.items() if _has_value(name, v)}
         return Measurement(present, self._extras, self._operations)
 
@@ -263,8 +263,6 @@ def _clean_text(name: str, value: Any) -> Any:
     text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
     return text[: METRICS_BY_NAME[name].max_length]
 
-
-# --- Table
 
 _COLUMN_HEADINGS = (
     "wall s",

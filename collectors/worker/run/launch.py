@@ -13,7 +13,7 @@ from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder, try_lock
 from ..child_processes import ForkedCall
-from ..probes import node_state
+from ..probes import page_cache
 from ..probes.process_stats import list_descendants, read_huge_page_bytes, read_text
 from ..turns import (
     TURNS_VARIABLE,
@@ -27,8 +27,6 @@ from ..turns import (
 from .execution import Execution, supervise_payload
 from .job_context import JobContext
 from .payload_process import LaunchedPayload
-
-# --- Core
 
 #: Seconds over which the cores' idle time is compared.
 OBSERVATION_S = 0.1
@@ -102,8 +100,6 @@ def _read_idle_ticks() -> Dict[int, int]:
             ticks[int(name[3:])] = int(fields[3])
     return ticks
 
-
-# --- Launch
 
 #: Variable of a random length up to a page, which moves the stack of a process.
 PADDING_VARIABLE, MAX_PADDING = "TREEHAMMER_PADDING", 4096
@@ -213,7 +209,7 @@ class Launch:
             sides=self._pipes,
             first=self._specs[0].side,
             file_count=max(1, len(self._specs[0].files)),  # a payload may make its own data
-            evict=lambda: node_state.evict_between_turns(paths),
+            evict=lambda: page_cache.evict_between_turns(paths),
             elapsed_share=self._elapsed_share,
         )
         record = conductor.conduct()

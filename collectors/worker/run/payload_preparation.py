@@ -27,15 +27,15 @@ from ...record import node_needs
 from ...record.outcome import ExecutionError
 from ...shared_files import local_path, write_atomically
 from ...software import providers
-from ..probes import credential_checks, node_state, storage_door
+from ..probes import credential_checks, page_cache, storage_door
 from ..probes.node_check import NodeCheck
-from . import input_files, node_commands, server_cache
+from . import input_files, library_builds, node_commands, server_cache
 from .execution_record import ExecutionRecord
-from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
 from .load_phases import LoadStart
 from .payload_addresses import PayloadAddresses, find_addresses, locate_url
 from .payload_failures import attribute_to_compiler
+from .xrootd_settings import ClientLog, RecorderPlugin, write_root_settings
 
 if TYPE_CHECKING:
     from ...cache_counts import CacheCounter
@@ -107,11 +107,11 @@ class PayloadPreparation:
         self._load_start: Optional[LoadStart] = None
         self._recorder: Optional[RecorderPlugin] = None
         self._payload = context.job.payload_of(spec)
-        self._build_folder = node_commands.locate_build(context, spec)
+        self._build_folder = library_builds.locate_build(context, spec)
         self._loops_folder = ""
         # A loop whose instructions are counted is compiled by ROOT.
-        if not context.count and node_commands.has_loop(context, spec):
-            self._loops_folder = node_commands.locate_base(context, spec)
+        if not context.count and library_builds.has_loop(context, spec):
+            self._loops_folder = library_builds.locate_base(context, spec)
         if self._payload.record and spec.kind != CHECKSUM:
             self._recorder = RecorderPlugin(folder, context.output, name)
 
@@ -296,11 +296,11 @@ class PayloadPreparation:
         """Build the test's own libraries, unless an earlier execution did."""
         if not self._build_folder:
             return
-        self._record.phase = node_commands.BUILD
-        is_first = not node_commands.is_built(self._context, self._build_folder)
+        self._record.phase = library_builds.BUILD
+        is_first = not library_builds.is_built(self._context, self._build_folder)
         with self._timing_build() if is_first else nullcontext():
             try:
-                node_commands.build_libraries(self._context, self._spec, setup, self._build_folder)
+                library_builds.build_libraries(self._context, self._spec, setup, self._build_folder)
             except ExecutionError as error:
                 raise ExecutionError(attribute_to_compiler(error.failure, node)) from error
 
@@ -309,12 +309,12 @@ class PayloadPreparation:
         context, spec = self._context, self._spec
         if not self._loops_folder:
             return
-        loop = node_commands.find_loop(context, spec)
+        loop = library_builds.find_loop(context, spec)
         if not loop:
             self._write_payload_job(spec)
             variables = {**self._payload_environment(spec), **self._library_environment(setup)}
             with self._timing_build():
-                loop = node_commands.build_loop(context, spec, setup, self._folder, variables)
+                loop = library_builds.build_loop(context, spec, setup, self._folder, variables)
         if loop.fallback:
             self._record.values["loop_fallback"] = loop.fallback
 
@@ -334,7 +334,7 @@ class PayloadPreparation:
         build = self._payload.build
         if build is None:
             return {}
-        return node_commands.describe_environment(build, self._build_folder, dict(setup.env))
+        return library_builds.describe_environment(build, self._build_folder, dict(setup.env))
 
     def _locate_libraries(self) -> List[str]:
         """Return the libraries to load, those that were built by their paths."""
@@ -351,7 +351,7 @@ class PayloadPreparation:
             self._record.phase = "stage-in"
             input_files.check_sizes(spec.files, "stage-in")
             # Otherwise a bundle's first execution would copy from disk and the others from memory.
-            node_state.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+            page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
             self._check_credentials()
             signals = self._context.signals
             staged = input_files.stage_files(
@@ -406,7 +406,7 @@ class PayloadPreparation:
 
     def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
         self._record.phase = "open"
-        state = node_state.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+        state = page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
         self._record.values.update(
             client_cache_state=state.state,
             client_cache_method=state.method,
@@ -437,9 +437,9 @@ class PayloadPreparation:
         }
         if len(lines := "\n".join(urls)) < _MAX_VARIABLE_CHARACTERS:
             env["TREEHAMMER_URLS"] = lines
-        loop = node_commands.find_loop(self._context, spec)
+        loop = library_builds.find_loop(self._context, spec)
         if loop and loop.folder and self._loops_folder:
-            env[node_commands.LOOP_LIBRARIES_VARIABLE] = loop.folder
+            env[library_builds.LOOP_LIBRARIES_VARIABLE] = loop.folder
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
         if self._load_start is not None:

@@ -33,11 +33,11 @@ from urllib.parse import urlsplit
 
 from ....collectors.json_documents import decode_json
 from ....collectors.kit.treehammer_kit.payload_task import PayloadError
+from ....collectors.record.latency_histograms import LatencyHistogram
 from ....collectors.record.operation_steps import (
     CLIENT,
     OPEN,
     READ,
-    LatencyHistogram,
     LoadProgress,
     make_operation_step,
 )

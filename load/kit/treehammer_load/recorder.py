@@ -22,12 +22,12 @@ from typing import (
     Tuple,
 )
 
+from ....collectors.record.latency_histograms import LatencyHistogram
 from ....collectors.record.operation_steps import (
     CLIENT,
     DELETE,
     LATE_S,
     MAIN_OPERATIONS,
-    LatencyHistogram,
     LoadProgress,
     make_operation_step,
 )

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from ....collectors.kit.treehammer_kit.payload_task import PayloadError
-from ....collectors.record.operation_steps import LatencyHistogram
+from ....collectors.record.latency_histograms import LatencyHistogram
 from ....collectors.record.xrootd_recording import (
     FIGURES_NAME,
     RECORDING_NAME,

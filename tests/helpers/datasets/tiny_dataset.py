@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from treehammer import config
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import (
     MANIFEST_NAME,
@@ -96,7 +96,7 @@ TINY_SPEC = Path(__file__).parents[2] / "integration" / "datasets" / "tiny.toml"
 @pytest.fixture(scope="session")
 def tiny_catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
     """Return a catalogue with ``tiny``, one file, for tests that only read it."""
-    software = production.prepare_dataset_root(
+    software = root_process.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
     catalogue = FolderCatalogue(tmp_path_factory.mktemp("datasets"))

@@ -14,13 +14,14 @@ from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.measurement_record import (
     IDENTITY_COLUMNS,
     Measurement,
     make_measurement_id,
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.collectors.record.operation_steps import LatencyHistogram, make_operation_step
+from treehammer.collectors.record.operation_steps import make_operation_step
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence

@@ -18,7 +18,8 @@ from grid_fixtures import run_components
 from polling import wait_until
 
 from treehammer import config
-from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
+from treehammer.collectors.record.operation_steps import find_operation_problems
 from treehammer.load.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
 from treehammer.testbed import workspace
 from treehammer.testbed.component import DaemonSpec

@@ -14,7 +14,7 @@ from warm_root import WarmDatasetRoots
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.datasets.specs import dataset_specs
 from treehammer.text_formatting import no_progress
 
@@ -28,7 +28,7 @@ def settings() -> Settings:
 @pytest.fixture(scope="session")
 def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
     """Return a function that prepares a ROOT release."""
-    return lambda version: production.prepare_dataset_root(
+    return lambda version: root_process.prepare_dataset_root(
         version, settings.software_dir, no_progress
     )
 
@@ -36,7 +36,7 @@ def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
 @pytest.fixture(scope="session")
 def warm_dataset_roots() -> Iterator[WarmDatasetRoots]:
     """Return ROOT releases that are warm for the actions of datasets."""
-    roots = WarmDatasetRoots(production.GENERATE_SCRIPT)
+    roots = WarmDatasetRoots(root_process.GENERATE_SCRIPT)
     yield roots
     roots.close()
 
@@ -49,7 +49,7 @@ def fork_actions(roots: WarmDatasetRoots) -> Iterator[None]:
     the same as a user's: ROOT writes the descriptions of classes in the order of their first use.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(production, "subprocess", roots)
+        patch.setattr(root_process, "subprocess", roots)
         yield
 
 

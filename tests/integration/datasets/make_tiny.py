@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treehammer import config
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs import dataset_specs
 from treehammer.errors import TreehammerError
@@ -24,7 +24,7 @@ def told(what: str, total: int) -> Iterator[ProgressCallback]:
 
 
 folder, spec_file = map(Path, sys.argv[1:])
-software = production.prepare_dataset_root(
+software = root_process.prepare_dataset_root(
     "6.40.00", config.load_settings().software_dir, no_progress
 )
 plan = dataset_specs.load_spec(spec_file)

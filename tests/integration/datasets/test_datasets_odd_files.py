@@ -14,7 +14,7 @@ from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli import print_findings
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.production import GENERATE_SCRIPT, KIT_FOLDER
+from treehammer.datasets.root_process import GENERATE_SCRIPT, KIT_FOLDER
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import no_progress

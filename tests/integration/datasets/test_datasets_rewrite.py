@@ -24,7 +24,7 @@ from treehammer import hctests
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers as softwares
 from treehammer.config import Settings
-from treehammer.datasets import production
+from treehammer.datasets import root_process, tree_measurement
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli import show
@@ -52,7 +52,7 @@ def catalogue(
     root = software("6.40.00")
     with_datasets.make(tiny, root)
     folder = tmp_path_factory.mktemp("awkward")
-    setup = softwares.setup_software(root, os.environ, production.KIT_FOLDER)
+    setup = softwares.setup_software(root, os.environ, root_process.KIT_FOLDER)
     paths = [folder / "one.root", folder / "two.root"]
     command = [*setup.build_command("python", str(AWKWARD)), str(paths[0])]
     subprocess.run(command, env=dict(setup.env), check=True, capture_output=True)
@@ -315,7 +315,7 @@ def test_layout_matches_spec_and_manifest_records_source(
     assert manifest.origin["kind"] == "merged"
     assert manifest.origin["leaves"] == {"perturbed": 4, "exact": 0, "integer": 2, "object": 0}
     assert manifest.origin["branches_left_out"] == []
-    (measured,) = production.measure_layouts([source], software("6.40.00"))
+    (measured,) = tree_measurement.measure_layouts([source], software("6.40.00"))
     assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
 
 
@@ -450,7 +450,7 @@ def read_values(
     path: Path, tree: str, root: SoftwareRequest, folder: Path, roots: WarmDatasetRoots
 ) -> dict[str, Any]:
     """Read all values of a file with the shipped kit, in a fork that has read no such file."""
-    setup = softwares.setup_software(root, os.environ, production.KIT_FOLDER)
+    setup = softwares.setup_software(root, os.environ, root_process.KIT_FOLDER)
     job = write_payload_job(folder, path, kind="checksum", tree=tree)
     payload = Path(hctests.__file__).parent / "ttree-read" / "read.py"
     command = setup.build_command("python", str(payload))

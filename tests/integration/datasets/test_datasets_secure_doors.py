@@ -13,7 +13,7 @@ from treehammer import config
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.manifest import RAW_LAYOUT, ManifestFile
-from treehammer.datasets.rucio import rucio_datasets
+from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import DidFile
 from treehammer.submit.sites.replicas import ExpectedReplica, check_by_stat
@@ -114,7 +114,7 @@ def test_placement_writes_through_what_an_rse_offers(
     source.write_bytes(CONTENT)
     file = DidFile("set.new.bin", len(CONTENT), ADLER32)
     sent: list[int] = []
-    rucio_datasets._upload_file(file, source, "A_DATA", cast(RucioClient, Rucio()), sent.append)
+    rucio_upload._upload_file(file, source, "A_DATA", cast(RucioClient, Rucio()), sent.append)
     assert registered == [("A_DATA", file)]
     assert sum(sent) == len(CONTENT)
     assert doors.stat_file(url).adler32 == ADLER32

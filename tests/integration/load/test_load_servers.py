@@ -33,7 +33,7 @@ from storage_alone import (
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.input_files import RecorderPlugin
+from treehammer.collectors.worker.run.xrootd_settings import RecorderPlugin
 from treehammer.load.kit.treehammer_load.server.log_formats import select_format
 from treehammer.load.kit.treehammer_load.server.log_parser import parse_log
 from treehammer.testbed import faults

@@ -29,8 +29,8 @@ from storage_alone import TracedStorage, run_storage
 from tiny_dataset import raw_spec
 
 from treehammer import config
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.sql.core.measurement_columns import decode_latency

@@ -23,7 +23,7 @@ from storage_alone import run_storage
 
 from treehammer import config
 from treehammer.collectors.worker.distance import set_link
-from treehammer.collectors.worker.run.input_files import ClientLog
+from treehammer.collectors.worker.run.xrootd_settings import ClientLog
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site

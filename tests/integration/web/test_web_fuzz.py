@@ -32,7 +32,7 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
-from treehammer.collectors.record.value_checks import find_implausibilities
+from treehammer.collectors.record.plausibility import find_implausibilities
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from local_servers import CONTENT, SIZE, make_authority, serve_http, serve_tcp
 
+from treehammer.collectors.http_answers import parse_digests
 from treehammer.collectors.http_requests import (
     TOKEN_POOLS_VARIABLE,
     BearerToken,
     Deadline,
     format_token_pools,
-    parse_digests,
 )
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
@@ -47,16 +47,14 @@ from treehammer.collectors.storage_access import (
 )
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.outbox import Outbox
-from treehammer.collectors.worker.probes.storage_door import (
-    ServerIdentity,
-    identify_door_server,
-    query_server,
-)
+from treehammer.collectors.worker.probes.server_identity import ServerIdentity, query_server
+from treehammer.collectors.worker.probes.storage_door import identify_door_server
 from treehammer.collectors.worker.run import input_files
+from treehammer.collectors.worker.run.credential_refusals import classify_refusal
 from treehammer.collectors.worker.run.execution_record import read_payload_result
-from treehammer.collectors.worker.run.input_files import ClientLog, RecorderPlugin
 from treehammer.collectors.worker.run.node_commands import describe_failure
-from treehammer.collectors.worker.run.payload_failures import classify_refusal, read_log
+from treehammer.collectors.worker.run.payload_failures import read_log
+from treehammer.collectors.worker.run.xrootd_settings import ClientLog, RecorderPlugin
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError

@@ -10,7 +10,7 @@ import pytest
 from tiny_dataset import load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.datasets.specs import dataset_specs
 
 SPEC_TEXT = """
@@ -122,5 +122,5 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         layouts = [layout for _ in document["paths"]]
         return {"root": request.version, "layouts": layouts, "others": ["Runs"], "old_ntuples": []}
 
-    monkeypatch.setattr(production, "run_action", run)
+    monkeypatch.setattr(root_process, "run_action", run)
     return asked

@@ -17,15 +17,15 @@ from tiny_dataset import change_spec
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.datasets.catalogues import dataset_rewriting, folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.manifest import FileDigest, Manifest, digest_file
-from treehammer.datasets.production import compare_trees
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
+from treehammer.datasets.tree_measurement import compare_trees
 from treehammer.errors import (
     ConfigError,
     DatasetError,
@@ -202,7 +202,7 @@ def test_interrupted_make_leaves_nothing(
         Path(document["path"]).write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(production, "run_action", run)
+    monkeypatch.setattr(root_process, "run_action", run)
     with pytest.raises(type(error)):
         catalogue.make(plan, software)
     assert catalogue.names() == ()
@@ -236,11 +236,11 @@ def test_crash_names_the_file_and_object(
     blames_installation: bool,
 ) -> None:
     (tmp_path / "__main__.py").write_text(DIE.format(announced=announced, end=end))
-    monkeypatch.setattr(production, "GENERATE_SCRIPT", tmp_path)
+    monkeypatch.setattr(root_process, "GENERATE_SCRIPT", tmp_path)
     software = providers.parse_software_request("none")
     notes: list[tuple[int, str]] = []
     with pytest.raises(TreehammerError) as caught:
-        production.run_action(
+        root_process.run_action(
             "measure", {}, software, lambda done, note="": notes.append((done, note))
         )
     assert notes[0] == (0, "loading ROOT none")
@@ -389,7 +389,7 @@ def test_hash_depends_on_names_and_content_only(made: FolderCatalogue) -> None:
 @pytest.mark.parametrize("root", ["6.41.00", "none", ""])
 def test_unknown_root_is_refused(root: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        production.prepare_dataset_root(root, tmp_path, no_progress)
+        root_process.prepare_dataset_root(root, tmp_path, no_progress)
 
 
 def test_ensure_makes_shipped_and_verifies_existing_datasets(
@@ -403,7 +403,7 @@ def test_ensure_makes_shipped_and_verifies_existing_datasets(
     with pytest.raises(DatasetError, match="no dataset 'tiny'"):
         ensure_dataset("tiny", settings)
     monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: plan)
-    monkeypatch.setattr(production, "prepare_root", lambda *_: software)
+    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
     manifest = ensure_dataset("tiny", settings)
     assert ensure_dataset("tiny", settings) == manifest
     assert fake_root == ["make", "measure"]
@@ -598,14 +598,14 @@ def test_differing_values_are_refused(
     rewrite: Rewrite,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = production.run_action
+    plain = root_process.run_action
 
     def run(action: str, document: Any, *rest: Any) -> dict[str, Any]:
         answer = plain(action, document, *rest)
         read_again = action == "hashes" and "/tiny/" not in document["paths"][0]
         return answer | changes if read_again else answer
 
-    monkeypatch.setattr(production, "run_action", run)
+    monkeypatch.setattr(root_process, "run_action", run)
     with pytest.raises(DatasetError, match="does not hold the values of its source") as caught:
         rewrite(compression="zstd")
     assert expected in caught.value.message

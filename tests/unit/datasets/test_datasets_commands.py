@@ -14,7 +14,7 @@ from tiny_dataset import change_spec, load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.production import RAW_BLOCK_BYTES, generate_blocks
@@ -241,7 +241,7 @@ def test_make_and_add(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(production, "prepare_root", lambda *_: software)
+    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
     source = tmp_path / "a.root"
     source.write_bytes(b"root")
     result = run(settings, "add", "mine", str(source), "--tree", "Events")

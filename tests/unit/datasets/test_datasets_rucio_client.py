@@ -22,7 +22,7 @@ from rucio.common import exception as rucios
 from treehammer import config
 from treehammer.collectors import http_requests
 from treehammer.datasets.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile, Replica
-from treehammer.datasets.rucio import rucio_datasets
+from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
     AccountQuota,
@@ -37,18 +37,19 @@ from treehammer.datasets.rucio.rucio_conversions import (
     parse_rule,
     translate_error,
 )
-from treehammer.datasets.rucio.rucio_datasets import (
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
+from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login
+from treehammer.datasets.rucio.rucio_replication import (
     COMPLETE,
     COPYING,
     DENIED,
     STUCK,
     WAITING,
     ReplicationStatus,
-    RucioCatalogue,
     poll_replication,
-    upload_dataset,
 )
-from treehammer.datasets.rucio.rucio_session import RucioLogin, find_login, make_session
+from treehammer.datasets.rucio.rucio_session import make_session
+from treehammer.datasets.rucio.rucio_upload import upload_dataset
 from treehammer.errors import CatalogueError, ConfigError, DatasetError
 from treehammer.text_formatting import no_progress
 
@@ -628,14 +629,14 @@ def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) 
         def list_quotas(self) -> dict[str, AccountQuota]:
             return {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
 
-    monkeypatch.setattr(rucio_datasets, "_upload_file", bring_file)
+    monkeypatch.setattr(rucio_upload, "_upload_file", bring_file)
     missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
     through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
     rucio = cast(RucioClient, Quotas())
-    assert rucio_datasets._upload_files(missing, through, rucio, no_progress) == "B"
+    assert rucio_upload._upload_files(missing, through, rucio, no_progress) == "B"
     assert written == [("one", "A"), ("two", "B"), ("three", "B")]
     with pytest.raises(CatalogueError) as refused:
-        rucio_datasets._upload_files(missing, through[:3], rucio, no_progress)
+        rucio_upload._upload_files(missing, through[:3], rucio, no_progress)
     assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [
         "SHUT: accepts no files now",
         "SMALL: the account's quota has no room for 3 bytes more",

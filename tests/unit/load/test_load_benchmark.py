@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors import worker_zipapp
-from treehammer.collectors.record.operation_steps import LatencyHistogram
-from treehammer.collectors.worker.probes.node_state import PageCacheState
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
+from treehammer.collectors.worker.probes.page_cache import PageCacheState
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.load.kit.treehammer_load.operation import LoadFile
 from treehammer.load.worker import benchmark, benchmark_command

@@ -17,7 +17,7 @@ from job_factory import write_payload_job
 from local_servers import SIZE, LyingDoor, serve_http
 from simulated_load import SimulatedStorage, SimulatedTimer, perform_operations, run_load
 
-from treehammer.collectors.http_requests import RangeAnswerError
+from treehammer.collectors.http_answers import RangeAnswerError
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.record.operation_steps import OPERATION_FAILURES, OPERATIONS
 from treehammer.collectors.worker.run.job_runner import locate_kit

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
+from treehammer.collectors.record.operation_steps import find_operation_problems
 from treehammer.load.kit.treehammer_load import load_driver, operation, recorder, workloads
 from treehammer.load.kit.treehammer_load.clients import make_client
 from treehammer.load.kit.treehammer_load.load_driver import (

@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.record.operation_steps import (
-    LatencyHistogram,
-    LoadProgress,
-    find_operation_problems,
-)
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
+from treehammer.collectors.record.operation_steps import LoadProgress, find_operation_problems
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.load.kit.treehammer_load import engines, workloads
 from treehammer.load.kit.treehammer_load.load_driver import LoadTimer

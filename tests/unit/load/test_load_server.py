@@ -20,7 +20,8 @@ import pytest
 from job_factory import write_payload_job
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
+from treehammer.collectors.record.operation_steps import find_operation_problems
 from treehammer.collectors.record.xrootd_recording import (
     RecordedOperation,
     RecordingError,

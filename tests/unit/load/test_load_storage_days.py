@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treehammer.analysis.status.operations_rule import OperationsRule
-from treehammer.collectors.record.operation_steps import LatencyHistogram
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.load.operation_figures import OperationDay
 from treehammer.load.storage_days import StorageDay
 

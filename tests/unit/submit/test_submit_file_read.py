@@ -24,7 +24,7 @@ from repository_code import call_command
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
-from treehammer.datasets import DEFAULT_ROOT, production
+from treehammer.datasets import DEFAULT_ROOT, root_process, tree_measurement
 from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, ExitCode
 from treehammer.sql.write.store import Store
@@ -229,7 +229,7 @@ def test_file_of_which_nothing_can_be_read_is_refused(
     files: OpenedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = {"a": "Odd: no dictionary", "b": "Odd: no dictionary"}
-    monkeypatch.setattr(production, "probe_file", lambda *_, **__: reasons)
+    monkeypatch.setattr(tree_measurement, "probe_file", lambda *_, **__: reasons)
     manifest = make_named_manifest(files)
     filled = replace(manifest.files[0], layout=replace(manifest.files[0].layout, entries=1))
     with pytest.raises(DatasetError, match=r"no branch of 'events'\n  Branch a: Odd: no dict"):
@@ -250,7 +250,7 @@ def test_error_names_the_address_of_a_copied_file(
     def fail(*_: object, **__: object) -> None:
         raise DatasetError("cannot be opened as a ROOT file", where=str(copy))
 
-    monkeypatch.setattr(production, "run_action", fail)
+    monkeypatch.setattr(root_process, "run_action", fail)
     with pytest.raises(DatasetError, match=r"^http://host/x\.root: cannot be opened"):
         file_read.describe_files(opened, SOFTWARE["6.40.00"], no_progress)
 

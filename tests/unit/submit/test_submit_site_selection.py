@@ -18,7 +18,7 @@ from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_grid_site
 from repository_code import invoke_command
 
-from treehammer.collectors.worker.probes.credential_checks import ProxyDetails
+from treehammer.collectors.worker.probes.proxy_certificates import ProxyDetails
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store

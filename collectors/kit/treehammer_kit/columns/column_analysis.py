@@ -22,8 +22,6 @@ from ..pass_summary import (
 from ..payload_task import PayloadError, PayloadTask, select_branches
 from ..read_passes import FileSurvey, describe_other_files
 
-# --- Bounds of an event loop over clusters
-#
 # Units of work are clusters, whose cost is taken as proportional to their entries.  Lists of files hold
 # the entries of each file's clusters.
 
@@ -40,8 +38,6 @@ def bound_efficiency(files: Sequence[Sequence[int]], threads: int) -> float:
     # Rounding may lift a full share above one by its last digit.
     return min(1.0, sum(map(sum, files)) / (threads * longest)) if longest else 0.0
 
-
-# --- Analysis
 
 #: Digits of the histograms' hash in their checksum: 32 bits, short enough to compare by eye.
 _CHECKSUM_DIGITS = 8
@@ -162,9 +158,6 @@ class HistogramSums:
             "histogram_entries": float(math.fsum(map(sum, self._bins.values()))),
             "histogram_checksum": float(int(digest.hexdigest()[:_CHECKSUM_DIGITS], 16)),
         }
-
-
-# --- Figures of passes
 
 
 def sum_run_queues() -> float:

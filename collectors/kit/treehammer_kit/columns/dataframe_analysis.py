@@ -254,9 +254,6 @@ def _collect_figures(
     )
 
 
-# --- Execution
-
-
 def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
     """Describe a payload's analysis, which a compiler builds as the loops of others.
 

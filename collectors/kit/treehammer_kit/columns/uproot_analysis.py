@@ -370,9 +370,6 @@ def read_cpu_seconds() -> Tuple[float, float]:
     return usage.ru_utime, usage.ru_stime
 
 
-# --- Execution
-
-
 def run_uproot_task(
     task: PayloadTask, report: PayloadReport, analyze: Optional[Analyze] = None
 ) -> None:

@@ -18,16 +18,14 @@ from contextlib import suppress
 from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
+from .....collectors.http_answers import ContentRange, RangeAnswerError, check_range
 from .....collectors.http_requests import (
     REDIRECTS,
     BearerToken,
-    ContentRange,
     Deadline,
     HttpAnswerError,
-    RangeAnswerError,
     TimedConnection,
     TimedTlsConnection,
-    check_range,
     follow_redirect,
 )
 from .....collectors.record.operation_steps import (

@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from .....collectors.record.operation_steps import SERVER, LatencyHistogram, make_operation_step
+from .....collectors.record.latency_histograms import LatencyHistogram
+from .....collectors.record.operation_steps import SERVER, make_operation_step
 from ..recorder import StepClock, StepCounts
 from .log_parser import ServerCall
 

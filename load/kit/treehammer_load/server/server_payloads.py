@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
 from .....collectors.kit.treehammer_kit.pass_summary import compute_share
-from .....collectors.record.operation_steps import LatencyHistogram
+from .....collectors.record.latency_histograms import LatencyHistogram
 from ..load_driver import LoadTimer
 from ..load_task import LoadTask
 from ..payload import LoadOutcome, make_step_clock

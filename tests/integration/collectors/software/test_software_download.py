@@ -22,7 +22,7 @@ from local_servers import serve_http
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.root_releases import prepare_root
-from treehammer.collectors.software import providers, wheels
+from treehammer.collectors.software import providers, wheel_installation, wheels
 from treehammer.errors import ExitCode, SoftwareError
 from treehammer.text_formatting import no_progress
 
@@ -125,7 +125,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Inde
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
         monkeypatch.setenv("PIP_RETRIES", "0")
         monkeypatch.setitem(wheels.WHEELS, VERSION, WHEEL)
-        monkeypatch.setattr(wheels, "BACK_OFF_S", (0.0, 0.0))
+        monkeypatch.setattr(wheel_installation, "BACK_OFF_S", (0.0, 0.0))
         monkeypatch.setattr(wheels, "NEEDED_BYTES", 1)
         yield handler
 
@@ -140,10 +140,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(maker: wheels.WheelInstaller) -> None:
+    def copy(maker: wheel_installation.WheelInstaller) -> None:
         shutil.copytree(python, maker.folder, symlinks=True, dirs_exist_ok=True)
 
-    monkeypatch.setattr(wheels.WheelInstaller, "create_environment", copy)
+    monkeypatch.setattr(wheel_installation.WheelInstaller, "create_environment", copy)
 
 
 def prepare(folder: Path, notes: list[str] | None = None) -> Path:
@@ -257,7 +257,7 @@ def test_missing_index_and_missing_release_are_distinguished(
     assert not (tmp_path / f"root-{VERSION}").exists()
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    monkeypatch.setattr(wheels, "MAX_TRIES", 2)
+    monkeypatch.setattr(wheel_installation, "MAX_TRIES", 2)
     with pytest.raises(
         ExecutionError, match=r"in 2 tries: the connection to the package index broke"
     ):

@@ -18,7 +18,7 @@ from machine_requirements import find_python, skip_or_fail
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile
-from treehammer.collectors.worker.probes import node_state
+from treehammer.collectors.worker.probes import page_cache
 from treehammer.errors import TestbedError
 from treehammer.testbed.debian_packages import PackageTree
 
@@ -170,7 +170,7 @@ def in_memory(folder: Path) -> bool:
 
 
 def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: InputFile) -> None:
-    if node_state.cached_fraction([input_file.url]) is None:
+    if page_cache.cached_fraction([input_file.url]) is None:
         pytest.skip("mincore may not look at files here")
     payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
     specs = [
@@ -201,7 +201,7 @@ def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: In
 def test_staging_starts_from_the_requested_cache_state(
     bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
-    if node_state.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
+    if page_cache.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
         pytest.skip("files here cannot be evicted, or not be seen to be")
     payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
 

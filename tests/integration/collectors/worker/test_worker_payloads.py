@@ -24,7 +24,7 @@ from treehammer.collectors.job_spec import (
     ServerCommand,
 )
 from treehammer.collectors.software import providers
-from treehammer.datasets import production
+from treehammer.datasets import root_process
 from treehammer.text_formatting import no_progress
 
 SOURCE = "int answer(void) { return 41; }\n"
@@ -180,7 +180,7 @@ READ = """
 def test_plugin_of_root_is_built_against_a_wheel(bench: Any, make_spec: Any) -> None:
     """The wheel has rootcling, root-config and all headers that a class of files needs."""
     require_compiler("c++")
-    software = production.prepare_dataset_root(
+    software = root_process.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
     files = {"Counted.h": PLUGIN, "build.sh": PLUGIN_BUILD}

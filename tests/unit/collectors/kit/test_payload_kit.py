@@ -54,7 +54,7 @@ from treehammer.collectors.kit.treehammer_kit.root_engine import load_extensions
 from treehammer.collectors.record import metric_catalogue
 from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
-from treehammer.collectors.worker.run import node_commands
+from treehammer.collectors.worker.run import library_builds
 
 NAMES = ["nMuon", "Muon_pt", "Muon_eta", "Jet_pt", "odd[name]", "run"]
 COUNTERS = {"Muon_pt": ["nMuon"], "Muon_eta": ["nMuon"]}
@@ -369,31 +369,31 @@ def test_only_payloads_of_the_kit_are_compiled(
     tmp_path: Path, spec: ExecutionSpec, kind: str, text: str, expected: bool
 ) -> None:
     context = make_context(tmp_path, kind, text)
-    assert node_commands.has_loop(context, spec) is expected
-    assert not node_commands.has_loop(context, replace(spec, kind="checksum"))
+    assert library_builds.has_loop(context, spec) is expected
+    assert not library_builds.has_loop(context, replace(spec, kind="checksum"))
     without = replace(spec, software=replace(spec.software, provider="none"))
-    assert not node_commands.has_loop(context, without)
+    assert not library_builds.has_loop(context, without)
 
 
 def test_jobs_share_libraries_where_they_find_a_folder_for_them(
     tmp_path: Path, spec: ExecutionSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context(tmp_path)
-    assert node_commands.locate_base(context, spec) == str(tmp_path / "software" / "loops")
+    assert library_builds.locate_base(context, spec) == str(tmp_path / "software" / "loops")
     own = str(tmp_path / "output" / "work" / "loops")
     build = replace(spec, software=replace(spec.software, provider="path"))
-    assert node_commands.locate_base(context, build) == own
+    assert library_builds.locate_base(context, build) == own
     (tmp_path / "software" / "loops").rmdir()
     (tmp_path / "software" / "loops").touch()  # no folder can be made
-    assert node_commands.locate_base(context, spec) == own
+    assert library_builds.locate_base(context, spec) == own
     # On the machine of the submission, builds have one as well; a later change of one has another key.
     monkeypatch.setenv("TREEHAMMER_SHARED_LOOPS", str(tmp_path / "cache"))
-    assert node_commands.locate_base(context, build) == str(tmp_path / "cache")
+    assert library_builds.locate_base(context, build) == str(tmp_path / "cache")
     built = make_context(tmp_path)
     built.job = SimpleNamespace(
         load=None, payload_of=lambda _spec: SimpleNamespace(build=("make",))
     )
-    assert node_commands.locate_base(built, build) == own
+    assert library_builds.locate_base(built, build) == own
 
 
 @pytest.mark.parametrize(
@@ -419,11 +419,11 @@ def test_libraries_are_built_once_for_each_job(
         build_command=lambda _kind, _entry, _variables: ["sh", "-c", script],
         env={"PATH": "/usr/bin:/bin"},
     )
-    assert not node_commands.find_loop(context, spec)
-    loop = node_commands.build_loop(context, spec, setup, str(tmp_path), {})
-    assert node_commands.find_loop(context, spec) == loop
+    assert not library_builds.find_loop(context, spec)
+    loop = library_builds.build_loop(context, spec, setup, str(tmp_path), {})
+    assert library_builds.find_loop(context, spec) == loop
     assert (loop.folder, loop.fallback) == (expected, reason)
-    assert not node_commands.find_loop(context, replace(spec, variant={"format": "rntuple"}))
+    assert not library_builds.find_loop(context, replace(spec, variant={"format": "rntuple"}))
 
 
 def one_file(

@@ -24,8 +24,9 @@ from treehammer.collectors.kit.treehammer_kit.pass_summary import (
     compute_share,
     summarize_times,
 )
-from treehammer.collectors.record import value_checks
+from treehammer.collectors.record import plausibility
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.latency_histograms import HIGHEST_US, LatencyHistogram
 from treehammer.collectors.record.measurement_record import (
     Measurement,
     RecordError,
@@ -40,9 +41,7 @@ from treehammer.collectors.record.metric_catalogue import (
     metrics_owned_by,
 )
 from treehammer.collectors.record.operation_steps import (
-    HIGHEST_US,
     OPERATION_METRICS,
-    LatencyHistogram,
     find_operation_problems,
     make_operation_step,
 )
@@ -434,43 +433,43 @@ def test_every_measured_number_has_a_range() -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"payload_wall_s": -1.0}, value_checks.check_ranges),
-        ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, value_checks.check_ranges),
-        ({"cpu_per_event_s": -9.2e18}, value_checks.check_ranges),
-        ({"cpu_per_event_s": 9.2e18}, value_checks.check_ranges),
-        ({"bytes_read": -1}, value_checks.check_ranges),
-        ({"segment_cpu_log_ratio": -60.0}, value_checks.check_ranges),
-        ({"read_latency_hist": [1, -2]}, value_checks.check_ranges),
-        ({"started_us": 8, "ended_us": 7}, value_checks.check_order),
-        ({"eff_loop": 2.2}, value_checks.check_efficiency_bound),
-        ({"eff_job": 2.2}, value_checks.check_efficiency_bound),
-        ({"eff_loop": 0.6, "variant": '{"threads":4}'}, value_checks.check_efficiency_bound),
-        ({"cores_allowed": 1, "eff_payload": 1.4}, value_checks.check_efficiency_bound),
-        ({"events_read": 0}, value_checks.check_something_read),
-        ({"bytes_read": 0}, value_checks.check_something_read),
-        ({"loop_unzipped_bytes": 0}, value_checks.check_something_read),
-        ({"events_read": 1001}, value_checks.check_within_totals),
-        ({"branches_selected": 51}, value_checks.check_within_totals),
-        ({"bytes_read": 900_000}, value_checks.check_baskets_read),
-        ({"kernel_read_chars": 500_000}, value_checks.check_kernel_bytes),
-        ({"pass_loop_user_s": [5.0, 5.0, 5.0]}, value_checks.check_phase_cpu),
-        ({"import_user_s": 9.0}, value_checks.check_phase_cpu),
-        ({"pass_loop_wall_s": [12.0, 2.0, 2.0]}, value_checks.check_phase_wall),
-        ({"passes_done": 2}, value_checks.check_pass_times),
-        ({"passes_counted": 4}, value_checks.check_pass_times),
-        ({"loop_wall_s": 1.0}, value_checks.check_pass_times),
-        ({"event_rate_hz": 600.0}, value_checks.check_event_rate),
-        ({"axis_cache": "cold"}, value_checks.check_cold_start),
-        ({**COLD, "kernel_read_bytes": 0}, value_checks.check_cold_fetch),
-        ({**COLD, "kernel_read_bytes": 3_900_000}, value_checks.check_cold_fetch),
+        ({"payload_wall_s": -1.0}, plausibility.check_ranges),
+        ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, plausibility.check_ranges),
+        ({"cpu_per_event_s": -9.2e18}, plausibility.check_ranges),
+        ({"cpu_per_event_s": 9.2e18}, plausibility.check_ranges),
+        ({"bytes_read": -1}, plausibility.check_ranges),
+        ({"segment_cpu_log_ratio": -60.0}, plausibility.check_ranges),
+        ({"read_latency_hist": [1, -2]}, plausibility.check_ranges),
+        ({"started_us": 8, "ended_us": 7}, plausibility.check_order),
+        ({"eff_loop": 2.2}, plausibility.check_efficiency_bound),
+        ({"eff_job": 2.2}, plausibility.check_efficiency_bound),
+        ({"eff_loop": 0.6, "variant": '{"threads":4}'}, plausibility.check_efficiency_bound),
+        ({"cores_allowed": 1, "eff_payload": 1.4}, plausibility.check_efficiency_bound),
+        ({"events_read": 0}, plausibility.check_something_read),
+        ({"bytes_read": 0}, plausibility.check_something_read),
+        ({"loop_unzipped_bytes": 0}, plausibility.check_something_read),
+        ({"events_read": 1001}, plausibility.check_within_totals),
+        ({"branches_selected": 51}, plausibility.check_within_totals),
+        ({"bytes_read": 900_000}, plausibility.check_baskets_read),
+        ({"kernel_read_chars": 500_000}, plausibility.check_kernel_bytes),
+        ({"pass_loop_user_s": [5.0, 5.0, 5.0]}, plausibility.check_phase_cpu),
+        ({"import_user_s": 9.0}, plausibility.check_phase_cpu),
+        ({"pass_loop_wall_s": [12.0, 2.0, 2.0]}, plausibility.check_phase_wall),
+        ({"passes_done": 2}, plausibility.check_pass_times),
+        ({"passes_counted": 4}, plausibility.check_pass_times),
+        ({"loop_wall_s": 1.0}, plausibility.check_pass_times),
+        ({"event_rate_hz": 600.0}, plausibility.check_event_rate),
+        ({"axis_cache": "cold"}, plausibility.check_cold_start),
+        ({**COLD, "kernel_read_bytes": 0}, plausibility.check_cold_fetch),
+        ({**COLD, "kernel_read_bytes": 3_900_000}, plausibility.check_cold_fetch),
     ],
 )
-def test_rule(change: dict[str, Any], rule: value_checks.Rule) -> None:
+def test_rule(change: dict[str, Any], rule: plausibility.Rule) -> None:
     values = {**GOOD, **change}
     assert rule(GOOD) == ""
     problem = rule(values)
     assert problem
-    assert problem in value_checks.find_implausibilities(values)
+    assert problem in plausibility.find_implausibilities(values)
 
 
 @pytest.mark.parametrize(
@@ -498,14 +497,14 @@ def test_rule(change: dict[str, Any], rule: value_checks.Rule) -> None:
     ],
 )
 def test_what_can_be_true_passes(change: dict[str, Any]) -> None:
-    assert value_checks.find_implausibilities({**GOOD, **change}) == []
-    assert value_checks.find_implausibilities({"kind": "timed"}) == []
+    assert plausibility.find_implausibilities({**GOOD, **change}) == []
+    assert plausibility.find_implausibilities({"kind": "timed"}) == []
 
 
 def test_every_rule_is_listed_and_says_what_it_is_about() -> None:
-    rules = {item for name, item in vars(value_checks).items() if name.startswith("check_")}
-    assert rules == set(value_checks.RULES)
-    assert all(rule.__doc__ for rule in value_checks.RULES)
+    rules = {item for name, item in vars(plausibility).items() if name.startswith("check_")}
+    assert rules == set(plausibility.RULES)
+    assert all(rule.__doc__ for rule in plausibility.RULES)
 
 
 OUTSIDE = {

@@ -16,7 +16,7 @@ from treehammer.collectors import root_releases
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.root_releases import prepare_root
-from treehammer.collectors.software import providers, setup_commands, wheels
+from treehammer.collectors.software import providers, setup_commands, wheel_installation, wheels
 from treehammer.collectors.software.providers import (
     parse_software_request,
     prepare_software,
@@ -369,7 +369,7 @@ def test_unknown_provider_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_pip_errors_are_described(output: str, reason: str) -> None:
-    assert reason in wheels._describe_download_failure(output)
+    assert reason in wheel_installation._describe_download_failure(output)
 
 
 def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ from treehammer.collectors.worker.probes.credential_checks import (
     TOKEN_FILE_VARIABLE,
     check_credentials,
     credential_expiry,
-    read_proxy,
     resolve_credentials,
 )
 from treehammer.collectors.worker.probes.node_state import find_machine
@@ -43,6 +42,7 @@ from treehammer.collectors.worker.probes.process_stats import (
     measure_tree_bytes,
     read_resident_bytes,
 )
+from treehammer.collectors.worker.probes.proxy_certificates import read_proxy
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError
 

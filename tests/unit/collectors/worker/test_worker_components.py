@@ -32,25 +32,32 @@ from treehammer.collectors.s3_signing import mask_signatures
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker import __main__
 from treehammer.collectors.worker.child_processes import BoundedLog
-from treehammer.collectors.worker.probes import node_state, process_stats, storage_door
+from treehammer.collectors.worker.probes import (
+    page_cache,
+    process_stats,
+    server_identity,
+    storage_door,
+)
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
-    ProxyDetails,
 )
 from treehammer.collectors.worker.probes.process_stats import Cgroup
+from treehammer.collectors.worker.probes.proxy_certificates import ProxyDetails
 from treehammer.collectors.worker.probes.storage_door import DoorLock, DoorWatch
-from treehammer.collectors.worker.run import execution_record, payload_failures
-from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
-from treehammer.collectors.worker.run.input_files import check_sizes
-from treehammer.collectors.worker.run.job_context import JobFileError, load_job
-from treehammer.collectors.worker.run.payload_failures import (
-    check_root_version,
-    classify_failure,
-    classify_refusal,
+from treehammer.collectors.worker.run import credential_refusals, execution_record
+from treehammer.collectors.worker.run.crash_causes import (
     demangle_name,
     describe_crash,
     excerpt_compiler_error,
+)
+from treehammer.collectors.worker.run.credential_refusals import classify_refusal
+from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
+from treehammer.collectors.worker.run.input_files import check_sizes
+from treehammer.collectors.worker.run.job_file import JobFileError, load_job
+from treehammer.collectors.worker.run.payload_failures import (
+    check_root_version,
+    classify_failure,
     name_cause,
 )
 from treehammer.collectors.worker.run.payload_process import ProcessOutcome
@@ -348,14 +355,14 @@ def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
 def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(os.urandom(4 << 20))
-    warmed = node_state.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "warm")
+    warmed = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "warm")
     if warmed.fraction is None:
         pytest.skip("mincore is not permitted here")
     assert (warmed.state, warmed.fraction) == ("warmed", 1.0)
-    cold = node_state.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "cold")
+    cold = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "cold")
     assert cold.fraction is not None
     assert cold.state == (
-        "evicted" if cold.fraction <= node_state.MAX_CACHED_AFTER_EVICTION else "unknown"
+        "evicted" if cold.fraction <= page_cache.MAX_CACHED_AFTER_EVICTION else "unknown"
     )
 
 
@@ -397,9 +404,9 @@ def test_reachability_measures_the_round_trip() -> None:
 
 
 def test_a_silent_door_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"_CONNECT_TIMEOUT_S": 0.2, "_QUERY_TIMEOUT_S": 0.2, "DOOR_WAIT_S": 0.5}
-    for name, seconds in limits.items():
-        monkeypatch.setattr(storage_door, name, seconds)
+    monkeypatch.setattr(storage_door, "_CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(storage_door, "DOOR_WAIT_S", 0.5)
+    monkeypatch.setattr(server_identity, "_QUERY_TIMEOUT_S", 0.2)
     watch, pauses = DoorWatch(), list[float]()
 
     def pause(seconds: float) -> None:
@@ -704,7 +711,7 @@ def test_proxy_is_described_by_its_attributes(
             "x509 proxy's VOMS attributes expired at 1970-01-01 00:00:01 UTC",
         ),
     }.items():
-        monkeypatch.setattr(payload_failures, "read_proxy", lambda path, found=proxy: found)
+        monkeypatch.setattr(credential_refusals, "read_proxy", lambda path, found=proxy: found)
         failure = classify(NO_PROTOCOL, {PROXY_VARIABLE: str(tmp_path)})
         assert failure.kind == expected[0]
         assert expected[1] in failure.message

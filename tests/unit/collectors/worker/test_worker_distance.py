@@ -22,7 +22,7 @@ from treehammer.collectors.job_spec import ExecutionSpec, InputFile
 from treehammer.collectors.record.outcome import NOT_SUPPORTED, ExecutionError
 from treehammer.collectors.worker import delay_proxy
 from treehammer.collectors.worker.distance import JobDistance, read_link, set_link
-from treehammer.collectors.worker.probes import storage_door
+from treehammer.collectors.worker.probes import server_identity, storage_door
 
 LATENCY_S = 0.05
 MANAGER = struct.pack(">2sHiii", b"th", 0, 8, 0x520, 0)
@@ -127,13 +127,15 @@ def test_origin_of_a_cache_is_asked_itself_although_a_proxy_is_before_the_cache(
     """The version of the cache is that of the door."""
     asked: list[str] = []
 
-    def identify(url: str) -> storage_door.ServerIdentity:
+    def identify(url: str) -> server_identity.ServerIdentity:
         asked.append(url)
-        return storage_door.ServerIdentity("XRootD v5.8.1", rtt_s=0.01)
+        return server_identity.ServerIdentity("XRootD v5.8.1", rtt_s=0.01)
 
     monkeypatch.setattr(storage_door, "identify_server", identify)
     monkeypatch.setattr(
-        storage_door, "query_server", lambda *_: storage_door.ServerIdentity(is_data_server=True)
+        server_identity,
+        "query_server",
+        lambda *_: server_identity.ServerIdentity(is_data_server=True),
     )
     with serve_tcp(echo) as cache:
         url = f"root://127.0.0.1:{cache}//a"

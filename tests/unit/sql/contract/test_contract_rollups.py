@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from measurement_factory import make_measurement, make_operation, random_measurements
 from store_helpers import find_rollup_differences, read_table
 
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.errors import StoreError
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.rows import ReplicaRow

@@ -1,0 +1,200 @@
+"""Process with ROOT that writes and measures the files of datasets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.root_releases import prepare_root
+from treehammer.collectors.software import providers
+from treehammer.collectors.worker.run.crash_causes import describe_crash
+from treehammer.errors import ConfigError, DatasetError, SoftwareError, TreehammerError
+from treehammer.text_formatting import (
+    ProgressCallback,
+    ProgressFactory,
+)
+
+if TYPE_CHECKING:  # every submission imports this module, and none measures
+    pass
+
+GENERATE_SCRIPT = Path(__file__).parent / "generate"
+KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
+#: Library of glibc with checks of the heap.
+MALLOC_CHECKS = "libc_malloc_debug.so.0"
+#: Lines of ROOT's output that a message quotes.
+LOG_TAIL_LINES = 5
+#: Seconds between two reports of the object that is worked on.
+NOTE_INTERVAL_S = 1.0
+
+
+def prepare_dataset_root(root: str, software_dir: Path, bars: ProgressFactory) -> SoftwareRequest:
+    """Prepare the ROOT of a ``root`` axis value on this machine, unless it is prepared.
+
+    Raises:
+        ConfigError: ``root`` names no ROOT.
+        SoftwareError: it cannot be made ready.
+    """
+    try:
+        request = providers.parse_software_request(root)
+    except ValueError as error:
+        raise ConfigError(str(error), where="ROOT release") from error
+    if request.provider in providers.WITHOUT_ROOT:
+        raise ConfigError(
+            "datasets are made and measured with ROOT", where=f"ROOT release {root!r}"
+        )
+    return prepare_root(request, software_dir, bars)
+
+
+def run_action(
+    action: str,
+    document: Mapping[str, Any],
+    request: SoftwareRequest,
+    on_done: ProgressCallback,
+    *,
+    check_memory: bool = False,
+) -> dict[str, Any]:
+    """Run ``generate`` under a prepared ROOT and return its result.
+
+    The process ends with this one: on an interruption it is killed, and when this process dies
+    without having been able to, the broken pipe ends it.
+
+    Args:
+        action: one of the script's ``ACTIONS``.
+        document: the script's request.
+        request: a ROOT from :func:`prepare_dataset_root`.
+        on_done: receives the progress that the script reports.
+        check_memory: abort the process as soon as the C library finds a damaged heap.
+
+    Raises:
+        SoftwareError: this ROOT cannot be used, or has another version than requested.
+        DatasetError: the script failed; ``where`` is the file.
+    """
+    try:
+        setup = providers.setup_software(request, os.environ, KIT_FOLDER)
+        command = [*setup.build_command("python", str(GENERATE_SCRIPT)), action]
+    except ExecutionError as fault:
+        raise SoftwareError(str(fault)) from fault
+    # Loading takes seconds, on a busy machine many.
+    on_done(0, f"loading ROOT {request.request}")
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**setup.env, **(_watch_heap(setup.env) if check_memory else {})},
+        )
+        work = _Work()
+        try:
+            answer = _exchange_messages(process, document, on_done, work)
+        finally:
+            process.kill()
+            process.wait()
+        if answer is None:
+            raise _explain_end(action, request, work, process.returncode, log)
+        if "error" in answer:
+            raise DatasetError(
+                answer["error"]["message"],
+                where=answer["error"]["where"],
+                hint=_first_root_error(log),
+            )
+    result: dict[str, Any] = answer["result"]
+    if request.version and result["root"] != request.version:
+        raise SoftwareError(
+            f"ROOT {request.version} was requested, but this is {result['root']}",
+            where=request.request,
+        )
+    return result
+
+
+def _watch_heap(env: Mapping[str, str]) -> dict[str, str]:
+    """Let glibc check each block that is freed; since 2.34 this needs a library of its own."""
+    libraries = [env.get("LD_PRELOAD", ""), MALLOC_CHECKS]
+    return {"MALLOC_CHECK_": "3", "LD_PRELOAD": " ".join(filter(None, libraries))}
+
+
+@dataclass
+class _Work:
+    """File and object that the process announced last; '' before it has opened a file."""
+
+    file: str = ""
+    object: str = ""
+    done: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.object} of {Path(self.file).name}" if self.object else Path(self.file).name
+
+
+def _explain_end(
+    action: str, request: SoftwareRequest, work: _Work, code: int | None, log: IO[str]
+) -> TreehammerError:
+    """Explain the end of a process without an answer, by its exit code and its output."""
+    log.seek(0)
+    cause = describe_crash(log.read())
+    output = f". {cause}" if cause else f":\n{_format_log_tail(log)}"
+    if work.file and code is not None and code < 0:
+        end = signal.Signals(-code).name
+        return DatasetError(
+            f"ROOT {request.request} was ended by {end} at {work.object or 'this file'!r}{output}",
+            where=work.file,
+        )
+    return SoftwareError(
+        f"ended without an answer{f' at {work}' if work.file else ''}{output}",
+        where=f"datasets {action} with ROOT {request.request}",
+        hint=""
+        if work.file
+        else "Check that this ROOT can be imported in Python and compiles C++.",
+    )
+
+
+def _exchange_messages(
+    process: subprocess.Popen[str],
+    document: Mapping[str, Any],
+    on_done: ProgressCallback,
+    work: _Work,
+) -> dict[str, Any] | None:
+    """Send the request, pass progress on, and return the final message, or None."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    reported_s = 0.0
+    with process.stdin, process.stdout:
+        try:
+            json.dump(document, process.stdin)
+            process.stdin.close()
+        except BrokenPipeError:
+            return None
+        for line in process.stdout:
+            message: dict[str, Any] = json.loads(line)
+            if "result" in message or "error" in message:
+                return message
+            for key, value in message.items():
+                setattr(work, key, value)
+            is_due = time.monotonic() - reported_s > NOTE_INTERVAL_S
+            if "done" in message or (work.object and is_due):
+                on_done(work.done, str(work))
+                reported_s = time.monotonic()
+    return None
+
+
+def _first_root_error(log: IO[str]) -> str:
+    """Find ROOT's own first error, e.g. that no space is left."""
+    log.seek(0)
+    errors = (line.strip() for line in log if line.startswith(("SysError in", "Error in")))
+    return next((f"ROOT said: {line}" for line in errors), "")
+
+
+def _format_log_tail(log: IO[str]) -> str:
+    log.seek(0)
+    lines = [line.rstrip() for line in log if line.strip()]
+    return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])

@@ -1,0 +1,316 @@
+"""Login at a Rucio server: the credential that Rucio's client presents for an account.
+
+The order of keys and variables that name a credential is that of Rucio's client.  Messages name
+files, keys and times, and of tokens the claims that say whose they are; never secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    credential_expiry,
+    format_time,
+    token_claims,
+    token_expiry,
+)
+from treehammer.errors import ConfigError
+
+USERPASS, X509, X509_PROXY, OIDC = "userpass", "x509", "x509_proxy", "oidc"
+#: Reads an option of section [client] of rucio.cfg; '' if it is not set.
+OptionReader = Callable[[str], str]
+#: Variable with a token itself.
+TOKEN_VARIABLE = "BEARER_TOKEN"  # noqa: S105  # a name
+#: Stands for the key of a file that no key names.
+_USUAL_FILE = "usual file"
+#: Modes of private keys that Rucio's client accepts.
+_PRIVATE_MODES = (0o400, 0o600)
+_LABELS = {X509: "certificate", X509_PROXY: "x509 proxy", OIDC: "token"}
+_RENEWALS = {
+    X509: "Request a new certificate.",
+    X509_PROXY: "Renew it, e.g. voms-proxy-init -valid 96:00.",
+    OIDC: "Fetch a new one, e.g. htgettoken or oidc-token; a renewed file is read again.",
+}
+#: Messages of TLS: this client does not trust the server, or the server not the certificate.
+_UNTRUSTED_SERVER = re.compile(r"certificate.?verify.?failed|self.signed certificate", re.I)
+_REFUSED_CERTIFICATE = re.compile(
+    r"alert (?:unknown ca|bad certificate|certificate (?:expired|revoked|unknown|required)"
+    r"|unsupported certificate|handshake failure)|ALERT_[A-Z_]*(?:CERTIFICATE|UNKNOWN_CA)[A-Z_]*",
+    re.I,
+)
+
+
+@dataclass(frozen=True)
+class RucioLogin:
+    """Authentication of an account at a Rucio server.
+
+    Attributes:
+        auth_type: Method, as Rucio names it.
+        credential: File with the credential; '' if it has none.
+        key: Key or variable that names the file.
+        private_key: File with the private key of a certificate; '' if the certificate has it.
+        authorities: File or folder with the authorities of the server; '' for Python's own.
+        account: Account, for messages.
+        config: Path of rucio.cfg, for messages.
+    """
+
+    auth_type: str
+    credential: str = ""
+    key: str = ""
+    private_key: str = ""
+    authorities: str = ""
+    account: str = "your account"
+    config: str = "rucio.cfg"
+
+    @property
+    def label(self) -> str:
+        """Return the kind of credential for messages."""
+        return _LABELS.get(self.auth_type, "password")
+
+    def read_token(self) -> str:
+        """Return the current token for OIDC; '' if none is named or the file cannot be read."""
+        if self.auth_type != OIDC:
+            return ""
+        if self.key == TOKEN_VARIABLE:
+            return os.environ.get(TOKEN_VARIABLE, "").strip()
+        try:
+            return Path(self.credential).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def check(self) -> None:
+        """Check that the credential is usable now.
+
+        Raises:
+            ConfigError: It is missing, unreadable, expired or readable by others.
+        """
+        if self.authorities and not Path(self.authorities).exists():
+            raise ConfigError(
+                f"the authorities {self.authorities} do not exist",
+                where=self.config,
+                hint="Correct ca_cert in section [client], or X509_CERT_DIR.",
+            )
+        if self.auth_type not in _LABELS:
+            return
+        if not self.key:
+            if self.auth_type == OIDC:
+                return  # Rucio's client keeps the token of a sign-in with: rucio whoami
+            raise self._error_without_credential()
+        self._check_expiry()
+        if self.private_key:
+            self._check_private_key()
+
+    def _error_without_credential(self) -> ConfigError:
+        hints = {
+            X509: "Name it: client_cert and client_key in section [client], or RUCIO_CLIENT_CERT.",
+            X509_PROXY: "Create one with voms-proxy-init, or name its file: client_x509_proxy in "
+            f"section [client], or {PROXY_VARIABLE}.",
+            OIDC: f"Name its file in {TOKEN_FILE_VARIABLE}, or sign in with: rucio whoami.",
+        }
+        return ConfigError(
+            f"there is no valid {self.label} for auth_type = {self.auth_type}",
+            where=self.config,
+            hint=hints[self.auth_type],
+        )
+
+    def _check_expiry(self) -> None:
+        where = self.describe()
+        try:
+            if self.key == TOKEN_VARIABLE:
+                end = token_expiry(self.read_token())
+            else:
+                name = TOKEN_FILE_VARIABLE if self.auth_type == OIDC else PROXY_VARIABLE
+                end = credential_expiry(name, self.credential)
+        except OSError as error:
+            raise ConfigError(
+                f"the {self.label} cannot be read ({error.strerror})",
+                where=where,
+                hint=f"Correct {self.key}.",
+            ) from error
+        except ValueError as error:
+            raise ConfigError(
+                f"the {self.label} is unusable: {error}", where=where, hint=f"Correct {self.key}."
+            ) from error
+        if end is not None and end <= time.time():
+            raise ConfigError(
+                f"the {self.label} expired at {format_time(end)}",
+                where=where,
+                hint=_RENEWALS[self.auth_type],
+            )
+
+    def _check_private_key(self) -> None:
+        where = f"client_key {self.private_key}"
+        try:
+            mode = stat.S_IMODE(Path(self.private_key).stat().st_mode)
+        except OSError as error:
+            raise ConfigError(
+                f"the private key cannot be read ({error.strerror})",
+                where=where,
+                hint="Correct client_key in section [client], or RUCIO_CLIENT_KEY.",
+            ) from error
+        if mode not in _PRIVATE_MODES:
+            raise ConfigError(
+                f"the private key is not private: its mode is {mode:o}",
+                where=where,
+                hint=f"Protect it: chmod 600 {self.private_key}",
+            )
+
+    def check_account(self, requested: str, token_account: str) -> None:
+        """Check that a token is of the wanted account.
+
+        Raises:
+            ConfigError: Rucio admits another account with it.
+        """
+        if token_account != requested:
+            raise ConfigError(
+                f"Rucio does not let {requested} in with this token: it is of account {token_account}",
+                where=self.describe(),
+                hint=f"Use a token of {requested}, or account {token_account}: rucio_account in "
+                "treehammer.toml, RUCIO_ACCOUNT, or account in section [client].",
+            )
+
+    def describe(self) -> str:
+        """Describe where the credential is: the variable or key, and its file."""
+        if self.key.isupper():
+            return f"{self.key}={self.credential}" if self.credential else self.key
+        if self.key in (_USUAL_FILE, ""):
+            return self.credential or self.config
+        return f"{self.config}: {self.key} = {self.credential}"
+
+    def explain_refusal(self, message: str) -> ConfigError:
+        """Explain why the server admits an account with none of its credentials."""
+        try:
+            self.check()
+        except ConfigError as error:
+            return error  # it has expired meanwhile
+        if not self.key and self.auth_type in _LABELS:
+            return self._error_without_credential()
+        cause = "" if self.auth_type == OIDC else f": {message}"  # Rucio answers with a traceback
+        return ConfigError(
+            f"Rucio does not let {self.account} in with this {self.label}{cause}",
+            where=self.describe(),
+            hint=self._refusal_hint(),
+        )
+
+    def _refusal_hint(self) -> str:
+        if self.auth_type == OIDC:
+            return (
+                "Rucio must know the issuer, accept audience and scope, and have the subject as an "
+                f"identity of the account: {self._describe_token()}."
+            )
+        if self.auth_type in _LABELS:
+            return f"Ask Rucio's administrators to add the {self.label}'s subject to the account."
+        return "Check account, username and password in rucio.cfg."
+
+    def explain_tls(self, message: str) -> ConfigError | None:
+        """Explain a connection that failed because of certificates; None for other causes."""
+        if _UNTRUSTED_SERVER.search(message):
+            return ConfigError(
+                "this client does not trust the certificate of the Rucio server",
+                where=self.authorities or self.config,
+                hint="Name the server's authorities: ca_cert in section [client], or X509_CERT_DIR.",
+            )
+        if _REFUSED_CERTIFICATE.search(message) and self.auth_type in (X509, X509_PROXY):
+            try:
+                self.check()
+            except ConfigError as error:
+                return error
+            return ConfigError(
+                f"the Rucio server does not trust this {self.label}",
+                where=self.describe(),
+                hint="Use one of an authority that the server knows.",
+            )
+        return None
+
+    def _describe_token(self) -> str:
+        claims = token_claims(self.read_token())
+        shown_claims = {
+            name: claims[name] for name in ("iss", "aud", "scope", "sub") if name in claims
+        }
+        return (
+            ", ".join(f"{name} = {value}" for name, value in shown_claims.items())
+            or "it has no claims"
+        )
+
+
+def find_login(
+    option: OptionReader,
+    environment: Mapping[str, str],
+    config: str = "rucio.cfg",
+    account: str = "",
+) -> RucioLogin:
+    """Find the credential that Rucio's client will present.
+
+    Args:
+        option: Reads rucio.cfg.
+        environment: Variables of the process.
+        config: Path of rucio.cfg, for messages.
+        account: Account of the settings; '' for that of Rucio's client.
+    """
+    auth_type = environment.get("RUCIO_AUTH_TYPE") or option("auth_type")
+    authorities = environment.get("X509_CERT_DIR") or option("ca_cert")
+    https = "https:" in option("rucio_host") + option("auth_host")
+    key, credential = _find_credential(auth_type, option, environment)
+    private_key = ""
+    if auth_type == X509:
+        private_key = environment.get("RUCIO_CLIENT_KEY") or option("client_key")
+    return RucioLogin(
+        auth_type,
+        _expand(credential),
+        key,
+        private_key=_expand(private_key),
+        authorities=_expand(authorities) if https else "",
+        account=account or environment.get("RUCIO_ACCOUNT") or option("account") or "your account",
+        config=config,
+    )
+
+
+def _find_credential(
+    auth_type: str, option: OptionReader, environment: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return the variable or option that names the credential, and its file; '' without any."""
+    if auth_type == X509:
+        return _find_named([("RUCIO_CLIENT_CERT", "client_cert")], option, environment)
+    if auth_type == X509_PROXY:
+        names = [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")]
+        usual = f"/tmp/x509up_u{os.geteuid()}"  # noqa: S108  # where every grid client looks
+        return _find_named(names, option, environment, [usual])
+    return _find_token(environment) if auth_type == OIDC else ("", "")
+
+
+def _find_named(
+    names: Sequence[tuple[str, str]],
+    option: OptionReader,
+    environment: Mapping[str, str],
+    usual: Sequence[str] = (),
+) -> tuple[str, str]:
+    """Return the first variable or option that is set, with its value, or an existing file."""
+    for variable, key in names:
+        if environment.get(variable):
+            return variable, environment[variable]
+        if key and option(key):
+            return key, option(key)
+    return next(((_USUAL_FILE, path) for path in usual if Path(path).is_file()), ("", ""))
+
+
+def _find_token(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return variable and file of the token, in the order of the WLCG's token discovery."""
+    if environment.get(TOKEN_VARIABLE, "").strip():
+        return TOKEN_VARIABLE, ""
+    name = f"bt_u{os.geteuid()}"
+    usual = [f"/tmp/{name}"]  # noqa: S108  # defined by the WLCG
+    if environment.get("XDG_RUNTIME_DIR"):
+        usual.insert(0, f"{environment['XDG_RUNTIME_DIR']}/{name}")
+    return _find_named([(TOKEN_FILE_VARIABLE, "")], lambda _: "", environment, usual)
+
+
+def _expand(path: str) -> str:
+    return str(Path(os.path.expandvars(path)).expanduser().absolute()) if path else ""

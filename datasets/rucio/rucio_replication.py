@@ -1,0 +1,207 @@
+"""Replication of datasets by rules of Rucio: requests, and their progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import (
+    ReplicationRule,
+    Rse,
+    RucioDeniedError,
+    RucioDuplicateError,
+    RucioNotFoundError,
+)
+
+WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
+#: Seconds between two polls of the rules, initially and at most.
+FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
+#: Seconds after which a stuck rule is boosted; the interval doubles each time.
+FIRST_BOOST_DELAY_S = 30.0
+#: Seconds for which an unrequested source copy is kept.
+SOURCE_LIFETIME_S = 14 * 86_400
+#: Words in the error of a stuck rule that rule out a successful retry.
+_PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """Options of replication rules; ``lifetime_s`` in seconds, None for no end."""
+
+    lifetime_s: int | None
+    comment: str
+    activity: str
+
+
+@dataclass(frozen=True)
+class ReplicationStatus:
+    """Replication status of one replica.
+
+    Attributes:
+        site: Site of the RSE.
+        rse: Requested RSE.
+        state: ``waiting``, ``copying``, ``complete``, ``stuck`` or ``denied``.
+        files_complete: Number of files present.
+        files_total: Number of files of the dataset, with its manifest.
+        reason: Cause of being stuck or denied.
+        rule_id: Id of the rule that holds it.
+    """
+
+    site: str
+    rse: str
+    state: str = WAITING
+    files_complete: int = 0
+    files_total: int = 0
+    reason: str = ""
+    rule_id: str = ""
+
+
+def request_replicas(
+    manifest: Manifest, rses: Sequence[Rse], options: RuleOptions, rucio: RucioClient
+) -> list[ReplicationStatus]:
+    """Create a rule for each RSE; extend rules that exist.
+
+    Raises:
+        CatalogueError: Rucio does not respond.
+    """
+    rules = {rule.expression: rule for rule in rucio.list_rules(rucio.names.dataset(manifest.name))}
+    return [_request_replica(manifest, rse, rules.get(rse.name), options, rucio) for rse in rses]
+
+
+def _request_replica(
+    manifest: Manifest,
+    rse: Rse,
+    rule: ReplicationRule | None,
+    options: RuleOptions,
+    rucio: RucioClient,
+) -> ReplicationStatus:
+    status = ReplicationStatus(rse.site, rse.name, files_total=len(manifest.files) + 1)
+    if rule is not None:
+        try:
+            rucio.extend_rule(rule, options.lifetime_s)
+        except RucioDeniedError:
+            pass  # the rule keeps its end
+        return replace(status, rule_id=rule.id)
+    try:
+        rule_id = rucio.add_rule(
+            rucio.names.dataset(manifest.name),
+            rse.name,
+            lifetime_s=options.lifetime_s,
+            comment=options.comment,
+            activity=options.activity,
+        )
+    except RucioDeniedError as error:
+        return replace(status, state=DENIED, reason=error.message)
+    return replace(status, rule_id=rule_id)
+
+
+def keep_source_replica(
+    manifest: Manifest, rse: str, options: RuleOptions, rucio: RucioClient
+) -> None:
+    """Keep an unrequested source copy of the transfers for some time."""
+    kept_s = min(options.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
+    try:
+        rucio.add_rule(
+            rucio.names.dataset(manifest.name),
+            rse,
+            lifetime_s=kept_s,
+            comment=f"{options.comment} (source of the others)",
+            activity=options.activity,
+        )
+    except (RucioDeniedError, RucioDuplicateError):
+        pass  # the copy stays until the storage needs the space
+
+
+def poll_replication(
+    statuses: Sequence[ReplicationStatus],
+    rucio: RucioClient,
+    patience_s: float,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[list[ReplicationStatus]]:
+    """Poll rules until all replicas are complete, or only stuck ones remain for too long.
+
+    Stuck rules with a transient cause are boosted if the account is permitted to; Rucio
+    itself also retries from time to time.
+
+    Args:
+        statuses: Statuses from :func:`request_replicas`.
+        rucio: Client.
+        patience_s: Seconds without a new file after which stuck replicas are abandoned.
+        sleep: Waits so many seconds.
+        clock: Returns the time in seconds.
+
+    Yields:
+        All statuses after each poll.
+    """
+    current = list(statuses)
+    began = progress = clock()
+    boosts = _RuleBooster(rucio, clock)
+    while True:
+        before = current
+        current = [_poll_rule(status, rucio) for status in before]
+        yield current
+        now = clock()
+        if _count_complete_files(current) != _count_complete_files(before):
+            progress = now
+        states = {status.state for status in current}
+        if not states & {WAITING, COPYING, STUCK}:
+            return
+        if not states & {WAITING, COPYING} and now - progress >= patience_s:
+            return
+        boosts.boost_stuck([status for status in current if status.state == STUCK])
+        sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
+
+
+def _count_complete_files(statuses: Sequence[ReplicationStatus]) -> list[int]:
+    return [status.files_complete for status in statuses]
+
+
+def _poll_rule(status: ReplicationStatus, rucio: RucioClient) -> ReplicationStatus:
+    if status.state == DENIED:
+        return status
+    try:
+        rule = rucio.fetch_rule(status.rule_id)
+    except RucioNotFoundError:
+        return replace(status, state=DENIED, reason="its rule was deleted")
+    state, reason = _rule_status(rule)
+    return replace(status, state=state, files_complete=rule.locks_ok, reason=reason)
+
+
+def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
+    if rule.state == "OK":
+        return COMPLETE, ""
+    if rule.state == "STUCK":
+        return STUCK, rule.error or "Rucio gives no reason"
+    if rule.state in ("SUSPENDED", "WAITING_APPROVAL"):
+        return STUCK, f"the rule is {rule.state.lower().replace('_', ' for ')}"
+    return (COPYING if rule.locks_copying else WAITING), ""
+
+
+class _RuleBooster:
+    """Booster of stuck rules at growing intervals, while the account is permitted to."""
+
+    def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
+        self._rucio = rucio
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        self._allowed = True
+
+    def boost_stuck(self, stuck: Sequence[ReplicationStatus]) -> None:
+        now = self._clock()
+        for status in stuck:
+            is_permanent = any(word in status.reason.lower() for word in _PERMANENT_ERRORS)
+            if is_permanent or not self._allowed or now < self._next.get(status.rule_id, now):
+                continue
+            pause = self._pauses.get(status.rule_id, FIRST_BOOST_DELAY_S)
+            self._next[status.rule_id] = now + pause
+            self._pauses[status.rule_id] = 2 * pause
+            try:
+                self._rucio.boost_rule(status.rule_id)
+            except RucioDeniedError:
+                self._allowed = False
