@@ -22,8 +22,8 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import add_review
 from treehammer.submit.planning.job_planner import JobInputs
-from treehammer.submit.planning.job_sequence import ServerWatch, load_watches
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.server_watch import ServerWatch, load_watches
 from treehammer.submit.planning.site_selection import (
     SiteSelection,
     select_doors,

@@ -35,8 +35,9 @@ from treehammer.submit.planning.job_planner import (
     PlannedJob,
     hash_values,
 )
-from treehammer.submit.planning.job_sequence import JobSequence, ServerWatch, select_jobs
+from treehammer.submit.planning.job_sequence import JobSequence, select_jobs
 from treehammer.submit.planning.reading_checks import check_readers
+from treehammer.submit.planning.server_watch import ServerWatch
 from treehammer.submit.planning.site_selection import SitePair, SiteSelection
 from treehammer.submit.planning.submission_options import (
     DEFAULT_OPTIONS,

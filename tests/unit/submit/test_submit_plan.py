@@ -34,8 +34,8 @@ from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.job_planner import JobInputs
-from treehammer.submit.planning.job_sequence import load_watches, make_watch
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.server_watch import load_watches, make_watch
 from treehammer.submit.planning.site_selection import SiteSelection, select_doors
 from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
