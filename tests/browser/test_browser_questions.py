@@ -254,8 +254,7 @@ def planted_world() -> Iterator[ModuleType]:
     """The planted world without its days before the regression."""
     with import_short_benchmarks() as import_benchmark:
         world: Any = importlib.import_module("planted_world")
-        world.PLANTED_DAYS = world.SLOW_DAYS = 18
-        world.DOOR_DAYS = 12
+        world.PLANTED_DAYS = world.SLOW_DAYS
         world.COMPARED = world.COMPARED[-1:]
         jobs: Any = import_benchmark("harness.synthetic_jobs")
         jobs.CAMPAIGN_COUNT = 1
