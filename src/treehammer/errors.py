@@ -154,6 +154,12 @@ class TreehammerError(Exception):
         return add_global_options(f"{text}\n  {self.hint}" if self.hint else text)
 
 
+class InfrastructureError(TreehammerError):
+    """A machine or service that a command needs fails; the command itself is right."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
 class Interruption(KeyboardInterrupt):
     """Ctrl-C; the text describes the state it left, beginning in lower case."""
 
@@ -206,63 +212,46 @@ class SourceError(TreehammerError):
     """A repository, ref or path is not available."""
 
 
-class SourceUnreachableError(SourceError):
+class SourceUnreachableError(InfrastructureError, SourceError):
     """A repository does not answer or denies access; a retry can help."""
-
-    exit_code = ExitCode.INFRASTRUCTURE
 
 
 class DatasetError(TreehammerError):
     """A dataset is unknown, incomplete or differs from its manifest."""
 
 
-class CatalogueError(TreehammerError):
+class CatalogueError(InfrastructureError):
     """The data catalogue does not answer, or rejects a request."""
 
-    exit_code = ExitCode.INFRASTRUCTURE
 
-
-class SoftwareError(TreehammerError):
+class SoftwareError(InfrastructureError):
     """A requested ROOT release cannot be set up."""
 
-    exit_code = ExitCode.INFRASTRUCTURE
 
-
-class CountingError(TreehammerError):
+class CountingError(InfrastructureError):
     """Instructions cannot be counted on this machine, or a count failed."""
 
-    exit_code = ExitCode.INFRASTRUCTURE
 
-
-class BatchError(TreehammerError):
+class BatchError(InfrastructureError):
     """A batch system did not accept, know or run a job."""
 
-    exit_code = ExitCode.INFRASTRUCTURE
 
-
-class TestbedError(TreehammerError):
+class TestbedError(InfrastructureError):
     """The testbed cannot be installed, started or stopped."""
 
     __test__ = False  # pytest would collect it because of its name
-    exit_code = ExitCode.INFRASTRUCTURE
 
 
-class StoreError(TreehammerError):
+class StoreError(InfrastructureError):
     """The results database cannot be opened, read or written."""
 
-    exit_code = ExitCode.INFRASTRUCTURE
 
-
-class InvalidAnswerError(TreehammerError):
+class InvalidAnswerError(InfrastructureError):
     """The answer of a results service does not have the requested form."""
 
-    exit_code = ExitCode.INFRASTRUCTURE
 
-
-class DeliveryError(TreehammerError):
+class DeliveryError(InfrastructureError):
     """A message about an alarm was not accepted; ``permanent`` if a repetition would not help."""
-
-    exit_code = ExitCode.INFRASTRUCTURE
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
