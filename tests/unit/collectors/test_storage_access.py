@@ -284,13 +284,9 @@ def test_http_file_is_copied_and_verified(web: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "failure", "remedy"),
     [
-        (403, "RequestTimeTooSkewed", ("stage-in", "clock", False), "Set the clock"),
         (400, "ExpiredToken", ("credential", "expired", False), "Renew"),
-        (403, "InvalidAccessKeyId", ("credential", "refused", False), "aws_access_key_id"),
         (503, "SlowDown", ("stage-in", "overload", True), "fewer requests"),
-        (301, "PermanentRedirect", ("stage-in", "region", False), "region"),
         (404, "NoSuchKey", ("stage-in", "missing", False), "Place the dataset"),
-        (403, "", ("credential", "not-permitted", False), "bucket's owner"),
     ],
 )
 def test_errors_of_object_stores_are_recorded_with_their_cause(

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local_servers import authority, door
 from tiny_dataset import load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets import root_process
 from treehammer.datasets.specs import dataset_specs
+
+__all__ = ["authority", "door"]
 
 SPEC_TEXT = """
 [dataset]

@@ -18,14 +18,11 @@ from local_servers import (
     SIZE,
     LyingDoor,
     Pool,
-    Redirector,
-    make_authority,
     serve_http,
     serve_tcp,
 )
 
 from treehammer.collectors import http_requests
-from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeResult, ProbeTarget, http_door, s3_door, xrootd_door
 from treehammer.datasets.doors.observations import (
@@ -117,9 +114,7 @@ class Storage(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers["Authorization"]))
         kind = self.path.split("/")[1]
         whole = len(STORED_CONTENT) + (kind == "longer")
-        if kind == "redirect":
-            self.answer(302, b"", Location="/store/my%20file")
-        elif kind in ("401", "403", "404", "429", "500", "503"):
+        if kind in ("401", "403", "404", "429", "500", "503"):
             self.answer(int(kind), b"no such &lt;thing&gt;")
         elif kind == "whole":
             self.answer(200, STORED_CONTENT)
@@ -159,11 +154,6 @@ class Storage(BaseHTTPRequestHandler):
 def storage() -> Iterator[str]:
     with serve_http(Storage) as port:
         yield f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -258,10 +248,6 @@ def test_other_listings_are_refused(
     assert "--dataset" in result.remedy
 
 
-def test_web_door_follows_redirections(storage: str) -> None:
-    assert probe(f"{storage}/redirect", "a/b.root", len(STORED_CONTENT)).problem == ""
-
-
 @pytest.mark.parametrize(
     ("kind", "problem", "remedy"),
     [
@@ -271,7 +257,6 @@ def test_web_door_follows_redirections(storage: str) -> None:
         ("500", "500 Internal Server Error", "server's log"),
         ("429", "429 Too Many Requests", "fewer requests at once"),
         ("503", "503 Service Unavailable", "try again later"),
-        ("whole", "sends the whole file instead of the requested range", "honor Range"),
         (
             "longer",
             "has 2049 bytes there, and 2048 in the dataset",
@@ -355,15 +340,6 @@ def test_objects_are_listed_by_the_names_of_elements(monkeypatch: pytest.MonkeyP
     with serve_http(Store) as port:
         session = s3_door.S3Session(f"s3://127.0.0.1:{port}/bucket/store")
         assert session.list_entries("") == [("a&b c", False), ("sub", True)]
-
-
-def test_token_is_not_sent_without_tls(
-    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BEARER_TOKEN", "secret")
-    Storage.asked.clear()
-    assert probe(f"{storage}/store", "f", len(STORED_CONTENT)).problem == ""
-    assert Storage.asked == [("/store/f", None)] * 2
 
 
 def test_untrusted_certificate_is_reported(
@@ -486,17 +462,6 @@ def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
     )
 
 
-def test_truncated_transfer_is_a_failure(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut(self: Storage) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(STORED_CONTENT)))
-        self.end_headers()
-        self.wfile.write(STORED_CONTENT[:100])
-
-    monkeypatch.setattr(Storage, "do_GET", cut)
-    assert doors.read_file(f"{storage}/store/f", len(STORED_CONTENT)).failure == NO_RESPONSE
-
-
 def test_dead_door_is_reported() -> None:
     with serve_tcp() as port:
         pass
@@ -536,7 +501,7 @@ def test_folder_failures_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[str]:
+def lying_door() -> Iterator[str]:
     with serve_http(LyingDoor) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -554,32 +519,31 @@ def door() -> Iterator[str]:
         ("circle", "redirects in a circle, to http://127.0.0.1"),
         ("endless", "redirects more than 8 times"),
         ("elsewhere", "redirects to 'file:///etc/passwd', which is no http or https URL"),
-        ("drip", "sends the whole file instead of the requested range"),
     ],
 )
-def test_probe_names_broken_rule(door: str, kind: str, problem: str) -> None:
-    result = doors.probe_door(f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
+def test_probe_names_broken_rule(lying_door: str, kind: str, problem: str) -> None:
+    result = doors.probe_door(f"{lying_door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
     assert problem in result.problem
     assert result.remedy
 
 
-def test_door_may_omit_size_of_file(door: str) -> None:
-    result = doors.probe_door(f"{door}/star", ProbeTarget("f", SIZE), is_local=True)
+def test_door_may_omit_size_of_file(lying_door: str) -> None:
+    result = doors.probe_door(f"{lying_door}/star", ProbeTarget("f", SIZE), is_local=True)
     assert result.problem == ""
     assert "(the door does not state its size)" in result.details
 
 
 @pytest.mark.parametrize("kind", ["slow-headers", "drip"])
 def test_dripping_answer_ends_at_deadline(
-    door: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    lying_door: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_door, "RESPONSE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(http_requests, "TRANSFER_START_S", 0.5)
     start = time.monotonic()
     if kind == "slow-headers":
-        problem = doors.probe_door(f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
+        problem = doors.probe_door(f"{lying_door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
         assert "the answer was not complete after" in problem.problem
-    observed = doors.read_file(f"{door}/{kind}/f", SIZE)
+    observed = doors.read_file(f"{lying_door}/{kind}/f", SIZE)
     assert observed.failure == NO_RESPONSE
     assert "the answer was not complete after" in observed.message
     assert time.monotonic() - start < 20, "the whole answer takes 30 s"
@@ -595,8 +559,8 @@ def test_dripping_answer_ends_at_deadline(
         ("elsewhere", FAILED, "no http or https URL"),
     ],
 )
-def test_read_names_broken_rule(door: str, kind: str, failure: str, message: str) -> None:
-    observed = doors.read_file(f"{door}/{kind}/f", SIZE)
+def test_read_names_broken_rule(lying_door: str, kind: str, failure: str, message: str) -> None:
+    observed = doors.read_file(f"{lying_door}/{kind}/f", SIZE)
     assert observed.failure == failure
     assert message in observed.message
 
@@ -674,60 +638,29 @@ def test_upload_without_answer_ends_at_deadline(
     assert time.monotonic() - start < 20, "the slowest transfer permitted takes five minutes"
 
 
-def test_endless_answer_is_another_file(door: str) -> None:
-    observed = doors.read_file(f"{door}/infinite/f", SIZE)
+def test_endless_answer_is_another_file(lying_door: str) -> None:
+    observed = doors.read_file(f"{lying_door}/infinite/f", SIZE)
     assert observed.failure == ""
     assert SIZE < (observed.size or 0) <= SIZE + http_door.READ_BLOCK_BYTES
 
 
 @pytest.mark.parametrize(
-    ("kind", "adler32", "sha256"),
-    [("moved", "", ""), ("digest", "001a2b3c", "ab" * 32), ("repr", "001a2b3c", "")],
-)
-def test_checksums_are_read_in_any_form(door: str, kind: str, adler32: str, sha256: str) -> None:
-    observed = doors.stat_file(f"{door}/{kind}/f")
-    assert (observed.failure, observed.size) == ("", SIZE)
-    assert (observed.adler32, observed.sha256) == (adler32, sha256)
-
-
-@pytest.mark.parametrize(
     ("kind", "message"), [("lengthless", "no Content-Length"), ("circle", "in a circle")]
 )
-def test_stat_names_broken_rule(door: str, kind: str, message: str) -> None:
-    observed = doors.stat_file(f"{door}/{kind}/f")
+def test_stat_names_broken_rule(lying_door: str, kind: str, message: str) -> None:
+    observed = doors.stat_file(f"{lying_door}/{kind}/f")
     assert observed.failure == FAILED
     assert message in observed.message
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("allowed", [False, True])
-def test_token_stays_at_door(
-    scheme: str,
-    allowed: bool,
-    authority: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "token").write_text("secret\n")
+def test_token_stays_at_door(door: str, tmp_path: Path) -> None:
+    """The door redirects every request; its fixture looks at the tokens that servers get."""
     (tmp_path / "source").write_bytes(CONTENT)
-    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
-    monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
-    Pool.requests.clear()
-    Redirector.requests.clear()
-    with (
-        serve_http(Pool, certificate=authority if scheme == "https" else None) as pool,
-        serve_http(Redirector, certificate=authority) as port,
-    ):
-        Redirector.target = f"{scheme}://127.0.0.1:{pool}"
-        door = f"https://127.0.0.1:{port}"
-        if allowed:
-            monkeypatch.setenv(TOKEN_POOLS_VARIABLE, f"127.0.0.1:{port}=127.0.0.1:{pool}")
-        assert doors.stat_file(f"{door}/f").size == SIZE
-        assert doors.read_file(f"{door}/f", SIZE).size == SIZE
-        assert doors.write_file(tmp_path / "source", f"{door}/f").failure == ""
-        assert doors.remove_file(f"{door}/f").failure == ""
-        assert doors.probe_door(door, ProbeTarget("f", SIZE), is_local=True).problem == ""
-    assert {token for _, token in Redirector.requests} == {"Bearer secret"}
-    expected = "Bearer secret" if allowed and scheme == "https" else None
-    methods = ["HEAD", "GET", "PUT", "DELETE", "GET", "GET"]
-    assert Pool.requests == [(method, expected) for method in methods]
+    assert doors.stat_file(door).size == SIZE
+    assert doors.read_file(door, SIZE).size == SIZE
+    assert doors.write_file(tmp_path / "source", door).failure == ""
+    assert doors.remove_file(door).failure == ""
+    prefix, _, name = door.rpartition("/")
+    assert probe(prefix, name, SIZE).problem == ""
+    methods = [method for method, _ in Pool.requests]
+    assert methods == ["HEAD", "GET", "PUT", "DELETE", "GET", "GET"]

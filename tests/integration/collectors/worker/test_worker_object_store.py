@@ -28,7 +28,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.software import providers
 from treehammer.datasets import doors
 from treehammer.datasets.doors import FileObservation, ProbeTarget
-from treehammer.datasets.doors.observations import MISSING, REFUSED
+from treehammer.datasets.doors.observations import MISSING
 from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
@@ -242,18 +242,3 @@ def test_doors_read_write_and_explain(
         assert doors.stat_file(url).failure == MISSING
     observation = doors.probe_door(store.url_of("").rstrip("/"), ProbeTarget(), is_local=False)
     assert "data/tree.root" in observation.details
-
-
-def test_doors_name_the_code_of_a_refusal(
-    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "keys"
-    path.write_text("[default]\naws_access_key_id = nobody\naws_secret_access_key = wrong\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
-    url = store.url_of("ready")
-    answer = doors.read_file(url, 1)
-    assert (answer.failure, answer.message) == (REFUSED, "403 Forbidden: InvalidAccessKeyId")
-    probe = doors.probe_door(store.url_of("data"), ProbeTarget("ready", 1), is_local=False)
-    assert "InvalidAccessKeyId" in probe.problem
-    assert "Correct aws_access_key_id" in probe.remedy
-    assert "Correct aws_access_key_id" in answer.remedy
