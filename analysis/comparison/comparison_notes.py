@@ -77,13 +77,9 @@ class _Findings:
         """Collect the findings from the rows' evidence."""
         shifts = {row.site: row.evidence.site_shift for row in rows if row.evidence.site_shift}
         slower = [row.label for row in rows if row.evidence.points_at_change]
-        slow = filter(_is_slower_series, rows)
+        slow = (row for row in rows if row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES)
         unexplained = [row for row in slow if row.site not in shifts and row.label not in slower]
         return cls(shifts, slower, unexplained)
-
-
-def _is_slower_series(row: VerdictRow) -> bool:
-    return row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES
 
 
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
@@ -238,14 +234,11 @@ def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
         sharing.setdefault(host, set()).update(sites)
     for host, names in sorted(sharing.items()):
+        *others, last = sorted(names)
         yield (
-            f"One host, {host}, measured for {_join_names(sorted(names))}: they are not independent and "
+            f"One host, {host}, measured for {', '.join(others)} and {last}: they are not independent and "
             f"count as one site, of which a claim about sites in general needs {MIN_SITES}."
         )
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _exclusion_notes(series: Sequence[VerdictRow]) -> Iterator[str]:

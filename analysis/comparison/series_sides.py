@@ -183,13 +183,9 @@ def compare_data(
     if len({extent for _, extent in digests}) > 1:
         return DataComparison.UNCHECKED
     if len({digest for digest, _ in digests}) > 1:
-        return _differ_by_axis(axis)
+        return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
     complete = slots <= checksums.keys()
     return DataComparison.PROVEN if complete and digests else DataComparison.UNCHECKED
-
-
-def _differ_by_axis(axis: str) -> DataComparison:
-    return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
 
 
 def _checksum_coverage(sample: Sample) -> tuple[int, frozenset[str]]:
@@ -304,7 +300,9 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
             labels[key] += f" loop={CLING}" if sample.is_interpreted else ""
     doubled = Counter(labels.values())
     return {
-        key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text
+        key: f"{text} ({by_release[key].test_hash[:8]} {by_release[key].door_protocol})"
+        if doubled[text] > 1
+        else text
         for key, text in labels.items()
     }
 
@@ -319,10 +317,6 @@ def _label_sample(
     words = [text] if one_test and text else [sample.test_name, text]
     words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
     return " ".join(word for word in words if word)
-
-
-def _identify_test(sample: Sample) -> str:
-    return f"{sample.test_hash[:8]} {sample.door_protocol}"
 
 
 #: Columns that together single out the executions of one side of a series.

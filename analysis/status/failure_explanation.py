@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +36,6 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
-    OutcomeCell,
     Period,
     PeriodCounts,
     Tally,
@@ -145,7 +144,9 @@ def _explain_failures(
         return _explain_by_downtime(*outage, runs)
     cells = counts.list_cells(by, site, period)
     failures_per_job = sum(run.count for run in runs) / jobs
-    is_storage = by == STORAGE_SITE and _has_other_readers(site, cells)
+    # Distinguishable from its site, because other sites read it.
+    readers = {cell.site for cell in cells if cell.storage_site == site}
+    is_storage = by == STORAGE_SITE and readers != {site}
     question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
     attribution = attribute_failures(question)
     if attribution is None:
@@ -167,11 +168,6 @@ def _explain_failures(
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:
     """List states or downtimes, as the verticals know them that judge sites."""
     return [row for part in import_parts("judgement") for row in list_rows(part)]
-
-
-def _has_other_readers(storage: str, cells: Iterable[OutcomeCell]) -> bool:
-    """Return whether a storage is distinguishable from its site, because other sites read it."""
-    return {cell.site for cell in cells if cell.storage_site == storage} != {storage}
 
 
 def _find_downtime(
