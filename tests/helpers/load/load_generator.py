@@ -12,7 +12,8 @@ from typing import Any
 from polling import wait_until
 
 from treehammer import hctests
-from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.collectors.record.latency_histograms import LatencyHistogram
+from treehammer.collectors.record.operation_steps import find_operation_problems
 from treehammer.load.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
