@@ -1,22 +1,28 @@
-"""Wheel built from the sdist, installed with the lowest declared versions and used elsewhere."""
+"""Wheel built by the release's own steps, and installed: alone, with extras, offline, with the lowest versions."""
 
 from __future__ import annotations
 
 import configparser
 import json
+import os
+import re
 import ssl
 import subprocess
 import sys
+import tarfile
 import urllib.request
+import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from machine_requirements import skip_or_fail
 from measurement_factory import full_measurement
 from service_process import ServiceProcess, read_whole_rows
 
-from treehammer import start_commands
+from treehammer import config, start_commands
 from treehammer.sql.write.store import Store
+from treehammer.version import __version__
 
 #: Tests whose results once depended on the version of SciPy, Uvicorn or uproot.
 VERSION_DEPENDENT_TESTS = (
@@ -25,7 +31,7 @@ VERSION_DEPENDENT_TESTS = (
     "tests/unit/web/test_web_explore.py::test_files_agree_with_table",
 )
 #: Extras of the service, its figures, and the fixtures that pytest loads.
-TESTED_EXTRAS = ("grid", "uproot", "service", "testbed")
+TESTED_EXTRAS = ("report", "export", "grid", "uproot", "service", "testbed")
 RUNNERS = ("pytest", "pytest-timeout", "pytest-rerunfailures", "httpx", "hypothesis")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -34,23 +40,38 @@ UV = (sys.executable, "-m", "uv", "--quiet")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def run(*command: str | Path, folder: Path = Path("/")) -> str:
+def run(*command: str | Path, folder: Path = Path("/"), **environment: str) -> str:
     """Run a command outside the checkout and return its output."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode and "Failed to fetch" in done.stderr:
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode and re.search("Failed to fetch|No matching distribution", done.stderr):
         skip_or_fail(f"the package index cannot be reached: {done.stderr}")
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the sdist from the files that Git tracks, and the wheel from it, as for PyPI."""
-    source, out = folder / "treehammer", folder / "dist"
-    run("git", "clone", "--quiet", REPOSITORY, source)
-    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", out, source)
-    (wheel,) = out.glob("*.whl")
-    return wheel
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clone of the files that Git tracks, with the wheel and the sdist that the release workflow builds."""
+    folder = tmp_path_factory.mktemp("package") / "treehammer"
+    run("git", "clone", "--quiet", REPOSITORY, folder)
+    jobs = yaml.safe_load((folder / ".github/workflows/release.yml").read_text())["jobs"]
+    steps = {step["name"]: step["run"] for step in jobs["build"]["steps"] if "run" in step}
+    assert [*steps] == ["Check the tag", "Check the changelog", "Build", "Try the wheel"]
+    tag = {"GITHUB_REF_NAME": f"v{__version__}"}
+    # The runner's Python is on its path.
+    run(*UV, "venv", "--seed", "--python", sys.executable, folder.parent / "runner")
+    path = f"{folder.parent / 'runner/bin'}:{os.environ['PATH']}"
+    for script in steps.values():
+        run("bash", "-euo", "pipefail", "-c", script, folder=folder, PATH=path, **tag)
+    return folder
 
 
 def install_lowest(python: Path, *extras: str, more: tuple[str | Path, ...] = ()) -> None:
@@ -74,25 +95,71 @@ def install_lowest(python: Path, *extras: str, more: tuple[str | Path, ...] = ()
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(source: Path) -> Path:
+    """Return the wheel of the release."""
+    (wheel,) = (source / "dist").glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """Python of an environment with the wheel and the lowest base requirements."""
-    folder = tmp_path_factory.mktemp("package")
-    wheel, path = build_wheel(folder), folder / "env" / "bin" / "python"
-    run(*UV, "venv", "--python", sys.executable, folder / "env")
+    path = tmp_path_factory.mktemp("lowest") / "env" / "bin" / "python"
+    run(*UV, "venv", "--python", sys.executable, path.parents[1])
     install_lowest(path)
     run(*UV, "pip", "install", "--no-deps", "--python", path, wheel)
     return path
 
 
+def test_wheel_and_sdist_hold_the_rooms_of_the_product(source: Path, wheel: Path) -> None:
+    rooms = [link.name for link in (source / "src/treehammer").iterdir() if link.is_symlink()]
+    tracked = run("git", "ls-files", *rooms, "src", folder=source).splitlines()
+    files = {f"treehammer/{name.removeprefix('src/treehammer/')}" for name in tracked}
+    files -= {f"treehammer/{room}" for room in rooms}
+    content = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in content if not name.startswith("treehammer-")} == files
+    assert len([name for name in content if name.endswith("dist-info/licenses/LICENSE")]) == 1
+    with tarfile.open(next((source / "dist").glob("*.tar.gz"))) as sdist:
+        names = {
+            name.partition("/")[2] for name in sdist.getnames() if not sdist.getmember(name).isdir()
+        }
+    assert {f"src/{file}" for file in files} <= names
+    others = {name for name in names if not name.startswith("src/")}
+    assert others == {
+        *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md"),
+        *("pyproject.toml", "ruff.toml", "setup.cfg"),
+    }
+
+
+def test_base_is_small_and_installs_without_network(wheel: Path, tmp_path: Path) -> None:
+    """The limits are of files as Python compiles them: 76 MB in November 2026."""
+    wheelhouse, env = tmp_path / "wheelhouse", tmp_path / "env"
+    run(*UV, "venv", "--seed", "--python", sys.executable, env)
+    pip = (env / "bin" / "pip", "--quiet")
+    run(*pip, "download", "--only-binary", ":all:", "--dest", wheelhouse, wheel)
+    assert len(list(wheelhouse.iterdir())) <= 20
+    folder = tmp_path / "installed"
+    offline = ("--no-index", "--find-links", wheelhouse)
+    run(*pip, "install", *offline, "--target", folder, "treehammer")
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    assert sum(sizes) <= 80e6
+    command = (
+        sys.executable,
+        "-I",
+        "-c",
+        "import sys; sys.path[0:0] = [sys.argv.pop(1)]; "
+        "from treehammer.__main__ import main; main()",
+        folder,
+    )
+    assert __version__ in run(*command, "--version")
+
+
 @pytest.mark.root
 def test_installed_package_is_whole(
-    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    python: Path, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Templates, migrations, worker, kit and datasets must all be in the package for this to work."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    installed = run(*UV, "pip", "freeze", "--python", python)
-    for package in ("htcondor", "rucio-clients", "starlette", "uproot", "psycopg"):
-        assert package not in installed
     run(*UV, "pip", "check", "--python", python)
 
     def treehammer(*words: str) -> str:
@@ -103,10 +170,22 @@ def test_installed_package_is_whole(
     assert treehammer("tests", "check", "ttree-read")
     datasets = json.loads(treehammer("datasets", "list", "--json"))
     assert "reference-small" in {row["name"] for row in datasets}
-    # The demo's test, of one release and variant.
+    # The demo's test, of one release and variant, and a file: neither needs an extra.
     few = ("-P", "root=6.40.00", "-P", "branches=0.02", "-P", "cache_mb=30", "-S", "rounds=1")
     treehammer("submit", start_commands.DEMO_TEST, *few, "-S", "repeats=1", "--wait")
     assert "access_rate_hz" in treehammer("summary")
+    datasets_dir = config.load_settings({}).datasets_dir
+    file = next(datasets_dir.glob("reference-small*/**/*.root"))
+    assert "CPU efficiency" in treehammer("read", str(file), "--root", "6.40.00")
+    failed = subprocess.run(
+        [python.with_name("treehammer"), "--data-dir", tmp_path / "data", "export", "results.csv"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "pip install 'treehammer[export]'" in failed.stderr
+
+    install_lowest(python, "report", "export")
     treehammer("export", "results.root")
     treehammer("export", "results.csv")
     treehammer("report", "-o", "report.html")
