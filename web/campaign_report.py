@@ -117,6 +117,7 @@ class CampaignReport:
         load: operations of a load test.
         limits: outcomes of the limits that the test states; None for a test without any.
         cache_sections: its reads through caches.
+        sections: what else verticals say of it, and of further campaigns.
     """
 
     campaign: CampaignRow
@@ -127,6 +128,7 @@ class CampaignReport:
     load: report_figures.LoadSummary | None = None
     limits: LimitReport | None = None
     cache_sections: Sequence[report_figures.CacheSection] = ()
+    sections: Sequence[report_figures.ReportSection] = ()
 
     @cached_property
     def rows(self) -> Sequence[Row]:
@@ -411,6 +413,13 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
                 hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
             )
         made_us = time.time_ns() // 1000
+        sections = [
+            section
+            for part in import_parts("report_sections")
+            for section in part.list_sections(store, (campaign, *rest))
+        ]
+        told = {identity for section in sections for identity in section.campaigns}
+        rest = [other for other in rest if other.id not in told]
         extra = Selection(campaigns=tuple(other.id for other in rest))
         load: report_figures.LoadSummary | None = None
         caches: Sequence[report_figures.CacheSection] = ()
@@ -430,6 +439,7 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
             load,
             limits if limits.outcomes else None,
             caches,
+            sections,
         )
     page = render_report(report)
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -260,6 +260,25 @@ def draw_section(figure: Figure) -> InlineFigure:
     chart = {key: part for key, part in figure.chart.specification.items() if key != "title"}
     svg = draw_inline(chart, figure.name, figure.title or figure.heading)
     return InlineFigure(svg, str(figure.caption))
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """What a vertical adds to a report.
+
+    Attributes:
+        heading: of the section.
+        sentences: what it says.
+        table: its numbers.
+        figure: its drawing; None for none.
+        campaigns: identities of the campaigns that it tells of, which count nowhere else.
+    """
+
+    heading: str
+    sentences: Sequence[str]
+    table: DataTable
+    figure: InlineFigure | None
+    campaigns: Collection[str]
 
 
 @dataclass(frozen=True)

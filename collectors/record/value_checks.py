@@ -106,6 +106,14 @@ def _make_list_check(metric: Metric) -> Check:
     return check
 
 
+def _check_float(value: Any) -> str:
+    return "" if is_number(value) else "must be a finite number"
+
+
+def _check_bool(value: Any) -> str:
+    return "" if isinstance(value, bool) else "must be true or false"
+
+
 def _check_variant(text: str) -> str:
     if is_variant(text):
         return ""
@@ -123,9 +131,9 @@ def _describe_range(metric: Metric) -> str:
 
 _CHECK_MAKERS: Dict[str, Callable[[Metric], Check]] = {
     "int": _make_int_check,
-    "float": lambda _: lambda value: "" if is_number(value) else "must be a finite number",
+    "float": lambda _: _check_float,
     "text": _make_text_check,
-    "bool": lambda _: lambda value: "" if isinstance(value, bool) else "must be true or false",
+    "bool": lambda _: _check_bool,
     "ints": _make_list_check,
     "floats": _make_list_check,
 }

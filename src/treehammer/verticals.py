@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import List
 
-VERTICALS = ("load", "watch", "testbed")
+VERTICALS = ("load", "watch", "reproduce", "testbed")
 
 
 def import_parts(name: str) -> List[ModuleType]:
@@ -18,10 +18,5 @@ def import_parts(name: str) -> List[ModuleType]:
     return [
         import_module(f"{__package__}.{vertical}.{name}")
         for vertical in VERTICALS
-        if has_vertical(vertical) and find_spec(f"{__package__}.{vertical}.{name}")
+        if find_spec(f"{__package__}.{vertical}") and find_spec(f"{__package__}.{vertical}.{name}")
     ]
-
-
-def has_vertical(name: str) -> bool:
-    """Return whether the folder of a vertical is there."""
-    return find_spec(f"{__package__}.{name}") is not None

@@ -151,7 +151,7 @@ class _ReadSession:
         if len(request.releases) > 1 and request.threads == 1:
             plan = self._plan(measured, PAIRED)
             sequential = parse_sequential_plan(DEFAULT_MAX_LAUNCHES, DEFAULT_DELTA)
-            with _cancel_on_interrupt(self.settings, plan.campaign_id):
+            with cancel_on_interrupt(self.settings, plan.campaign_id):
                 verdict = run_until_decided(plan, sequential, self.settings, self.display)
             comparisons = verdict.results
         rates = [ReadRates.from_row(row) for row in rows]
@@ -166,7 +166,7 @@ class _ReadSession:
     def _run(self, measured: MeasuredFiles) -> tuple[CampaignRow, list[dict[str, Any]]]:
         """Read with each release alone; return the campaign with its timed measurements."""
         plan = self._plan(measured, SOLO)
-        with _cancel_on_interrupt(self.settings, plan.campaign_id):
+        with cancel_on_interrupt(self.settings, plan.campaign_id):
             campaign = submit_plan(plan, self.settings)
             wait_for_campaign(campaign, self.settings, self.bars)
         columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message")
@@ -177,7 +177,7 @@ class _ReadSession:
 
 
 @contextmanager
-def _cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
+def cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
     """End the jobs of a campaign on Ctrl-C, before its folder goes."""
     try:
         yield

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from job_factory import write_payload_job
-from load_generator import (
+from local_servers import LOG_FORMAT, serve_http, serve_slowly
+from storage_alone import (
     LOOP_FOLDER,
     Generator,
     Row,
@@ -28,7 +29,6 @@ from load_generator import (
     latencies,
     total,
 )
-from local_servers import LOG_FORMAT, serve_http, serve_slowly
 
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording

@@ -50,7 +50,7 @@ def test_interrupted_commands_describe_remaining_state(
     for name in (
         "sql.write.store.Store.open",
         "submit.campaigns.campaign_request.plan_request",
-        "datasets.production.prepare_dataset_root",
+        "datasets.root_process.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
     monkeypatch.setattr("treehammer.submit.cli.command_options.report_waiting", lambda *_, **__: [])

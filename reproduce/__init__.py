@@ -1,0 +1,1 @@
+"""Published results measured again: definitions, runs, judgement, command and page."""

@@ -1,0 +1,233 @@
+"""Judgement of published results: the ratio that a campaign measured, beside the one in print."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from treehammer.analysis.comparison.comparison_result import judge_campaign
+from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
+from treehammer.analysis.statistics.distributions import student_quantile
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.reproduce.published_result import CAMPAIGN_PREFIX, PublishedResult, QuantityTable
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+
+
+class Agreement(StrEnum):
+    """What a measurement says about a published result."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNJUDGED = "cannot be judged here"
+
+
+class UnmeasuredError(Exception):
+    """A campaign does not have the ratio; the message says why."""
+
+
+@dataclass(frozen=True)
+class MeasuredRatio:
+    """A ratio with its 95 % interval; of exact counters both bounds are the ratio."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A published result beside what was measured here.
+
+    Attributes:
+        campaign: identity of the campaign that measured it; '' for none.
+        measured: the ratio; None if there is none.
+        reason: why it cannot be judged, or what differs; '' if it agrees.
+    """
+
+    result: PublishedResult
+    agreement: Agreement
+    campaign: str = ""
+    measured: MeasuredRatio | None = None
+    reason: str = ""
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the row of its table."""
+        published, measured = self.result.published, self.measured
+        low, high = self.result.bounds
+        return {
+            "name": self.result.name,
+            "title": published.title,
+            "source": published.source,
+            "exact": published.is_exact,
+            "published_low": published.ratio[0],
+            "published_high": published.ratio[1],
+            "agrees_low": low,
+            "agrees_high": high,
+            "measured": measured and measured.value,
+            "low": measured and measured.low,
+            "high": measured and measured.high,
+            "verdict": self.agreement.value,
+            "reason": self.reason,
+            "campaign": self.campaign,
+        }
+
+
+def judge(store: Store, result: PublishedResult, campaign: CampaignRow) -> Reproduction:
+    """Judge a result by the measurements of a campaign."""
+    try:
+        measured = measure_ratio(store, result.quantity, campaign)
+    except UnmeasuredError as error:
+        return Reproduction(result, Agreement.UNJUDGED, campaign.id, reason=str(error))
+    agreement, reason = compare_with_print(result, measured)
+    return Reproduction(result, agreement, campaign.id, measured, reason)
+
+
+def compare_with_print(result: PublishedResult, measured: MeasuredRatio) -> tuple[Agreement, str]:
+    """Compare a measured ratio with the published range and its tolerance."""
+    low, high = result.bounds
+    if measured.low > high or measured.high < low:
+        side = "above" if measured.low > high else "below"
+        bounds = f"{low:.3g} to {high:.3g}" if high > low else f"{low:.3g}"
+        return Agreement.DIFFERS, f"{measured.value:.3g} lies {side} {bounds}"
+    if low <= measured.low and measured.high <= high:
+        return Agreement.AGREES, ""
+    bound = low if measured.low < low else high
+    return Agreement.UNJUDGED, f"the interval contains the bound {bound:.3g}"
+
+
+def load_latest(store: Store, results: Sequence[PublishedResult]) -> Iterator[Reproduction]:
+    """Judge each result by its newest campaign in the database."""
+    campaigns: dict[str, CampaignRow] = {}
+    for campaign in store.campaigns():  # the newest first
+        if campaign.name.startswith(CAMPAIGN_PREFIX):
+            campaigns.setdefault(campaign.name, campaign)
+    for result in results:
+        if result.campaign_name in campaigns:
+            yield judge(store, result, campaigns[result.campaign_name])
+        else:
+            yield Reproduction(result, Agreement.UNJUDGED, reason="it was not measured yet")
+
+
+def measure_ratio(store: Store, quantity: QuantityTable, campaign: CampaignRow) -> MeasuredRatio:
+    """Compute the ratio of a quantity from a campaign.
+
+    Raises:
+        UnmeasuredError: the campaign lacks what it needs.
+    """
+    if quantity.kind == "effect":
+        return _measure_effect(store, quantity, campaign)
+    rows = _load_rows(store, quantity, campaign)
+    if quantity.kind == "count":
+        return _divide_counts(quantity, rows)
+    if quantity.kind == "quotient":
+        return _divide_metrics(quantity, rows)
+    return _measure_slope(quantity, rows)
+
+
+def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow) -> MeasuredRatio:
+    rows = load_headline_rows(store, Selection((campaign.id,)), DETAIL_COLUMNS)
+    verdict = judge_campaign(store, campaign, rows, axes={quantity.axis: (quantity.a, quantity.b)})
+    effects = [
+        (row.effect, row.low, row.high)
+        for result in verdict.results
+        for row in result.comparison.verdicts
+        if row.metric == quantity.metric and row.effect is not None
+    ]
+    if not effects:
+        raise UnmeasuredError("; ".join(verdict.problems) or "too little was measured")
+    effect, low, high = effects[0]
+    if len(effects) > 1:
+        raise UnmeasuredError(f"{len(effects)} variants or sites have a verdict each")
+    if low is None or high is None:
+        raise UnmeasuredError("too few launches for an interval")
+    return MeasuredRatio(math.exp(effect), math.exp(low), math.exp(high))
+
+
+def _load_rows(
+    store: Store, quantity: QuantityTable, campaign: CampaignRow
+) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """Load the good timed measurements that a quantity selects, with their variants."""
+    names = {quantity.metric, quantity.divisor} - {""}
+    columns = ("variant", *names, *OUTCOME_COLUMNS)
+    selection = Selection.parse((campaign.id,), [f"kind={TIMED}"])
+    rows = []
+    for row in store.measurements(selection, tuple(dict.fromkeys(columns))):
+        variant = json.loads(str(row["variant"]))
+        is_selected = all(str(variant.get(axis)) == value for axis, value in quantity.where.items())
+        if is_selected and classify_outcome(row) is Outcome.GOOD:
+            rows.append((variant, row))
+    if not rows:
+        raise UnmeasuredError("no measurement is good")
+    for name in sorted(names):
+        if all(row[name] is None for _, row in rows):
+            raise UnmeasuredError(f"no measurement has {name}")
+    return rows
+
+
+def _divide_counts(
+    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+) -> MeasuredRatio:
+    counts: dict[str, list[float]] = defaultdict(list)
+    for variant, row in rows:
+        if row[quantity.metric] is not None:
+            counts[str(variant.get(quantity.axis))].append(float(row[quantity.metric]))
+    sides = []
+    for value in (quantity.a, quantity.b):
+        if not counts[value]:
+            raise UnmeasuredError(f"nothing was measured with {quantity.axis}={value}")
+        sides.append((min(counts[value]), max(counts[value])))
+    (a_low, a_high), (b_low, b_high) = sides
+    if a_low <= 0:
+        raise UnmeasuredError(f"{quantity.metric} is 0 with {quantity.axis}={quantity.a}")
+    middle = statistics.median(counts[quantity.b]) / statistics.median(counts[quantity.a])
+    return MeasuredRatio(middle, b_low / a_high, b_high / a_low)
+
+
+def _divide_metrics(
+    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+) -> MeasuredRatio:
+    ratios = [
+        row[quantity.metric] / row[quantity.divisor]
+        for _, row in rows
+        if row[quantity.metric] is not None and row[quantity.divisor]
+    ]
+    if not ratios:
+        raise UnmeasuredError(f"{quantity.divisor} is 0 or unknown")
+    return MeasuredRatio(statistics.median(ratios), min(ratios), max(ratios))
+
+
+def _measure_slope(
+    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+) -> MeasuredRatio:
+    """Fit a straight line of the metric over the axis, divided by the divisor's mean."""
+    points = [
+        (quantity.scale * float(variant[quantity.axis]), float(row[quantity.metric]))
+        for variant, row in rows
+        if quantity.axis in variant and row[quantity.metric] is not None
+    ]
+    if len({x for x, _ in points}) < 2:
+        raise UnmeasuredError(f"one value of {quantity.axis} has no slope")
+    xs, ys = zip(*points, strict=True)
+    slope, start = statistics.linear_regression(xs, ys)
+    divisor = statistics.fmean(
+        float(row[quantity.divisor]) for _, row in rows if row[quantity.divisor] is not None
+    )
+    if not divisor:
+        raise UnmeasuredError(f"{quantity.divisor} is 0")
+    if len(points) < 3:
+        raise UnmeasuredError("two measurements have no interval of their slope")
+    rest = math.fsum((y - start - slope * x) ** 2 for x, y in points) / (len(points) - 2)
+    spread = math.fsum((x - statistics.fmean(xs)) ** 2 for x in xs)
+    error = student_quantile(len(points) - 2, 0.025) * math.sqrt(rest / spread)
+    ratio, width = slope / divisor, error / divisor
+    return MeasuredRatio(ratio, ratio - width, ratio + width)
