@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh machine; `make help` lists the rest.
 .PHONY: help install demo lint docs reference pictures unit check test bytecode bench clean
 BIN := .venv/bin
-HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common sql web submit testbed datasets load))
+HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common sql web submit testbed datasets load watch))
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12

@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -319,7 +319,7 @@ class _HttpHandler(urllib.request.HTTPHandler):
         self._deadline = deadline
 
     def http_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(partial(_connect_plain, self._deadline), request)
+        return self.do_open(lambda host, **_: TimedConnection(host, self._deadline), request)
 
 
 class _HttpsHandler(urllib.request.HTTPSHandler):
@@ -328,18 +328,9 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
         self._deadline, self._tls = deadline, context
 
     def https_open(self, request: urllib.request.Request) -> Any:
-        connect = partial(_connect_securely, self._deadline, self._tls)
-        return self.do_open(connect, request)
-
-
-def _connect_plain(deadline: Deadline, host: str, **_: Any) -> TimedConnection:
-    return TimedConnection(host, deadline)
-
-
-def _connect_securely(
-    deadline: Deadline, context: Optional[ssl.SSLContext], host: str, **_: Any
-) -> TimedTlsConnection:
-    return TimedTlsConnection(host, deadline, context=context)
+        return self.do_open(
+            lambda host, **_: TimedTlsConnection(host, self._deadline, context=self._tls), request
+        )
 
 
 def connect_socket(address: Tuple[str, int], deadline: Deadline) -> socket.socket:

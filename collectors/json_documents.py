@@ -97,17 +97,22 @@ def refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return members
 
 
-def load_json(text: Union[str, bytes], **options: Any) -> Any:
-    """Load JSON that people or other programs hand in.
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and infinities, which Python reads though JSON has none.
 
-    Args:
-        text: the document.
-        options: of :func:`json.loads`.
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{name} is not valid JSON; omit unknown values")
+
+
+def load_json(text: Union[str, bytes]) -> Any:
+    """Load JSON that people or other programs hand in.
 
     Raises:
         ValueError: not JSON, or a :class:`RepeatedKeyError`.
     """
-    return decode_json(text, object_pairs_hook=refuse_repeated_keys, **options)
+    return decode_json(text, object_pairs_hook=refuse_repeated_keys, parse_constant=refuse_constant)
 
 
 def format_json(item: Any, **options: Any) -> str:

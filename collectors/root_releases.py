@@ -94,7 +94,7 @@ def describe_releases(offered: Sequence[str] | None, cached: Sequence[str]) -> l
         cached: those that are installed, whether or not they are offered.
     """
     names = dict.fromkeys([*(offered or ()), *cached])
-    releases = sorted((name for name in names if name in WHEELS), key=_sort_key, reverse=True)
+    releases = sorted(WHEELS.keys() & names, key=lambda name: [*map(int, name.split("."))])[::-1]
     newest: dict[str, str] = {}
     for release in releases:
         newest.setdefault(_find_cycle(release), release)
@@ -113,10 +113,6 @@ def describe_releases(offered: Sequence[str] | None, cached: Sequence[str]) -> l
 def _find_cycle(release: str) -> str:
     match = _CYCLE.match(release)
     return match[0] if match else ""
-
-
-def _sort_key(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split("."))
 
 
 def check_unknown_wheels(

@@ -198,13 +198,9 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
             [sizes[0] / sizes[1] for sizes in zip(unzipped, zipped, strict=True) if sizes[1] > 0]
         ),
         embedded_baskets=len(embedded_baskets),
-        basket_order=_format_basket_order(item) if item["format"] == TTREE else "",
+        basket_order=" and ".join(item["sorted"]) or "neither" if item["format"] == TTREE else "",
         mean_jump_bytes=item["mean_jump"],
     )
-
-
-def _format_basket_order(item: dict[str, Any]) -> str:
-    return " and ".join(item["sorted"]) or "neither"
 
 
 def _share_of_largest(sizes: Sequence[float]) -> float:

@@ -26,15 +26,13 @@ from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.collectors.worker.__main__ import build_parser
 from treehammer.hctests.definition.toml_models import build_test_schema
 from treehammer.submit.sites.site_model import build_json_schema
-from treehammer.watch import patrol
-from treehammer.watch.patrol.patrol_file import build_patrol_schema
+from treehammer.verticals import import_parts
 
 #: Raw data and plots for the page on benchmarks.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
 TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
 SITES_SCHEMA = Path(submit.__file__).parent / "sites" / "sites.schema.json"
-PATROL_SCHEMA = Path(patrol.__file__).parent / "patrol.schema.json"
 
 OWNER_TITLES = {
     "plan": "Known when the job is planned",
@@ -239,17 +237,17 @@ def _pages(nav: Any) -> Iterator[str]:
 def generated_files() -> Iterator[tuple[Path, str]]:
     """Yield the generated files that are in Git: JSON Schemas, then the reference pages of them."""
     yield SCHEMA_FILE, render_record_schema()
-    for path, schema in (
-        (TEST_SCHEMA, build_test_schema()),
-        (SITES_SCHEMA, build_json_schema()),
-        (PATROL_SCHEMA, build_patrol_schema()),
-    ):
+    schemas = {
+        "test.toml": (TEST_SCHEMA, build_test_schema()),
+        "sites.toml": (SITES_SCHEMA, build_json_schema()),
+        **{name: entry for part in import_parts("schemas") for name, entry in part.SCHEMAS.items()},
+    }
+    for path, schema in schemas.values():
         yield path, json.dumps(schema, indent=1, sort_keys=True) + "\n"
     folder = Path(__file__).parent / "reference"
     yield folder / "metrics.md", metrics_page()
-    yield folder / "test-toml.md", schema_page("test.toml", TEST_SCHEMA)
-    yield folder / "sites-toml.md", schema_page("sites.toml", SITES_SCHEMA)
-    yield folder / "patrol-toml.md", schema_page("patrol.toml", PATROL_SCHEMA)
+    for name, (path, _) in schemas.items():
+        yield folder / f"{name.replace('.', '-')}.md", schema_page(name, path)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

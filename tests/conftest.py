@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from treehammer.errors import remember_invocation
+from treehammer.verticals import has_vertical
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and processes
 # that tests start would inherit that: there would be no interrupting them.
@@ -109,6 +110,9 @@ class GroupEnds:
 ENDS = pytest.StashKey[GroupEnds]()
 
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture")
+#: Tests that compare the numbers of all verticals.
+OF_ALL_VERTICALS = ["unit/web/test_web_shared_numbers.py"]
+collect_ignore = [] if all(map(has_vertical, ("load", "watch"))) else OF_ALL_VERTICALS
 pytest_plugins = ["database_fixtures", "tiny_dataset"]
 if find_spec("grid_fixtures"):  # the testbed is there
     pytest_plugins.append("grid_fixtures")

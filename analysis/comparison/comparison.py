@@ -29,7 +29,6 @@ from treehammer.analysis.statistics.estimates import (
     Adjustment,
     Estimate,
     Judgement,
-    PooledEstimate,
     adjust_benjamini_hochberg,
     adjust_holm,
     judge_family,
@@ -180,7 +179,9 @@ def compare_together(
     ]
     rule = _find_rule(queries[0].delta, answerable)
     measured = chain.from_iterable(effects for _, effects in answerable)
-    judged = iter(_judge_effects(list(measured), rule))
+    effects = list(measured)
+    estimates = [effect.estimate if effect.refused is None else None for effect in effects]
+    judged = iter(_judge_known(effects, estimates, rule, adjust_benjamini_hochberg))
     over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), rule))
     return [
         _build_comparison(
@@ -256,11 +257,6 @@ def _find_rule(
     samples = [sample for sides in series for sample in (*sides.a, *sides.b)]
     strictest = min(samples, key=lambda sample: sample.look_share)
     return _Rule(delta, max(sample.looks for sample in samples), strictest.look_share)
-
-
-def _judge_effects(effects: Sequence[SeriesEffect], rule: _Rule) -> list[Judgement]:
-    estimates = [effect.estimate if effect.refused is None else None for effect in effects]
-    return _judge_known(effects, estimates, rule, adjust_benjamini_hochberg)
 
 
 def _judge_pooled_effects(pooled: Sequence[PooledEffect], rule: _Rule) -> list[Judgement]:
@@ -422,9 +418,11 @@ class _RowBuilder:
         pooled = effect.pooled
         estimate = pooled.estimate if pooled else None
         plan = _plan_pooled(effect, judged, self.query.delta)
+        is_mean = pooled and pooled.tau is None
+        test = "mean of these sites" if is_mean else "Hartung-Knapp, equal weights"
         evidence = VerdictEvidence(
             why=effect.why,
-            test=_name_pooled_test(pooled) if pooled else "",
+            test=test if pooled else "",
             jobs_a=effect.jobs,
             jobs_b=effect.jobs,
             p=estimate.p if estimate else None,
@@ -480,7 +478,3 @@ class _RowBuilder:
             evidence=evidence,
             **columns,
         )
-
-
-def _name_pooled_test(pooled: PooledEstimate) -> str:
-    return "mean of these sites" if pooled.tau is None else "Hartung-Knapp, equal weights"

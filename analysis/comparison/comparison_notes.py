@@ -77,13 +77,9 @@ class _Findings:
         """Collect the findings from the rows' evidence."""
         shifts = {row.site: row.evidence.site_shift for row in rows if row.evidence.site_shift}
         slower = [row.label for row in rows if row.evidence.points_at_change]
-        slow = filter(_is_slower_series, rows)
+        slow = (row for row in rows if row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES)
         unexplained = [row for row in slow if row.site not in shifts and row.label not in slower]
         return cls(shifts, slower, unexplained)
-
-
-def _is_slower_series(row: VerdictRow) -> bool:
-    return row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES
 
 
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
@@ -124,31 +120,42 @@ def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
 
     Only sites with a certain change count; '' for fewer than two judged sites.
     """
-    effects: dict[str, list[VerdictRow]] = defaultdict(list)
-    for row in rows:
-        if row.metric == metric and row.scope in SERIES_SCOPES and row.effect is not None:
-            effects[row.site].append(row)
-    judged = {
-        site: fmean(row.effect or 0.0 for row in of_site)
-        for site, of_site in effects.items()
-        if any(Verdict(row.verdict).is_statistical for row in of_site)
-    }
-    if len(judged) < 2:
+    rows_by_site = _group_judged(rows, metric)
+    if len(rows_by_site) < 2:
         return ""
+    means = {
+        site: fmean(r.effect or 0.0 for r in of_site) for site, of_site in rows_by_site.items()
+    }
     parts, changed_count = [], 0
     for verdict, word in ((Verdict.FASTER, "Gain"), (Verdict.SLOWER, "Lose")):
-        sites = [site for site in judged if any(row.verdict == verdict for row in effects[site])]
-        sites.sort(key=lambda site: -abs(judged[site]))
-        labels = [f"{site} ({format_effect(judged[site])})" for site in sites]
+        sites = [
+            site
+            for site, of_site in rows_by_site.items()
+            if any(row.verdict == verdict for row in of_site)
+        ]
+        sites.sort(key=lambda site: -abs(means[site]))
         changed_count += len(sites)
-        if labels:
+        if sites:
+            labels = [f"{site} ({format_effect(means[site])})" for site in sites]
             parts.append(f"{word}: {_name_first(labels)}")
-    rest = len(judged) - changed_count
+    rest = len(rows_by_site) - changed_count
     if not parts:
-        return (
-            f"No site gains or loses {title_metric(metric)} for certain, of {len(judged)} judged."
-        )
-    return f"{title_metric(metric)}, {'. '.join(parts)}{f'. No certain change: {rest} more' if rest > 0 else ''}"
+        return f"No site gains or loses {title_metric(metric)} for certain, of {rest} judged."
+    more = f". No certain change: {rest} more" if rest > 0 else ""
+    return f"{title_metric(metric)}, {'. '.join(parts)}{more}"
+
+
+def _group_judged(rows: Sequence[VerdictRow], metric: str) -> dict[str, list[VerdictRow]]:
+    """Group the rows of series with an effect on a metric by the sites that were judged."""
+    groups: dict[str, list[VerdictRow]] = defaultdict(list)
+    for row in rows:
+        if row.metric == metric and row.scope in SERIES_SCOPES and row.effect is not None:
+            groups[row.site].append(row)
+    return {
+        site: of_site
+        for site, of_site in groups.items()
+        if any(Verdict(row.verdict).is_statistical for row in of_site)
+    }
 
 
 def summarize_attribution(
@@ -238,14 +245,11 @@ def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
         sharing.setdefault(host, set()).update(sites)
     for host, names in sorted(sharing.items()):
+        *others, last = sorted(names)
         yield (
-            f"One host, {host}, measured for {_join_names(sorted(names))}: they are not independent and "
+            f"One host, {host}, measured for {', '.join(others)} and {last}: they are not independent and "
             f"count as one site, of which a claim about sites in general needs {MIN_SITES}."
         )
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _exclusion_notes(series: Sequence[VerdictRow]) -> Iterator[str]:

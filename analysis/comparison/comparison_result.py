@@ -368,14 +368,10 @@ def _resolve_ref(
 def _list_commits(commits: Iterable[str]) -> str:
     """List commits, those of modified trees with the hash that distinguishes them."""
     ordered = sorted(commits)
-    names = [f"{commit.partition('+')[0][:COMMIT_DIGITS]}{_tree_of(commit)}" for commit in ordered]
+    parts = [commit.partition("+") for commit in ordered]
+    names = [f"{digits[:COMMIT_DIGITS]}{plus}{tree}" for digits, plus, tree in parts]
     more = len(names) - MAX_LISTED
     return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _tree_of(commit: str) -> str:
-    _, plus, tree = commit.partition("+")
-    return plus + tree
 
 
 def explain_incomparable(

@@ -58,6 +58,13 @@ def build_document(report: LimitReport) -> dict[str, Any]:
     }
 
 
+#: State of a limit -> class of its cell.
+_STATE_CLASSES = {
+    LimitState.MISSED.value: "verdict slower",
+    LimitState.KEPT.value: "verdict faster",
+}
+
+
 def limit_columns(report: LimitReport) -> tuple[TableColumn, ...]:
     """Return the columns of :func:`flatten_outcomes`; those that say nothing are left out."""
     outcomes = report.outcomes
@@ -66,7 +73,9 @@ def limit_columns(report: LimitReport) -> tuple[TableColumn, ...]:
         "why": any(outcome.why for outcome in outcomes),
     }
     columns = (
-        TableColumn("state", "outcome", css_class=lambda row: _state_class(row["state"])),
+        TableColumn(
+            "state", "outcome", css_class=lambda row: _STATE_CLASSES.get(row["state"], "verdict")
+        ),
         TableColumn("metric", "metric"),
         TableColumn("label", "variant"),
         TableColumn("site", "site"),
@@ -86,11 +95,6 @@ def make_limit_table(report: LimitReport) -> DataTable:
         flatten_outcomes(report),
         note=" ".join(list_limit_notes(report)),
     )
-
-
-def _state_class(state: str) -> str:
-    colors = {LimitState.MISSED: "slower", LimitState.KEPT: "faster"}
-    return f"verdict {colors.get(LimitState(state), '')}".rstrip()
 
 
 def _format_bound(outcome: LimitOutcome) -> str:
@@ -133,7 +137,10 @@ def list_limit_notes(report: LimitReport) -> Iterator[str]:
     """Yield sentences on the meaning of the outcomes."""
     levels = {outcome.level for outcome in report.outcomes if outcome.level}
     if levels:
-        confidences = sorted({format_share(1 - level, _choose_decimals(level)) for level in levels})
+        decimals = {
+            level: 0 if round(level, 2) == level else 1 if level > 0.001 else 2 for level in levels
+        }
+        confidences = sorted({format_share(1 - level, decimals[level]) for level in levels})
         yield (
             f"Intervals of {' and '.join(confidences)} confidence: at most {format_share(ALPHA)} of all "
             "limits that are called kept or missed are expected to be wrong."
@@ -142,10 +149,6 @@ def list_limit_notes(report: LimitReport) -> Iterator[str]:
         yield "Undecided: the interval contains the limit. More repeats or rounds make it narrower."
     if report.unmeasured:
         yield f"Measurements that are not there: treehammer status {report.campaign.id}"
-
-
-def _choose_decimals(level: float) -> int:
-    return 0 if round(level, 2) == level else 1 if level > 0.001 else 2
 
 
 def format_markdown(report: LimitReport) -> str:

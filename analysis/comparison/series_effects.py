@@ -358,14 +358,10 @@ def _find_reading_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         # Do not round up to the required time.
         seconds = min(cpu_s, needed_s - 0.01)
         why = f"{seconds:.3g} s of CPU per side in a {unit}, at least {needed_s:g} s needed"
-        yield RefusalReason(Verdict.TOO_LITTLE, why, _choose_reading_remedy(effect))
-
-
-def _choose_reading_remedy(effect: SeriesEffect) -> str:
-    """Choose the remedy for too little reading: launches read until the wall limit by themselves."""
-    if effect.launches:
-        return "raise wall_limit_s, which ended the launches early"
-    return "read more passes, rounds or events per job"
+        remedy = "read more passes, rounds or events per job"
+        if effect.launches:  # which read until the wall limit by themselves
+            remedy = "raise wall_limit_s, which ended the launches early"
+        yield RefusalReason(Verdict.TOO_LITTLE, why, remedy)
 
 
 def _pluralize_hosts(count: int) -> str:

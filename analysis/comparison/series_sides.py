@@ -183,13 +183,9 @@ def compare_data(
     if len({extent for _, extent in digests}) > 1:
         return DataComparison.UNCHECKED
     if len({digest for digest, _ in digests}) > 1:
-        return _differ_by_axis(axis)
+        return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
     complete = slots <= checksums.keys()
     return DataComparison.PROVEN if complete and digests else DataComparison.UNCHECKED
-
-
-def _differ_by_axis(axis: str) -> DataComparison:
-    return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
 
 
 def _checksum_coverage(sample: Sample) -> tuple[int, frozenset[str]]:
@@ -289,40 +285,41 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
     one_test = len({sample.test_name for sample in samples}) == 1
     by_release = {release_key(sample, axis): sample for sample in samples}
-    with_storage = axis != "storage_site"
     has_datasets = len({sample.dataset for sample in samples}) > 1
-    with_dataset = has_datasets and axis not in (DATASET_AXIS, FORMAT_AXIS)
-    labels = {
-        key: " ".join(
-            [_label_sample(sample, varying, one_test=one_test, with_storage=with_storage)]
-            + [f"dataset={sample.dataset}"] * with_dataset
-        )
-        for key, sample in by_release.items()
+    options = {
+        "one_test": one_test,
+        "with_storage": axis != "storage_site",
+        "with_dataset": has_datasets and axis not in (DATASET_AXIS, FORMAT_AXIS),
+        "with_loop": len({sample.is_interpreted for sample in by_release.values()}) > 1,
     }
-    if len({sample.is_interpreted for sample in by_release.values()}) > 1:
-        for key, sample in by_release.items():
-            labels[key] += f" loop={CLING}" if sample.is_interpreted else ""
+    labels = {key: _label_sample(sample, varying, **options) for key, sample in by_release.items()}
     doubled = Counter(labels.values())
     return {
-        key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text
+        key: f"{text} ({by_release[key].test_hash[:8]} {by_release[key].door_protocol})"
+        if doubled[text] > 1
+        else text
         for key, text in labels.items()
     }
 
 
 def _label_sample(
-    sample: Sample, axes: Sequence[str], *, one_test: bool, with_storage: bool
+    sample: Sample,
+    axes: Sequence[str],
+    *,
+    one_test: bool,
+    with_storage: bool,
+    with_dataset: bool,
+    with_loop: bool,
 ) -> str:
-    """Name a sample by its values of ``axes``, by its test if there are several, and its storage."""
+    """Name a sample by its values of ``axes``, and by what else distinguishes it."""
     present = dict(sample.variant.values)
     present_axes = tuple(name for name in axes if name in present)
     text = sample.variant.label(present_axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
     words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
+    words += [f"dataset={sample.dataset}"] if with_dataset else []
+    words += [f"loop={CLING}"] if with_loop and sample.is_interpreted else []
     return " ".join(word for word in words if word)
-
-
-def _identify_test(sample: Sample) -> str:
-    return f"{sample.test_hash[:8]} {sample.door_protocol}"
 
 
 #: Columns that together single out the executions of one side of a series.

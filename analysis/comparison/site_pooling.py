@@ -104,7 +104,7 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         sites=tuple(sites),
         shared_hosts=shared_hosts,
         jobs=sum(jobs),
-        hosts=_count_hosts(chosen),
+        hosts=len(set[str]().union(*(effect.host_names for effect in chosen))),
         jobs_per_site=int(median(jobs or [0])),
         pooled=pool_separate_sites(estimates, shared_hosts),
         refused=refused,
@@ -139,10 +139,6 @@ def pool_separate_sites(
         groups = [group for group in groups if group not in joined]
         groups += [set[str]().union(*joined)] if joined else []
     return pool_estimates([[estimates[site] for site in sorted(group)] for group in groups])
-
-
-def _count_hosts(effects: Iterable[SeriesEffect]) -> int:
-    return len(set[str]().union(*(effect.host_names for effect in effects)))
 
 
 def _find_refusal(

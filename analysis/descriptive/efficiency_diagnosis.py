@@ -290,13 +290,13 @@ def _describe_servers(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
     texts = []
     for door, versions in sorted(first_us.items()):
         first, *later = versions
-        since = [f"{version} from {_format_time(versions[version])} on" for version in later]
+        times = [datetime.fromtimestamp(versions[version] / 1e6, UTC) for version in later]
+        since = [
+            f"{version} from {time:%Y-%m-%d %H:%M} UTC on"
+            for version, time in zip(later, times, strict=True)
+        ]
         texts.append(", then ".join([f"door {door}: {first}", *since]))
     return f"Storage servers: {'; '.join(texts)}." if texts else ""
-
-
-def _format_time(us: int) -> str:
-    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 _RULES = {

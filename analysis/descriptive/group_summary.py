@@ -281,8 +281,12 @@ class GroupSummary:
             name
             for group in self.groups
             for name in find_distinguishing_names(group.rows, CONTEXT_COLUMNS)
-            + (("loop_compiler",) if _mixes_compilers(group.rows) else ())
         } - {*self.by}
+        if any(
+            len({row["loop_compiler"] == CLING for row in group.rows if row["loop_compiler"]}) > 1
+            for group in self.groups
+        ):
+            mixed.add("loop_compiler")
         if mixed:
             yield (
                 f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
@@ -291,11 +295,6 @@ class GroupSummary:
         yield from describe_interpreted_loops(row for group in self.groups for row in group.rows)
         if count_hosts(row for group in self.groups for row in group.rows) == 1:
             yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."
-
-
-def _mixes_compilers(rows: Iterable[Row]) -> bool:
-    """Return whether ROOT's interpreter compiled some loops and a compiler others."""
-    return len({row["loop_compiler"] == CLING for row in rows if row["loop_compiler"]}) > 1
 
 
 def describe_interpreted_loops(rows: Iterable[Row]) -> Iterator[str]:

@@ -191,6 +191,7 @@ class Sample:
         text["storage_site"] = text["storage_site"] or text["site"]
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
         build |= {name: row.get(name) or "" for name in BUILD_FACTS}
+        cpu_s: float | None = row.get("loop_cpu_s")  # the median of one pass
         return cls(
             **text,
             variant=parse_variant(row["variant"]),
@@ -202,7 +203,7 @@ class Sample:
             plausible=bool(row["plausible"]),
             is_interpreted=row.get("loop_compiler") == CLING or bool(row.get("loop_fallback")),
             shares_text=row.get("own_text_bytes") == 0,
-            loop_cpu_s=_sum_pass_cpu(row),
+            loop_cpu_s=cpu_s and total_cpu_s(cpu_s, row.get("passes_counted") or 1),
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,
             checksum_version=row.get("checksum_version") or 0,
@@ -250,12 +251,6 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
     """Select the recorded values of some columns, by the names that are mapped to them."""
     values = {name: row.get(column) for name, column in columns.items()}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
-    """Return the CPU seconds of all counted passes; the record holds the median of one pass."""
-    one_pass: float | None = row.get("loop_cpu_s")
-    return None if one_pass is None else total_cpu_s(one_pass, row.get("passes_counted") or 1)
 
 
 def _is_possible_value(metric: str, value: float | None) -> bool:
@@ -327,14 +322,6 @@ def find_varying_axes(variants: Iterable[Variant]) -> dict[str, list[Scalar]]:
         for axis, axis_values in values.items()
         if len(axis_values) > 1
     }
-
-
-def find_bundled_axes(samples: Iterable[Sample]) -> tuple[str, ...]:
-    """Find the axes that vary inside one job, whose values are compared pair by pair."""
-    jobs: dict[str, list[Variant]] = {}
-    for sample in samples:
-        jobs.setdefault(sample.job_id, []).append(sample.variant)
-    return tuple(dict.fromkeys(axis for job in jobs.values() for axis in find_varying_axes(job)))
 
 
 def select_known_hosts(hosts: Iterable[str | None]) -> set[str]:

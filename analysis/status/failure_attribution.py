@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -392,19 +392,12 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     cells: list[OutcomeCell] = []
     unshared: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for cell in question.cells:
-        is_compared = cell.test in tests and not question.is_here(cell)
-        by_cause = count_causes(cell.failures) if is_compared else Counter[str]()
-        if by_cause.keys() <= causes:
-            cells.append(cell)
-            continue
-        unshared[cell.site].update({n: k for n, k in by_cause.items() if n not in causes})
-        same = {
-            sign: count
-            for sign, count in cell.failures.items()
-            if count_causes({sign: count}).keys() <= causes
-        }
-        if cell.good or same:
-            cells.append(replace(cell, failures=same))
+        failures = cell.failures
+        if cell.test in tests and not question.is_here(cell):
+            failures, other_failures = _split_failures(cell, causes)
+            unshared[cell.site].update(count_causes(other_failures))
+        if cell.good or failures:
+            cells.append(replace(cell, failures=failures))
     compared = _tally_sites(cells)
     other_causes = {
         site: by_cause.most_common(1)[0][0]
@@ -413,6 +406,16 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
         and by_cause.total() > _MIN_RELATIVE_SHARE * compared[site].total
     }
     return replace(question, cells=cells, causes=causes, other_causes=other_causes)
+
+
+def _split_failures(
+    cell: OutcomeCell, causes: Set[str]
+) -> tuple[dict[FailureSign, int], dict[FailureSign, int]]:
+    """Split the failures of a cell into those by some causes, and the others."""
+    failures: tuple[dict[FailureSign, int], dict[FailureSign, int]] = ({}, {})
+    for sign, count in cell.failures.items():
+        failures[not count_causes({sign: count}).keys() <= causes][sign] = count
+    return failures
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:

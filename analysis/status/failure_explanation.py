@@ -140,16 +140,13 @@ def _explain_failures(
     runs = [run for run in counts.list_failed_runs(by, site, period) if test in ("", run.test)]
     if not runs:
         return None
-    jobs = len({(run.campaign_id, run.job_id) for run in runs})
     if outage := _find_downtime(store, runs):
         return _explain_by_downtime(*outage, runs)
-    cells = counts.list_cells(by, site, period)
-    failures_per_job = sum(run.count for run in runs) / jobs
-    is_storage = by == STORAGE_SITE and _has_other_readers(site, cells)
-    question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
+    question = _build_question(counts.list_cells(by, site, period), site, by, test, runs)
     attribution = attribute_failures(question)
     if attribution is None:
         return None
+    jobs = _count_jobs(runs)
     runs = [run for run in runs if run.test in attribution.tests]
     if len(attribution.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
@@ -164,14 +161,24 @@ def _explain_failures(
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
 
 
+def _build_question(
+    cells: Sequence[OutcomeCell], site: str, by: str, test: str, runs: Sequence[FailedRun]
+) -> FailureQuestion:
+    """Build the question for the cause of failures, with the work that they are compared with."""
+    failures_per_job = sum(run.count for run in runs) / _count_jobs(runs)
+    # A storage is distinguishable from its site if other sites read it.
+    readers = {cell.site for cell in cells if cell.storage_site == site}
+    is_storage = by == STORAGE_SITE and readers != {site}
+    return compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
+
+
+def _count_jobs(runs: Iterable[FailedRun]) -> int:
+    return len({(run.campaign_id, run.job_id) for run in runs})
+
+
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:
     """List states or downtimes, as the verticals know them that judge sites."""
     return [row for part in import_parts("judgement") for row in list_rows(part)]
-
-
-def _has_other_readers(storage: str, cells: Iterable[OutcomeCell]) -> bool:
-    """Return whether a storage is distinguishable from its site, because other sites read it."""
-    return {cell.site for cell in cells if cell.storage_site == storage} != {storage}
 
 
 def _find_downtime(
@@ -227,12 +234,9 @@ def _describe_attribution(
 ) -> str:
     """Write the sentence: counts, origin, since when."""
     verbs = _choose_verbs(attribution, question)
-    outside = f"{attribution.outside} elsewhere"
     other_causes = _describe_other_causes(question.other_causes)
-    if not attribution.outside.total:
-        outside = other_causes or "no other site ran this"
-    elif other_causes:
-        outside += f", {other_causes}"
+    elsewhere = f"{attribution.outside} elsewhere" if attribution.outside.total else ""
+    outside = ", ".join(filter(None, (elsewhere, other_causes))) or "no other site ran this"
     counts = f"{attribution.inside} {verbs.past} here, {outside}"
     test = (
         attribution.tests[0] if len(attribution.tests) == 1 else f"{len(attribution.tests)} tests"
@@ -244,16 +248,10 @@ def _describe_attribution(
         if attribution.commit:
             alone = "no further site" if other_causes else "no other site"
             return f"{counts}; {alone} ran {commit}: the site or the test"
-        if (
-            attribution.sites.bad >= MIN_CENTRAL_SITES
-            and 2 * attribution.sites.bad >= attribution.sites.total
-        ):
+        sites = attribution.sites
+        if sites.bad >= MIN_CENTRAL_SITES and 2 * sites.bad >= sites.total:
             return f"{test} {verbs.singular} {at_sites} and no other test ran: the test or central{since}"
-        origin = str(attribution.culprit)
-        if jobs < MIN_FAILED_JOBS:
-            origin = "too few failed jobs to tell"
-        elif other_causes:
-            origin = "the site or the test" if question.may_be_of_tests else "the site"
+        origin = _name_possible_origin(question, jobs)
         in_jobs = f"here in {pluralize(jobs, 'job')}"
         return f"{attribution.inside} {verbs.past} {in_jobs}, {outside}: {origin}{since}"
     if attribution.culprit is Culprit.TEST and attribution.commit:
@@ -285,6 +283,15 @@ def _describe_attribution(
         Culprit.COMMON: f"{counts}: {attribution.culprit}",
     }
     return f"{texts[attribution.culprit]}{since}"
+
+
+def _name_possible_origin(question: FailureQuestion, jobs: int) -> str:
+    """Name what may have caused failures that nothing is attributed to."""
+    if jobs < MIN_FAILED_JOBS:
+        return "too few failed jobs to tell"
+    if not question.other_causes:
+        return str(Culprit.UNKNOWN)
+    return "the site or the test" if question.may_be_of_tests else "the site"
 
 
 def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) -> _Verbs:

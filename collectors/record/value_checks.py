@@ -106,14 +106,6 @@ def _make_list_check(metric: Metric) -> Check:
     return check
 
 
-def _check_float(value: Any) -> str:
-    return "" if is_number(value) else "must be a finite number"
-
-
-def _check_bool(value: Any) -> str:
-    return "" if isinstance(value, bool) else "must be true or false"
-
-
 def _check_variant(text: str) -> str:
     if is_variant(text):
         return ""
@@ -131,9 +123,9 @@ def _describe_range(metric: Metric) -> str:
 
 _CHECK_MAKERS: Dict[str, Callable[[Metric], Check]] = {
     "int": _make_int_check,
-    "float": lambda _: _check_float,
+    "float": lambda _: lambda value: "" if is_number(value) else "must be a finite number",
     "text": _make_text_check,
-    "bool": lambda _: _check_bool,
+    "bool": lambda _: lambda value: "" if isinstance(value, bool) else "must be true or false",
     "ints": _make_list_check,
     "floats": _make_list_check,
 }

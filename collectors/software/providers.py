@@ -154,14 +154,6 @@ def _parse_xrootd(text: str, argument: str, base: PathLike) -> SoftwareRequest:
     return SoftwareRequest(text, XROOTD, "", _resolve_folder(argument, base))
 
 
-def _parse_build(text: str, argument: str, base: PathLike) -> SoftwareRequest:
-    return SoftwareRequest(text, BUILD, "", _resolve_folder(argument, base))
-
-
-def _parse_package(text: str, argument: str, base: PathLike) -> SoftwareRequest:
-    return SoftwareRequest(text, PYPI, make_package_release(argument).version, "")
-
-
 def _describe_unknown_request(text: str, release: str) -> str:
     provider, colon, _ = text.partition(":")
     if _RELEASE_PATTERN.fullmatch(release):
@@ -410,10 +402,6 @@ def _setup_current(request: SoftwareRequest, base_env: Mapping[str, str]) -> _Py
     return raise_setup_error("missing", f"root = 'current' is unusable: {'; '.join(reasons)}")
 
 
-def _setup_none(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
-    return sys.executable, dict(base_env)
-
-
 def _setup_xrootd(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
     if request.version:
         return wheels.setup_wheel(request, base_env)
@@ -460,11 +448,21 @@ PROVIDERS: Mapping[str, SoftwareProvider] = {
     ),
     "wrap": SoftwareProvider(None, _parse_versioned, command_prefixes.check_wrap),
     "current": SoftwareProvider(_setup_current),
-    "none": SoftwareProvider(_setup_none, has_root=False),
+    "none": SoftwareProvider(lambda _request, env: (sys.executable, dict(env)), has_root=False),
     XROOTD: SoftwareProvider(_setup_xrootd, _parse_xrootd, has_root=False, installs_releases=True),
-    BUILD: SoftwareProvider(_setup_build, _parse_build, _check_build, has_root=False),
+    BUILD: SoftwareProvider(
+        _setup_build,
+        lambda text, folder, base: SoftwareRequest(text, BUILD, "", _resolve_folder(folder, base)),
+        _check_build,
+        has_root=False,
+    ),
     PYPI: SoftwareProvider(
-        wheels.setup_wheel, _parse_package, has_root=False, installs_releases=True
+        wheels.setup_wheel,
+        lambda text, package, _base: SoftwareRequest(
+            text, PYPI, make_package_release(package).version, ""
+        ),
+        has_root=False,
+        installs_releases=True,
     ),
 }
 #: Providers without ROOT.

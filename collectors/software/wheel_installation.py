@@ -73,7 +73,8 @@ def install_release(folder: str, release: Release, notify: Progress, lock: int) 
     try:
         temporary = os.path.join(folder, "tmp")
         os.makedirs(temporary)  # on the same disk, and removed with the folder
-        _check_disk_space(folder, release)
+        if shutil.disk_usage(folder).free < release.needed_bytes:
+            _raise_disk_full(folder, release)
         WheelInstaller(folder, release, notify, lock, temporary).install()
         shutil.rmtree(temporary)
         write_marker(folder, release)
@@ -85,11 +86,6 @@ def install_release(folder: str, release: Release, notify: Progress, lock: int) 
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_disk_space(folder: str, release: Release) -> None:
-    if shutil.disk_usage(folder).free < release.needed_bytes:
-        _raise_disk_full(folder, release)
 
 
 def _raise_disk_full(folder: str, release: Release) -> NoReturn:

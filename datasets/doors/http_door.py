@@ -301,7 +301,9 @@ class HttpSession:
         resources = {}
         for response in root.iter(_RESPONSE):
             href = (response.findtext(_HREF) or "").strip()
-            if href and not _is_error(response.findtext(_STATUS) or ""):
+            # Such as HTTP/1.1 404 Not Found.
+            status = (response.findtext(_STATUS) or "").partition(" ")[2].strip()
+            if href and status[:1] not in ("4", "5"):
                 is_folder = href.endswith("/") or any(True for _ in response.iter(_COLLECTION))
                 resources[_split_path(href, folder)] = is_folder
         return _list_children(resources, folder)
@@ -379,11 +381,6 @@ def _split_path(address: str, folder: tuple[str, ...] = ()) -> tuple[str, ...]:
     path = unquote(address[origin.end() if origin else 0 :].partition("?")[0])
     names = tuple(name for name in path.split("/") if name not in ("", "."))
     return names if origin or path.startswith("/") else (*folder, *names)
-
-
-def _is_error(status: str) -> bool:
-    """Return whether the status of a resource, such as ``HTTP/1.1 404 Not Found``, is an error."""
-    return status.partition(" ")[2].strip()[:1] in ("4", "5")
 
 
 def _list_children(

@@ -272,8 +272,5 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
             where=where,
             hint="Nothing registered so far is lost: repeat the same command later.",
         )
-    return CatalogueError(f"{kind}: {message}", where=where) if _is_rucio_error(error) else error
-
-
-def _is_rucio_error(error: Exception) -> bool:
-    return type(error).__module__.startswith(("rucio.", "requests."))
+    is_client_error = type(error).__module__.startswith(("rucio.", "requests."))
+    return CatalogueError(f"{kind}: {message}", where=where) if is_client_error else error

@@ -159,15 +159,16 @@ class Backend:
             ImportError: the driver is not installed.
         """
         engine = sa.create_engine(url, **self.engine_options(url))
-        sa.event.listen(engine, "begin", self._begin)
+
+        def begin(connection: Connection) -> None:
+            self.begin(connection, connection.get_execution_options().get(ACCESS_OPTION, "read"))
+
+        sa.event.listen(engine, "begin", begin)
         return engine
 
     def engine_options(self, url: URL) -> dict[str, Any]:
         """Return the arguments of ``create_engine`` beside the URL."""
         return {}
-
-    def _begin(self, connection: Connection) -> None:
-        self.begin(connection, connection.get_execution_options().get(ACCESS_OPTION, "read"))
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
         """Execute the statements that begin a transaction."""

@@ -364,7 +364,9 @@ def _write_chunk(
 ) -> None:
     # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
     rows_by_key = _index_rows(table, chunk, last=replace)
-    existing_keys = _load_keys(connection, table, rows_by_key)
+    first, *others = table.primary_key
+    keys = sa.select(first, *others).where(first.in_({identity[0] for identity in rows_by_key}))
+    existing_keys = {tuple(row) for row in connection.execute(keys)}
     if missing := [
         values for identity, values in rows_by_key.items() if identity not in existing_keys
     ]:
@@ -388,15 +390,6 @@ def _index_rows(
         if last or identity not in rows_by_key:
             rows_by_key[identity] = values
     return rows_by_key
-
-
-def _load_keys(
-    connection: Connection, table: sa.Table, keys: Iterable[tuple[Any, ...]]
-) -> set[tuple[Any, ...]]:
-    """Load the primary keys of stored rows that share the first part of a wanted key."""
-    key_columns = list(table.primary_key)
-    query = sa.select(*key_columns).where(key_columns[0].in_({identity[0] for identity in keys}))
-    return {tuple(row) for row in connection.execute(query)}
 
 
 def _update_rows(

@@ -210,7 +210,10 @@ def create_schema(engine: Engine) -> None:
     with alter_transaction(engine) as connection:
         if _detect_state(connection) is SchemaState.EMPTY:
             _drop_tables(connection)
-            _create_tables(connection)
+            # Directly, without migrations; a test proves that both give the same schema.
+            metadata.create_all(connection)
+            _VERSION_TABLE.create(connection)
+            connection.execute(sa.insert(_VERSION_TABLE).values(version_num=REVISION))
 
 
 def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
@@ -328,13 +331,6 @@ def _known_revisions() -> set[str]:
     scripts = (MIGRATIONS_FOLDER / "versions").glob("[0-9]*.py")
     lines = [re.search(r'^revision = "(.*)"$', file.read_text(), re.MULTILINE) for file in scripts]
     return {line[1] for line in lines if line}
-
-
-def _create_tables(connection: Connection) -> None:
-    # Directly, without migrations; a test proves that both give the same schema.
-    metadata.create_all(connection)
-    _VERSION_TABLE.create(connection)
-    connection.execute(sa.insert(_VERSION_TABLE).values(version_num=REVISION))
 
 
 def migrate_to(connection: Connection, target: str) -> None:

@@ -21,7 +21,6 @@ from treehammer.sql.engine.backend import (
     CONNECT_TIMEOUT_S,
     AccessMode,
     Backend,
-    TableLayout,
     display_url,
 )
 
@@ -43,46 +42,12 @@ _ACQUIRE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
 _SESSION_SETTINGS = (
     "ALTER SESSION SET NLS_SORT = BINARY NLS_COMP = BINARY NLS_NUMERIC_CHARACTERS = '.,'"
 )
-_COLUMNS_QUERY = "SELECT table_name, column_name FROM user_tab_columns"
-_INDEXES_QUERY = (
-    "SELECT table_name, index_name, column_name FROM user_ind_columns "
-    "ORDER BY table_name, index_name, column_position"
-)
-_KEYS_QUERY = (
-    "SELECT table_name, constraint_name, column_name FROM user_cons_columns "
-    "WHERE constraint_name IN (SELECT constraint_name FROM user_constraints "
-    "WHERE constraint_type = 'P') ORDER BY table_name, constraint_name, position"
-)
 # Reserved words missing from SQLAlchemy's list; as parameter names they need quotes, too.
-_EXTRA_RESERVED_WORDS = frozenset(
-    (
-        "access",
-        "add",
-        "audit",
-        "column",
-        "column_value",
-        "file",
-        "immediate",
-        "increment",
-        "initial",
-        "maxextents",
-        "mlslabel",
-        "modify",
-        "nested_table_id",
-        "noaudit",
-        "offline",
-        "online",
-        "row",
-        "rowid",
-        "rownum",
-        "rows",
-        "session",
-        "successful",
-        "sysdate",
-        "validate",
-        "whenever",
-    )
-)
+_EXTRA_RESERVED_WORDS = """
+    access add audit column column_value file immediate increment initial maxextents mlslabel modify
+    nested_table_id noaudit offline online row rowid rownum rows session successful sysdate validate
+    whenever
+"""
 # In whole seconds, which is enough for leases.
 _CLOCK_QUERY = (
     "SELECT (CAST(SYS_EXTRACT_UTC(SYSTIMESTAMP) AS DATE) - DATE '1970-01-01') * 86400 FROM dual"
@@ -105,7 +70,7 @@ class OracleBackend(Backend):
         """Create an engine that sends the same SQL to every version of the server."""
         engine = super().create_engine(url)
         preparer: Any = engine.dialect.identifier_preparer
-        preparer.reserved_words = preparer.reserved_words | _EXTRA_RESERVED_WORDS
+        preparer.reserved_words = preparer.reserved_words | {*_EXTRA_RESERVED_WORDS.split()}
         # Runs before other queries but after SQLAlchemy has detected the server's version.
         sa.event.listen(engine, "connect", _configure_session, insert=True)
         sa.event.listen(engine, "connect", functools.partial(_restrict_to_19c, engine.dialect))
@@ -149,20 +114,6 @@ class OracleBackend(Backend):
                 hint=f"Use a database whose character set is {CHARACTER_SET}, the usual one.",
             )
 
-    def load_layout(self, connection: Connection) -> TableLayout:
-        """Read the user's own tables by three short queries; SQLAlchemy's reflection is slow."""
-        columns: dict[str, set[str]] = {}
-        for table, column in connection.exec_driver_sql(_COLUMNS_QUERY):
-            columns.setdefault(table.lower(), set()).add(column.lower())
-        indexes: dict[str, set[tuple[str | None, ...]]] = {}
-        for (table, _), names in _load_column_groups(connection, _INDEXES_QUERY).items():
-            indexes.setdefault(table, set()).add(names)
-        keys = {
-            table: names
-            for (table, _), names in _load_column_groups(connection, _KEYS_QUERY).items()
-        }
-        return TableLayout(columns, keys, indexes)
-
     @contextmanager
     def altering(self, plain: Connection) -> Iterator[Connection]:
         """Exclude writers by a second connection.
@@ -174,17 +125,6 @@ class OracleBackend(Backend):
             guarding = guard.execution_options(**{ACCESS_OPTION: "write"})
             with guarding.begin():
                 yield plain.execution_options(**{ACCESS_OPTION: "alter"})
-
-
-def _load_column_groups(
-    connection: Connection, query: str
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Map table and name of each index or constraint to its columns."""
-    groups: dict[tuple[str, str], tuple[str, ...]] = {}
-    for table, name, column in connection.exec_driver_sql(query):
-        key = (table.lower(), name)
-        groups[key] = (*groups.get(key, ()), column.lower())
-    return groups
 
 
 def _configure_session(connection: Any, _record: Any) -> None:

@@ -145,18 +145,15 @@ def _sort_keys(keys: Sequence[GroupKey]) -> list[GroupKey]:
     # By ranks, because thousands of groups share few values.
     columns = []
     for values in zip(*keys, strict=True):
-        ordered = sorted({*values}, key=_value_order)
+        ordered = sorted(
+            {*values}, key=lambda value: (value is not None, isinstance(value, str), value)
+        )
         ranks = {value: rank for rank, value in enumerate(ordered)}
         columns.append([ranks[value] for value in values])
     if not columns:
         return [*keys]
     ranked = [*zip(*columns, strict=True)]
     return [keys[place] for place in sorted(range(len(keys)), key=ranked.__getitem__)]
-
-
-def _value_order(value: Scalar) -> tuple[bool, bool, Any]:
-    """Order values, unknown ones first; an axis may have numbers and texts."""
-    return value is not None, isinstance(value, str), value
 
 
 @dataclass(frozen=True)

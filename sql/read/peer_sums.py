@@ -132,7 +132,10 @@ def load_peer_sums(
         totals = _load_totals(connection, metric, days, subjects)
         measured = np.unique(totals.site[totals.count > 0])
         peers = sorted({totals.sites[place] for place in measured} - {site})
-        sites = [site, *_space_evenly(peers)] if len(peers) > MAX_DAILY_PEERS else None
+        sites = None
+        if len(peers) > MAX_DAILY_PEERS:  # evenly spaced ones
+            places = range(0, MAX_DAILY_PEERS * len(peers), len(peers))
+            sites = [site, *(peers[place // MAX_DAILY_PEERS] for place in places)]
         dailies = _load_dailies(connection, metric, days, subjects, sites)
     return PeerSums(totals, dailies)
 
@@ -301,8 +304,3 @@ def _load_dailies(
         of_sites = sa.select(_SUBJECT.id).where(is_chosen)
         query = query.where(rollup_day.c.subject_id.in_(of_sites))
     return subjects.collect(connection.execute(query).all())
-
-
-def _space_evenly(names: Sequence[str]) -> list[str]:
-    """Choose :data:`MAX_DAILY_PEERS` of more names, evenly spaced."""
-    return [names[place * len(names) // MAX_DAILY_PEERS] for place in range(MAX_DAILY_PEERS)]

@@ -329,7 +329,10 @@ def search_names(store: ResultsReader, text: str) -> list[SearchHit]:
                 .limit(_MAX_READ)
             )
             matches = [SearchHit(kind, *row) for row in connection.execute(query)]
-            hits += sorted(matches, key=lambda hit: _rank(hit.name, lowered))[:MAX_HITS]
+            # Exact names first, then those that begin with the text.
+            matches.sort(key=lambda hit: not hit.name.lower().startswith(lowered))
+            matches.sort(key=lambda hit: hit.name.lower() != lowered)
+            hits += matches[:MAX_HITS]
     return hits
 
 
@@ -342,11 +345,6 @@ _SOURCES: tuple[tuple[HitKind, sa.ColumnElement[str], sa.ColumnElement[str]], ..
     (HitKind.RELEASE, _SUBJECT.axis_root, _SUBJECT.axis_root),
     (HitKind.TEST, _SUBJECT.test_name, _SUBJECT.test_name),
 )
-
-
-def _rank(name: str, lowered: str) -> tuple[bool, bool]:
-    """Sort exact names first, then those that begin with the text."""
-    return name.lower() != lowered, not name.lower().startswith(lowered)
 
 
 @dataclass(frozen=True)

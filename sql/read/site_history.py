@@ -212,9 +212,21 @@ def load_history(store: ResultsReader, site: str, first: int, last: int) -> Cont
     query = _join_dimensions(query.where(*_list_conditions(_select_site(site), first, last)))
     with store.connection() as connection:
         for row in connection.execute(query):
-            number, door, protocol, root, server, family, *software, system, compiler = row
+            (
+                number,
+                door,
+                protocol,
+                root,
+                server,
+                family,
+                version,
+                commit,
+                provider,
+                system,
+                compiler,
+            ) = row
             door_component = f"door {door or ''} ({protocol or 'unknown'})"
-            build = ", ".join(text for text in _shorten_commit(*software) if text)
+            build = ", ".join(filter(None, (version, commit and commit[:40], provider)))
             for aspect, text in (
                 (ContextAspect(door_component, SERVER_VERSION), server),
                 (ContextAspect(door_component, "address family"), family),
@@ -306,9 +318,3 @@ def _join_dimensions(query: sa.Select[Any]) -> sa.Select[Any]:
         .join(dimension_tables["node"], _NODE.id == rollup_day.c.node_id)
         .join(dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id)
     )
-
-
-def _shorten_commit(
-    version: str | None, commit: str | None, provider: str | None
-) -> Iterable[str | None]:
-    return version, commit and commit[:40], provider

@@ -141,8 +141,12 @@ def _list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
     """
     manifest = folder / MANIFEST_NAME
     if not manifest.exists():
-        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() == READABLE_SUFFIX)
-        return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
+        return [
+            (path, None)
+            for path in sorted(folder.rglob("*"))
+            if path.suffix.lower() == READABLE_SUFFIX
+            and not any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
+        ]
     try:
         document = load_json(manifest.read_text(encoding="utf-8"))
         return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
@@ -152,10 +156,6 @@ def _list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
             where=str(manifest),
             hint="Export again, or delete it to import every file of the folder.",
         ) from error
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def import_files(

@@ -200,18 +200,13 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
         "step_start_us": min(row["step_start_us"] for row in rows),
         "step_s": seconds,
         "clients": max(row["clients"] for row in rows),
-        **_sum_counts(rows),
+        **{name: min(sum(row[name] for row in rows), INT64_LIMIT - 1) for name in ROLLUP_COUNTS},
         "held": sum(counts) if counts else None,
         "lateness_max_s": max(row["lateness_max_s"] for row in rows),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
         "failures": _merge_failures(rows),
         "latency": latency.encode() if latency.count else None,
     }
-
-
-def _sum_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Sum the counts, limited to the largest integer of a database."""
-    return {name: min(sum(row[name] for row in rows), INT64_LIMIT - 1) for name in ROLLUP_COUNTS}
 
 
 def _merge_failures(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -244,7 +244,10 @@ def _find_bad_periods(findings: Iterable[ReplicaRow]) -> Iterator[tuple[ReplicaR
 
     A group's own checks count for its campaigns in addition to those that apply to all.
     """
-    for _, replica_checks in groupby(sorted(findings, key=_replica_time_key), key=_replica_key):
+    for _, replica_checks in groupby(
+        sorted(findings, key=lambda finding: (*_replica_key(finding), finding.found_us)),
+        key=_replica_key,
+    ):
         checks = [*replica_checks]
         for owner in sorted({"", *(check.owner for check in checks)}):
             applicable = [check for check in checks if check.owner in ("", owner)]
@@ -267,7 +270,3 @@ def _split_periods(findings: Sequence[ReplicaRow]) -> Iterator[tuple[ReplicaRow,
 
 def _replica_key(finding: ReplicaRow) -> tuple[str, ...]:
     return finding.dataset_hash, finding.site, finding.door, finding.file
-
-
-def _replica_time_key(finding: ReplicaRow) -> tuple[object, ...]:
-    return *_replica_key(finding), finding.found_us

@@ -18,5 +18,10 @@ def import_parts(name: str) -> List[ModuleType]:
     return [
         import_module(f"{__package__}.{vertical}.{name}")
         for vertical in VERTICALS
-        if find_spec(f"{__package__}.{vertical}") and find_spec(f"{__package__}.{vertical}.{name}")
+        if has_vertical(vertical) and find_spec(f"{__package__}.{vertical}.{name}")
     ]
+
+
+def has_vertical(name: str) -> bool:
+    """Return whether the folder of a vertical is there."""
+    return find_spec(f"{__package__}.{name}") is not None

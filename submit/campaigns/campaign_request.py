@@ -34,6 +34,7 @@ from treehammer.submit.sites.replicas import doors_with_rse, find_placement
 from treehammer.submit.sites.site_model import DoorAccess, Site
 from treehammer.submit.sites.site_software import parse_releases, resolve_site_software
 from treehammer.text_formatting import ProgressFactory, no_progress
+from treehammer.verticals import has_vertical
 
 
 def plan_request(
@@ -65,6 +66,12 @@ def plan_request(
     pinned = pinned or load_pinned_test(
         request.test_spec, request.axes, request.test_overrides, settings
     )
+    if pinned.definition.load and not has_vertical("load"):
+        raise DefinitionError(
+            "this installation performs no load tests: it lacks the folder load/",
+            where=f"{pinned.definition.test.name}: [load]",
+            hint="Install Treehammer with load/, or choose a test without [load].",
+        )
     preparation = InputPreparation(request, pinned, settings, bars if fetch else None)
     sites = preparation.select_doors(sites)
     inputs, watches = preparation.prepare(sites)

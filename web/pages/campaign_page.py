@@ -22,7 +22,7 @@ from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web import sections as ui
-from treehammer.web.addresses import link_to, link_to_same_page
+from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.display_formats import format_time
 from treehammer.web.labels import VARIANT_COLUMN
@@ -334,7 +334,7 @@ def _list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     latency = {"view": "latency", "by": "site", "color": "axis_root"}
     yield ui.Link("Read latency", link_to("explore", query={**latency, **filters}))
     definition = campaign.plan.definition
-    if definition.load:
+    if definition.load and has_page("campaign-load"):
         yield ui.Link("Load", link_to("campaign-load", campaign_id=campaign.id))
     releases = definition.axes.get("root", ())
     if len(releases) > 1:

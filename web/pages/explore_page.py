@@ -15,7 +15,7 @@ from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.version import __version__
 from treehammer.web import sections as ui
-from treehammer.web.addresses import link_to, link_to_same_page
+from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
 from treehammer.web.figures.explore_query import METRICS, SIZE, VIEWS, ExploreQuery, View
@@ -258,7 +258,8 @@ def _link_presets(result: ExploreResult) -> Iterator[ui.Link]:
         yield preset(title, "explore", {"metric": result.query.metric, **parameters})
     for column in ("door", "door_protocol"):
         yield preset(f"Best {title_column(column)} for sparse reads", "doors", {"by": column})
-    yield preset("Reads through caches", "cache", {})
+    if has_page("cache"):
+        yield preset("Reads through caches", "cache", {})
 
 
 def _build_form(query: ExploreQuery) -> ui.Form:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
@@ -118,13 +118,13 @@ def measure_tree_bytes(pids: Sequence[int], at_least: int) -> int:
     if total <= at_least or len(pids) < 2:
         return total
     # Equal processes are a parent in vfork and its child; two others hardly have the same sizes.
-    distinct = {_describe_memory(pid): pid for pid in pids if resident[pid]}
+    distinct = {
+        tuple(read_text(f"/proc/{pid}/{name}") for name in ("cmdline", "statm")): pid
+        for pid in pids
+        if resident[pid]
+    }
     proportional = sum(map(read_proportional_bytes, distinct.values()))
     return min(total, max(proportional, *resident.values()))
-
-
-def _describe_memory(pid: int) -> Tuple[str, str]:
-    return read_text(f"/proc/{pid}/cmdline"), read_text(f"/proc/{pid}/statm")
 
 
 def list_descendants(pid: int) -> List[int]:

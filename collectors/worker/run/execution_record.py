@@ -82,7 +82,7 @@ def _load_document(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: {error}") from error
     try:
-        return load_json(text, parse_constant=_reject_json_constant)
+        return load_json(text)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
 
@@ -153,10 +153,6 @@ def _find_failure_errors(failure: Optional[Dict[str, Any]]) -> List[str]:
     if failure.get("failure_class") not in classes:
         problems.append(f"failure: 'failure_class' must be one of {', '.join(classes)}")
     return problems
-
-
-def _reject_json_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON; omit unknown values")
 
 
 def _bad_result(problems: List[str]) -> PayloadResult:
@@ -283,7 +279,8 @@ def format_heading(labels: Iterable[str]) -> str:
 
 def format_measurement(values: Mapping[str, Any], labels: Iterable[str]) -> str:
     """Format the line of one record."""
-    cpu = _sum_known(values, "payload_user_s", "payload_sys_s")
+    times = [values.get("payload_user_s"), values.get("payload_sys_s")]
+    cpu = None if None in times else sum(time for time in times if time is not None)
     read = values.get("bytes_read")
     cells = [
         _format_value(values.get("payload_wall_s"), ".3f"),
@@ -321,11 +318,6 @@ def _label_width(labels: Iterable[str]) -> int:
 def _join_cells(first: str, cells: List[str], last: str, width: int) -> str:
     columns = (cell.rjust(max(9, len(_COLUMN_HEADINGS[i]))) for i, cell in enumerate(cells))
     return " ".join([first.ljust(max(width, len("variant"))), *columns, "", last])
-
-
-def _sum_known(values: Mapping[str, Any], *names: str) -> Any:
-    numbers = [values.get(name) for name in names]
-    return None if None in numbers else sum(value for value in numbers if value is not None)
 
 
 def _format_value(value: Any, form: str) -> str:

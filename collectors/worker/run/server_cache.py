@@ -143,7 +143,7 @@ def begin_counting(spec: ExecutionSpec) -> "Optional[CacheCounter]":
         return None
     from ...cache_counts import CacheCounter
 
-    counter = CacheCounter({"files": cache.files}, {file.url: () for file in spec.files})
+    counter = CacheCounter(cache.files, [file.url for file in spec.files])
     counter.begin(is_primed=needs_priming(spec))
     return counter
 

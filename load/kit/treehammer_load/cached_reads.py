@@ -12,9 +12,9 @@ import random
 from itertools import chain
 from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence
 
-from ....collectors.cache_counts import CacheCounter
 from ....collectors.job_spec import HALF, SERVER_CACHE_AXIS, WARM
 from ....collectors.record.operation_steps import CLOSE, COPY, OPEN, READ, READ_FILE
+from .cache_counter import LoadCacheCounter
 from .load_driver import ClosedLoop
 from .load_task import GENERATOR, LoadTask
 from .operation import Chunk, LoadFile, Operation
@@ -160,7 +160,7 @@ def _read_chunks(part: _Part) -> Iterator[Operation]:
 def read_through_cache(task: LoadTask) -> LoadOutcome:
     """Perform the load, and add the exact counts of clients and cache to its figures."""
     reads = CachedReads(task)
-    counter = CacheCounter(task.server_cache, reads.list_chunks())
+    counter = LoadCacheCounter(task.server_cache, reads.list_chunks())
     preparations = reads.list_preparations()
 
     def make_loop(_task: LoadTask, _span: LoadSpan) -> ClosedLoop:

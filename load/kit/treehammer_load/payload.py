@@ -125,7 +125,7 @@ def perform_load(
     *,
     make_client: Optional[MakeTaskClient] = None,
     prepare_reads: Sequence[Iterator[Operation]] = (),
-    begin: Optional[Callable[[], None]] = None,
+    begin: Optional[Callable[[], object]] = None,
 ) -> LoadOutcome:
     """Perform a load until its end or SIGTERM, and remove the files that it wrote.
 

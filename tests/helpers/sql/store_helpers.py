@@ -21,13 +21,9 @@ import pytest
 import sqlalchemy as sa
 from measurement_factory import (
     HOSTILE_TEXTS,
-    STARTED_DAY,
-    build_change_point,
     build_instruction_rows,
     build_pair,
     build_verdict,
-    build_watched_day,
-    build_watched_series,
     full_measurement,
     judge_again,
     make_campaign_row,
@@ -43,7 +39,6 @@ from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.sql.core.column_types import DocumentText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
-from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import make_engine, parse_url
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, measurement_files
@@ -54,9 +49,6 @@ from treehammer.sql.write.keyring import Keyring, SessionTable
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressCallback, no_progress
-from treehammer.watch.store import patrol_report
-from treehammer.watch.store.alarms import replace_change_points, replace_watched_days
-from treehammer.watch.store.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 
 EVERYTHING = Selection()
 
@@ -103,14 +95,6 @@ def fill_database(url: str) -> None:
             "c", [build_pair("c", 0.1), build_pair("c", 5e-324)], [build_verdict("c")]
         )
         store.replace_instruction_count(build_instruction_rows(label=HOSTILE_TEXTS[2]))
-        replace_watched_days(
-            store,
-            [build_watched_series(site=HOSTILE_TEXTS[2])],
-            [build_watched_day("s", STARTED_DAY, 5e-324)],
-            STARTED_DAY,
-            STARTED_DAY,
-        )
-        replace_change_points(store, [build_change_point(cause=HOSTILE_TEXTS[2])], 0)
         sender = Sender("0123456789ab", HOSTILE_TEXTS[2], "127.0.0.1", 1)
         store.add(
             [make_measurement(job="sent", campaign_id="sent")],
@@ -127,7 +111,6 @@ def fill_database(url: str) -> None:
         SessionTable(store._engine).open_session(
             grant, address="127.0.0.1", now_us=1, expires_us=2**60
         )
-        fill_patrol_tables(store)
         _fill_empty_tables(store)
 
 
@@ -150,19 +133,6 @@ def _make_value(column: sa.Column[Any]) -> Any:
     if isinstance(kind, sa.Integer):
         return 1
     return "x" if (getattr(kind, "length", None) or 4000) < 4000 else HOSTILE_TEXTS[2]
-
-
-def fill_patrol_tables(store: Store) -> None:
-    text = HOSTILE_TEXTS[2]
-    lease = PatrolLease(store, "here", clock=lambda _: 2**50)
-    lease.acquire()
-    starts = PatrolStarts(store, lease)
-    start = PatrolStartRow("e", "time:1", "c", "", 1, 0, None, 0, "", "{}", text)
-    starts.claim(start, {"s": SiteCharge(0.1, 2**40)}, {}, 1)
-    starts.note_existing("e", {"tag:1": text})
-    entry = PatrolEntryRow("e", 0, text, "", "local", None, 1, None, text, 1)
-    patrol_report.write_entries(store, lease, [entry])
-    patrol_report.write_limits(store, lease, {"s": SiteLimits(0.1, None)})
 
 
 def read_all_tables(url: str) -> dict[str, list[Any]]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from measurement_factory import (
     STARTED_US,
-    build_alarm_event,
-    build_change_point,
-    build_watched_day,
-    build_watched_series,
     make_campaign_row,
     make_job_row,
     make_measurement,
@@ -25,22 +23,11 @@ from measurement_factory import (
 )
 
 from treehammer.analysis.statistics.verdict import RULE_VERSION
-from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.program_output import create_private_file
-from treehammer.sql.core.evidence import StateEvidence, VerdictEvidence
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
-from treehammer.sql.core.watch_rows import (
-    PatrolEntryRow,
-    PatrolStartRow,
-    RuleSetRow,
-    StatusChangeRow,
-)
 from treehammer.sql.write.store import Store
-from treehammer.watch.store import alarms, state_history
-from treehammer.watch.store.alarms import AlarmOutbox
-from treehammer.watch.store.patrol_report import write_entries, write_limits
-from treehammer.watch.store.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 
 #: Texts that pages must show unchanged as text.
 HOSTILE_TEXTS = (
@@ -53,7 +40,7 @@ SITES = ("SITE_A", "SITE_B", "SITE_C", "UKI-SCOTGRID-GLASGOW", *HOSTILE_TEXTS)
 DAY_COUNT = 20
 #: Days since the first site upgraded its servers; each further site did so a day later.
 RENEWED_DAYS_AGO = 12
-_RELEASES = ("6.38.00", "6.40.00")
+RELEASES = ("6.38.00", "6.40.00")
 _VARIANTS = ("branches=100% cache_mb=30", "branches=2% cache_mb=30")
 
 
@@ -80,84 +67,12 @@ def fill_store(store: Store) -> None:
     store.add(build_measurements(datetime.now(UTC).date()))
     _add_campaigns(store)
     store.replace_comparison("comparison", [], list(_build_verdicts()))
-    _add_state(store)
-    _add_watch(store)
+    if find_spec("watched_world"):  # the watch is there
+        importlib.import_module("watched_world").add_watch(store)
 
 
 #: Identities of the only recorded change of a state, and of a change over time.
 STATE_CHANGE, CHANGE = "fd2f92f83637000d365a2de7", "slower"
-
-
-def _add_state(store: Store) -> None:
-    """Record a state of one site, with hostile texts as reason and evidence."""
-    evidence = StateEvidence(
-        tests={HOSTILE_TEXTS[0]: {"succeeded": 1, "failed": 3}},
-        failures={"open": 3},
-        jobs=("r4",),
-        campaigns=("running",),
-        measurements=(HOSTILE_TEXTS[2],),
-    )
-    change = StatusChangeRow(
-        id="",
-        subject_kind="site",
-        site=HOSTILE_TEXTS[1],
-        rule="",
-        state="critical",
-        previous="ok",
-        since_us=1_772_323_200_000_000,
-        decided_us=1_772_323_200_000_001,
-        cause="exclusion",
-        rule_version="0123456789ab",
-        reason=HOSTILE_TEXTS[1],
-        evidence=evidence,
-    )
-    rules = RuleSetRow("0123456789ab", "{}", 0, 1_772_323_200_000_001)
-    state_history.record_evaluation(
-        store, before=None, rule_set=rules, superseded=(), changes=[change]
-    )
-
-
-def _add_watch(store: Store) -> None:
-    """Record changes over time, a patrol and an event, with hostile texts."""
-    now = datetime.now(UTC)
-    days = [day_to_number((now - timedelta(days=back)).date()) for back in range(40)]
-    series = [
-        build_watched_series(f"{release} {site}", site=site, release=release, variant_label=variant)
-        for release in (*_RELEASES[1:], HOSTILE_TEXTS[0])
-        for site, variant in zip(SITES, HOSTILE_TEXTS, strict=False)
-    ]
-    values = [
-        build_watched_day(watched.id, day, 0.05 * (back < 20) + 0.002 * ((back + place) % 3))
-        for place, watched in enumerate(series)
-        for back, day in enumerate(days)
-    ]
-    alarms.replace_watched_days(store, series, values, days[-1], days[0])
-    times = {"found_us": int(now.timestamp() * 1e6), "day": days[20]}
-    changes = [
-        build_change_point(CHANGE, cause=HOSTILE_TEXTS[1], **times),
-        build_change_point("site", attribution="site", subject=HOSTILE_TEXTS[0], **times),
-        build_change_point("new", state="provisional", effect=-0.3, **times),
-    ]
-    alarms.replace_change_points(store, changes, 0)
-    _add_patrol(store)
-    event = build_alarm_event(
-        subject=SITES[4],
-        happened_us=times["found_us"],
-        title=f"CRITICAL: site {SITES[4]}",
-        text=HOSTILE_TEXTS[2],
-        evidence=f"/state-changes/{STATE_CHANGE}",
-    )
-    AlarmOutbox(store).record_events([event], lambda _: ())
-
-
-def _add_patrol(store: Store) -> None:
-    lease = PatrolLease(store, "node1:/data")
-    lease.acquire()
-    write_limits(store, lease, {SITES[0]: SiteLimits(3600, 10**9), SITES[4]: SiteLimits()})
-    entry = PatrolEntryRow("daily", 0, HOSTILE_TEXTS[0], "", "all", 3600, 2, 2**50, "quiet", 1)
-    write_entries(store, lease, [entry])
-    start = PatrolStartRow("daily", "time:1", "over", "", 1, 0, None, 0, "", "{}", HOSTILE_TEXTS[2])
-    PatrolStarts(store, lease).claim(start, {SITES[0]: SiteCharge(600.0, 10**8)}, {}, 9)
 
 
 def build_measurements(today: date) -> Iterator[Measurement]:
@@ -185,10 +100,10 @@ def _build_measurement(
         "day": day.year * 10000 + day.month * 100 + day.day,
         "started_us": started,
         "ended_us": started + 60_000_000,
-        **variant_values(f"{_VARIANTS[number % 2]} root={_RELEASES[number // 2]}"),
+        **variant_values(f"{_VARIANTS[number % 2]} root={RELEASES[number // 2]}"),
         "variant_label": _VARIANTS[number % 2],
-        "axis_root": _RELEASES[number // 2],
-        "root_version": _RELEASES[number // 2],
+        "axis_root": RELEASES[number // 2],
+        "root_version": RELEASES[number // 2],
         "test_name": HOSTILE_TEXTS[0] if place == 4 else "ttree-read",
         "door": HOSTILE_TEXTS[0] if place == 5 else "near",
         "door_protocol": "root",
@@ -272,8 +187,8 @@ def _build_verdicts() -> Iterator[VerdictRow]:
                 label=HOSTILE_TEXTS[2],
                 metric=metric,
                 axis="root",
-                a=_RELEASES[0],
-                b=_RELEASES[1],
+                a=RELEASES[0],
+                b=RELEASES[1],
                 verdict=("faster", "same", "undecided", "slower")[number],
                 effect=(-0.05, 0.0, 0.03, 0.04)[number],
                 low=(-0.06, -0.01, -0.04, 0.03)[number],

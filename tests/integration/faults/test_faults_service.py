@@ -26,7 +26,7 @@ from service_load import (
     pack_measurements,
     set_clock_offset,
 )
-from storage_alone import SmallDisk, mounted_small_disk
+from small_disk import SmallDisk, mounted_small_disk
 from store_helpers import write_export
 
 from treehammer import config

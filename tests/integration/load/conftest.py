@@ -1,4 +1,4 @@
-"""Storages of a testbed and load generators against them."""
+"""Storages of a testbed and load generators against them; the worker, and campaigns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from campaign_fixtures import _quick_polls, local_user, service_process, spool, user
 from job_factory import write_payload_job
-from storage_alone import CLOSED, PAYLOAD, SIZE, Generator, LoopingStorage, run_storage
+from load_generator import CLOSED, PAYLOAD, SIZE, Generator, LoopingStorage
+from storage_alone import run_storage
+from worker_bench import bench, input_file, make_spec, packed_worker, worker
 
 from treehammer import config
 from treehammer.collectors.software import providers
@@ -22,6 +25,19 @@ from treehammer.testbed.components.xrootd_storage import (
     XrootdStorage,
     storage_folder,
 )
+
+__all__ = [
+    "_quick_polls",
+    "bench",
+    "input_file",
+    "local_user",
+    "make_spec",
+    "packed_worker",
+    "service_process",
+    "spool",
+    "user",
+    "worker",
+]
 
 
 @pytest.fixture(scope="package")

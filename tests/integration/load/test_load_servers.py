@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from job_factory import write_payload_job
-from local_servers import LOG_FORMAT, serve_http, serve_slowly
-from storage_alone import (
+from load_generator import (
     LOOP_FOLDER,
     Generator,
     Row,
@@ -29,6 +28,7 @@ from storage_alone import (
     latencies,
     total,
 )
+from local_servers import LOG_FORMAT, serve_http, serve_slowly
 
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording

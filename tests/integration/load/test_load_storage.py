@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from certificate_authority import CertificateAuthority
+from load_generator import Row, failures, find_area, find_url, latencies, list_area, total
 from local_servers import serve_http
 from pelican_federation import Federation
 from polling import wait_until
-from storage_alone import Row, failures, find_area, find_url, latencies, list_area, total
 
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 

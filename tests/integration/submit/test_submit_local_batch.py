@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 from local_user import LocalUser
+from small_disk import SmallDisk, mounted_small_disk
 from spool_harness import SpoolHarness, is_alive
-from storage_alone import SmallDisk, mounted_small_disk
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, StoreError

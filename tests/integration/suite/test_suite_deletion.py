@@ -1,10 +1,11 @@
-"""Deletion of each vertical: the core passes ``make check`` without it, in a copy."""
+"""Deletion of each vertical and of all, in a copy: the core passes its checks without them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,18 @@ from treehammer.verticals import VERTICALS
 
 #: Unit tests that run in the copy, of commands, pages and plans; all others are collected only,
 #: which imports them and their helpers.
-RUN = "test_cli_process or test_docs or test_extensions or test_web_walk or test_submit_plan"
+RUN = "test_docs or test_extensions or test_web_walk or test_submit_plan"
 #: Vertical -> why it cannot be deleted yet.
 NOT_DELETABLE = {
     "load": "test_worker_service and storage_alone import it",
     "watch": "modules of the core import it: ignore_imports in setup.cfg",
 }
+PRESENT = [name for name in VERTICALS if (REPOSITORY / name).is_dir()]
+DELETABLE = [name for name in PRESENT if name not in NOT_DELETABLE]
 
 
-def copy_without(vertical: str, copy: Path) -> None:
-    """Copy Git's files, delete a vertical with its tests, and commit the rest."""
+def copy_without(verticals: Iterable[str], copy: Path) -> None:
+    """Copy Git's files, delete verticals with their tests, and commit the rest."""
     names = subprocess.run(
         ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout
@@ -36,9 +39,10 @@ def copy_without(vertical: str, copy: Path) -> None:
             for bytecode in (source.parent / "__pycache__").glob(f"{source.stem}.*"):
                 (target.parent / "__pycache__").mkdir(exist_ok=True)
                 shutil.copy2(bytecode, target.parent / "__pycache__")
-    (copy / "src" / "treehammer" / vertical).unlink()
-    for folder in (copy / vertical, *copy.glob(f"tests/*/{vertical}")):
-        shutil.rmtree(folder)
+    for vertical in verticals:
+        (copy / "src" / "treehammer" / vertical).unlink()
+        for folder in (copy / vertical, *copy.glob(f"tests/*/{vertical}")):
+            shutil.rmtree(folder)
     (copy / ".venv").symlink_to(REPOSITORY / ".venv")
     if (cache := REPOSITORY / ".mypy_cache").is_dir():
         shutil.copytree(cache, copy / ".mypy_cache")
@@ -75,19 +79,27 @@ def run(copy: Path, *command: str) -> str:
             name,
             marks=[pytest.mark.xfail(reason=NOT_DELETABLE[name])] if name in NOT_DELETABLE else [],
         )
-        for name in VERTICALS
-        if (REPOSITORY / name).is_dir()
+        for name in PRESENT
     ],
 )
 def test_core_is_complete_without(vertical: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    copy_without(vertical, copy)
+    copy_without([vertical], copy)
     code = (
         "from importlib.util import find_spec; import treehammer;"
         f"print(treehammer.__file__, find_spec('treehammer.{vertical}'))"
     )
     imported = run(copy, ".venv/bin/python", "-c", code)
     assert imported == f"{copy / 'src' / 'treehammer' / '__init__.py'} None\n"
-    # Without installing again; the recipes are those of `make check`.
-    run(copy, "make", "--old-file=install", "lint")
+    run(copy, ".venv/bin/lint-imports", "--no-logo")
+    # Without installing again; the recipe is that of `make check`.
     run(copy, "make", "--old-file=install", "unit", f'ARGS=tests/unit -k "{RUN}"')
+
+
+@pytest.mark.slow
+def test_types_of_the_core_alone_are_complete(tmp_path: Path) -> None:
+    """Without all verticals at once, since types take most of the time of ``make lint``."""
+    copy = tmp_path / "copy"
+    copy_without(DELETABLE, copy)
+    run(copy, ".venv/bin/mypy")
+    run(copy, ".venv/bin/mypy", "tests", "docs", "benchmarks", "scripts")

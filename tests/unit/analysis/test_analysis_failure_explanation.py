@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
+from failure_story import SITES, TODAY, explain, run, run_everywhere
 from measurement_factory import (
     HOUR_US,
     STORY_US,
     make_campaign_row,
     make_downtime,
     make_job_row,
-    make_measurement,
-    make_run,
 )
 
+from treehammer.analysis.status import failure_explanation
 from treehammer.analysis.status.failure_attribution import (
     Culprit,
     find_failure_cause,
@@ -25,56 +24,14 @@ from treehammer.analysis.status.failure_attribution import (
 )
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record import node_needs
-from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.evidence import FailureExplanation
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.read.failure_counts import FailureSign, Period, Tally
+from treehammer.sql.core.watch_rows import DowntimeRow
+from treehammer.sql.read.failure_counts import FailureSign, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
 from treehammer.sql.write.store import Store
-from treehammer.watch.states.site_status import update_states
-from treehammer.watch.states.status_rules import load_shipped_rules
-from treehammer.watch.store import state_history
-from treehammer.watch.store.state_history import list_current_states
 
-SITES = tuple("ABCDEFGH")
-TODAY = Period.of_day(STORY_US)
 OLD, NEW = "c0ffee" * 6, "deadbeef" * 5
-_NUMBERS = count()
-
-
-def run(
-    fails: bool = False, hours: float = 1.0, failure: str = "open", **values: Any
-) -> Measurement:
-    """Make the only measurement of a job that starts so many hours after midnight."""
-    started = STORY_US + round(hours * HOUR_US)
-    site = values.setdefault("site", "A")
-    defaults: dict[str, Any] = {
-        "storage_site": site,
-        "test_name": "read",
-        "axis_root": "6.38.00",
-        "door": "near",
-        "series": f"{site} {values.get('test_name')} {values.get('axis_root')}",
-        "failure_class": failure if fails else None,
-        "failure_message": "no such file" if fails else None,
-        "plausible": True,
-        "started_us": started,
-        "ended_us": started + 60_000_000,
-        "day": epoch_day_to_number(started // DAY_US),
-    }
-    return make_measurement(f"job{next(_NUMBERS)}", **{**defaults, **values})
-
-
-def run_everywhere(times: int = 10, **values: Any) -> Iterator[Measurement]:
-    """Run a test with success at all sites, from midnight on."""
-    for site in SITES:
-        yield from (run(hours=hour, **{"site": site, **values}) for hour in range(times))
-
-
-def explain(store: Store, site: str = "A", **options: Any) -> FailureExplanation:
-    explanation = explain_period(store, site, TODAY, **options)
-    assert explanation is not None
-    return explanation
 
 
 def break_site(store: Store) -> None:
@@ -290,9 +247,26 @@ def test_hosts_that_are_new_for_every_job_are_not_named(store: Store) -> None:
     assert "pod" not in explain(store).sentence
 
 
-def test_an_announced_downtime_is_the_cause(store: Store) -> None:
+Announce = Callable[[DowntimeRow], None]
+
+
+@pytest.fixture
+def announce(monkeypatch: pytest.MonkeyPatch) -> Announce:
+    """Announce a downtime, as the part that judges sites lists it."""
+
+    def replace_part(downtime: DowntimeRow) -> None:
+        part = SimpleNamespace(
+            list_outages=lambda _store, _since_us: [downtime],
+            list_current_states=lambda *_args, **_options: [],
+        )
+        monkeypatch.setattr(failure_explanation, "import_parts", lambda _name: [part])
+
+    return replace_part
+
+
+def test_an_announced_downtime_is_the_cause(store: Store, announce: Announce) -> None:
     break_site(store)
-    state_history.replace_downtimes(store, "goc", [make_downtime(5, 30)], STORY_US)
+    announce(make_downtime(5, 30))
     assert explain(store).action == (
         "Cause: downtime until 2026-03-02 06:00 UTC, new disks. Wait for its end."
     )
@@ -300,11 +274,11 @@ def test_an_announced_downtime_is_the_cause(store: Store) -> None:
 
 @pytest.mark.parametrize("plant", [break_site, break_storage, run_alone, fail_as_elsewhere])
 def test_a_downtime_of_the_storage_explains_first(
-    store: Store, plant: Callable[[Store], None]
+    store: Store, announce: Announce, plant: Callable[[Store], None]
 ) -> None:
     plant(store)
     downtime = replace(make_downtime(0, 30), subject_kind="storage_site")
-    state_history.replace_downtimes(store, "goc", [downtime], STORY_US)
+    announce(downtime)
     explanation = explain(store)
     assert explanation.culprit == Culprit.STORAGE
     assert "failures in the announced downtime of the storage of A: the storage" in (
@@ -313,12 +287,12 @@ def test_a_downtime_of_the_storage_explains_first(
     assert explanation.action.startswith("Cause: downtime until 2026-03-02 06:00 UTC, new disks.")
 
 
-def test_a_downtime_explains_only_what_it_may_cause(store: Store) -> None:
+def test_a_downtime_explains_only_what_it_may_cause(store: Store, announce: Announce) -> None:
     store.add(run(True, n, "credential") for n in range(9))
     downtime = replace(make_downtime(0, 30), subject_kind="storage_site")
-    state_history.replace_downtimes(store, "goc", [downtime], STORY_US)
+    announce(downtime)
     assert explain(store).action.startswith("Cause: credential.")
-    state_history.replace_downtimes(store, "goc", [make_downtime(20, 30)], STORY_US)
+    announce(make_downtime(20, 30))
     assert explain(store).action.startswith("Cause: credential.")
 
 
@@ -336,11 +310,11 @@ def test_files_that_are_wrong_everywhere_are_no_fault_of_a_storage(store: Store)
     )
 
 
-def test_implausible_measurements_are_not_called_failed(store: Store) -> None:
+def test_implausible_measurements_are_not_called_failed(store: Store, announce: Announce) -> None:
     store.add(run_everywhere(10))
     store.add(run(hours=11 + n / 2, plausible=n > 4, failure_class=None) for n in range(10))
     assert explain(store).sentence.startswith("5 of 20 were bad here, 0 of 70 elsewhere: the site")
-    state_history.replace_downtimes(store, "goc", [make_downtime(10, 30)], STORY_US)
+    announce(make_downtime(10, 30))
     assert explain(store).sentence.startswith("5 of 5 bad measurements in the announced downtime")
 
 
@@ -472,22 +446,6 @@ def test_what_a_node_lacks_brings_its_remedy(name: str) -> None:
         assert (cause.name, cause.action.lower()) == (f"node: {name}", f"{remedy}.".lower())
 
 
-@pytest.mark.parametrize(("failure", "state"), [("software-setup", "critical"), ("payload", "ok")])
-def test_site_whose_nodes_lack_something_turns_critical(
-    store: Store, failure: str, state: str
-) -> None:
-    lack = node_needs.describe_lack(node_needs.HEADERS, "<new> is not found", "A")
-    values = {"failure_kind": node_needs.HEADERS, "failure_message": lack}
-    for test in ("read", "load"):
-        store.add(run_everywhere(16, test_name=test))
-        store.add(run(True, 12 + n / 4, failure, test_name=test, **values) for n in range(16))
-    update_states(store, STORY_US + 17 * HOUR_US, load_shipped_rules())
-    (row,) = [row for row in list_current_states(store, site="A") if row.subject_kind == "site"]
-    assert row.state == state
-    if state == "critical":
-        assert explain(store).action.startswith("Cause: node: headers. Install gcc-c++")
-
-
 def test_a_hold_brings_its_remedy() -> None:
     sign = FailureSign("held", "", hold("1", "a person") + "; removed from the queue: x")
     assert find_failure_cause(sign).action == "Ask; wait."
@@ -551,25 +509,3 @@ def test_a_commit_is_not_blamed_for_other_causes(store: Store) -> None:
         "6 of 12 failed here, 0 of 42 elsewhere, 2 other sites failed by other causes (credential, "
         "door); no further site ran commit deadbeefde: the site or the test"
     )
-
-
-def test_a_change_after_a_good_day_is_explained_by_what_has_begun(store: Store) -> None:
-    for site in "ABCDE":
-        store.add(
-            make_run(
-                f"{site}{number}{test}",
-                number / 4,
-                good=number < 57 if site == "A" else number % 15 != 3,
-                site=site,
-                test=test,
-            )
-            for number in range(60)
-            for test in ("read", "load")
-        )
-    update_states(store, STORY_US + 15 * HOUR_US, load_shipped_rules())
-    (row, *_) = list_current_states(store, site="A")
-    explanation = row.evidence.explanation
-    assert row.state == "critical"
-    assert explanation is not None
-    assert explanation.culprit == "the site"
-    assert explanation.sentence.startswith("6 of ")

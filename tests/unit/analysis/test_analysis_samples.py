@@ -35,7 +35,6 @@ from treehammer.analysis.statistics.sample import (
     comparison_key,
     count_hosts,
     find_axis_value,
-    find_bundled_axes,
     find_varying_axes,
     matches_value,
     natural_sort_key,
@@ -84,9 +83,8 @@ def test_sites_and_doors_are_pooled_protocols_are_not() -> None:
     )
 
 
-def test_bundled_axes_vary_inside_jobs() -> None:
+def test_varying_axes_have_their_values() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.02), cache_mb=(0.0, 30.0)).samples()
-    assert find_bundled_axes(samples) == ("root",)
     varying = find_varying_axes(sample.variant for sample in samples)
     assert set(varying) == {"root", "branches", "cache_mb"}
     assert varying["branches"] == [0.02, 1.0]

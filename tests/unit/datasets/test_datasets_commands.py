@@ -106,7 +106,6 @@ def test_raw_files_have_no_layout(
         ('payload = "run.sh"\ndataset = "bytes"\n[matrix]\nroot = ["current"]', True),
         ('payload = "run.sh"\ndataset = "bytes"\n[matrix]\nroot = ["none"]', False),
         ('payload = "run.sh"\ndataset = "bytes"\ntree = "events"\n[matrix]\nroot = ["none"]', True),
-        ('payload = "run.sh"\ndataset = "bytes"\n[load]\ntogether = true', False),
     ],
 )
 def test_only_tests_without_tree_take_raw_files(

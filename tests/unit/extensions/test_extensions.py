@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +16,6 @@ from plan_factory import SHELL_TEST, make_grid_plan
 from service_thread import StartService
 from store_helpers import WriteExport
 
-from treehammer.analysis.status.site_uses import SiteState
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
@@ -26,27 +24,12 @@ from treehammer.config import load_settings
 from treehammer.datasets import doors
 from treehammer.errors import ConfigError, SitesError
 from treehammer.hctests import pinned_tests
-from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.transfer.file_writers import find_format
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
 from treehammer.submit.planning.job_templates import fingerprint_template
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
-from treehammer.watch.states.rule_judgements import (
-    ReplayWindow,
-    RuleMemory,
-    RunWindow,
-    StateJudgement,
-    judge_runs,
-    replay_rule,
-)
-from treehammer.watch.states.status_rules import (
-    RULES_FILE,
-    StatusRule,
-    WindowRule,
-    parse_status_rules,
-)
 from treehammer.web import pages
 from treehammer.web.pages import load_pages
 
@@ -307,32 +290,6 @@ def test_page_is_found_by_its_module(
     finally:
         sys.modules.pop(f"{pages.__name__}.tides_page", None)
     assert tables == {"tides": [{"height": 3}]}
-
-
-def test_registered_rule_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StatusRule, "MODELS", dict(StatusRule.MODELS))
-
-    class TideRule(WindowRule):
-        """Warning when nothing ran at high water."""
-
-        kind: Literal["tide"]
-
-    @judge_runs.register(TideRule)
-    def _judge_tide(rule: TideRule, window: RunWindow, _before: RuleMemory) -> StateJudgement:
-        return StateJudgement(SiteState.WARNING, f"{len(window.runs)} runs in {rule.window}")
-
-    text = RULES_FILE.read_text() + '[rules.water]\nkind = "tide"\nwindow = "24h"\n'
-    rules = parse_status_rules(text, "status_rules.toml")
-    rule = rules.rules["water"]
-    assert isinstance(rule, TideRule)
-    assert json.loads(rules.document)["rules"]["water"] == {"kind": "tide", "window": "24h"}
-    latest = StatusChangeRow("", "site", "SITE_A", "water", "ok")
-    (change,) = replay_rule(rule, [], latest, ReplayWindow(0, 100, 10), {})
-    assert (change.since_us, change.state, change.reason) == (
-        10,
-        SiteState.WARNING,
-        "0 runs in 24h",
-    )
 
 
 _SPEC = """

@@ -347,27 +347,6 @@ def test_missing_libraries_are_reported(write_test: WriteTest, keys: str, expect
     assert expected in only_problem(folder)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('server_cache = ["hot"]', 'expected "cold", "half" or "warm"'),
-        (
-            'server_cache = ["cold"]\ncache = ["cold"]\ndoor = ["a", "b"]\nbundle = ["door"]',
-            "warm for the others (server_cache empties caches: leave cache = 'warm')",
-        ),
-        (
-            'door = ["a", "b"]\nbundle = ["door"]\n[load]\nwrites = true',
-            "'door' cannot be bundled in a load that writes or starts together",
-        ),
-    ],
-)
-def test_states_of_caches_and_doors_of_loads_are_checked(
-    write_test: WriteTest, text: str, expected: str
-) -> None:
-    folder = write_test(f'[test]\nname = "mine"\npayload = "read.py"\n[matrix]\n{text}')
-    assert expected in only_problem(folder)
-
-
 @pytest.mark.parametrize("load", ["", "[load]\nstep_s = 1.0"])
 def test_reads_in_states_of_a_cache_bundle_doors(write_test: WriteTest, load: str) -> None:
     text = f'server_cache = ["half"]\ndoor = ["a", "b"]\nbundle = ["door"]\n{load}'
@@ -486,14 +465,3 @@ def test_schema_rejects_mistakes(write_test: WriteTest, text: str) -> None:
         jsonschema.validate(raw, build_test_schema())
     with pytest.raises(DefinitionError):
         definition_loader.load_definition(folder)
-
-
-@pytest.mark.parametrize("metric", ["out_hash", "value_checksum"])
-def test_limit_on_a_hash_is_refused(write_test: WriteTest, metric: str) -> None:
-    folder = write_test(
-        f'{TEST_HEADER}[metrics.out_hash]\n[[expect]]\nmetric = "{metric}"\nat_most = 1'
-    )
-    problem = only_problem(folder)
-    assert "test.toml:6: expect.metric: " in problem
-    assert f"{metric!r} is a hash, whose values are only equal or different" in problem
-    assert "the payload can fail on a wrong one" in problem

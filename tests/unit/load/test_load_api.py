@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from measurement_factory import make_campaign_row
+from service_thread import ServiceThread
 
+from treehammer.collectors.job_spec import START_ANSWER_KEYS, STARTS_PATH
 from treehammer.load import api as common_start
 from treehammer.load.api import BarrierId, StartRegistry
+from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.web.core.responses import RequestRefusedError, StartAnswer, StartRequest
 
 
@@ -117,3 +121,58 @@ def test_one_job_leaves_places_to_others() -> None:
     clock.now_s += 60
     assert register(registry, "c", "next execution", arrive("greedy")).present == 1
     assert register(registry, "c", "1", arrive("other", jobs=2)).start_us, "it still waits"
+
+
+REQUEST: dict[str, Any] = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
+
+
+def test_jobs_of_groups_never_meet(service: ServiceThread) -> None:
+    """Attack: a stranger opens the barrier of a campaign of which nothing was sent yet."""
+    until_us = service.clock[0] + 60_000_000
+    tokens = [
+        mint_job_token(service.make_key("submit", owner=group), "campaign", job, until_us)
+        for group, job in (("mallory", "a"), ("alice", "a"), ("alice", "b"))
+    ]
+    for token, jobs, present in zip(tokens, (9, 2, 2), (1, 1, 2), strict=True):
+        answer = service.post_document({**REQUEST, "jobs": jobs}, token, STARTS_PATH)
+        assert (answer.status_code, answer.json()["present"]) == (200, present)
+
+
+def test_jobs_meet_with_their_tokens(service: ServiceThread) -> None:
+    key = service.make_key("submit")
+    until_us = service.clock[0] + 60_000_000
+    tokens = [mint_job_token(key, "campaign", job, until_us) for job in ("a", "b")]
+    first = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
+    assert set(START_ANSWER_KEYS) <= first.keys()
+    assert (first["start_us"], first["present"], first["jobs"]) == (None, 1, 2)
+    second = service.post_document(REQUEST, tokens[1], STARTS_PATH).json()
+    assert second["start_us"] > second["time_us"]
+    repeated = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
+    assert repeated["start_us"] == second["start_us"]
+
+
+def test_invalid_requests_are_refused(service: ServiceThread) -> None:
+    key = service.make_key("submit")
+    until_us = service.clock[0] + 60_000_000
+    token = mint_job_token(key, "campaign", "a", until_us)
+    answer = service.post_document({**REQUEST, "jobs": 0}, token, STARTS_PATH)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("jobs: ")
+    assert service.post_document(REQUEST, key.text, STARTS_PATH).status_code == 403
+    assert service.post_document(REQUEST, "", STARTS_PATH).status_code == 401
+    assert service.post_document(REQUEST, token, STARTS_PATH).status_code == 200
+    assert service.post_document({**REQUEST, "jobs": 9}, token, STARTS_PATH).status_code == 409
+
+
+def test_other_groups_cannot_join_a_common_start(service: ServiceThread) -> None:
+    alice, mallory = (service.make_key("submit", owner=name) for name in ("alice", "mallory"))
+    row = make_campaign_row("c1")
+    campaign = {**vars(row), "plan": row.plan.to_document()}
+    document = {"campaign": campaign, "jobs": [], "replicas": []}
+    sent = service.post_document(document, alice.text, "/api/v1/campaigns")
+    assert sent.status_code == 200, sent.text
+    until_us = service.clock[0] + 60_000_000
+    for key, status in ((mallory, 403), (alice, 200), (alice, 200)):
+        token = mint_job_token(key, "c1", "j1", until_us)
+        answer = service.post_document(REQUEST, token, STARTS_PATH)
+        assert answer.status_code == status

@@ -16,11 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treehammer.collectors import cache_counts
-from treehammer.collectors.cache_counts import CacheCounter, parse_stream_packet
 from treehammer.collectors.cache_info import ReadCounts, compute_crc32c, parse_cache_info
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.hctests import pinned_tests
 from treehammer.load.kit.treehammer_load import cached_reads
+from treehammer.load.kit.treehammer_load.cache_counter import (
+    LoadCacheCounter,
+    parse_stream_packet,
+)
 from treehammer.load.kit.treehammer_load.cached_reads import (
     CachedReads,
     choose_blocks,
@@ -230,9 +233,9 @@ URLS = {"root://host//f0": [(0, 100), (900, 200)], "root://host//f1": [(9000, 10
 
 
 def test_counts_are_those_since_the_begin(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(cache_counts, "_POLL_S", 0.01)
+    monkeypatch.setattr(cache_counts, "POLL_S", 0.01)
     write_info(tmp_path / "f0.cinfo", [0], (0, 500, 0))
-    counter = CacheCounter({"files": str(tmp_path)}, URLS)
+    counter = LoadCacheCounter({"files": str(tmp_path)}, URLS)
     counter.begin(is_primed=False)
     write_info(tmp_path / "f0.cinfo", [0, 2], (0, 500, 0), (100, 30, 5))
     write_info(tmp_path / "f1.cinfo", [9], (0, 7, 0))
@@ -262,8 +265,8 @@ def test_file_that_stays_open_has_no_counts(
     tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cache_counts, "SETTLE_S", 0.1)
-    monkeypatch.setattr(cache_counts, "_POLL_S", 0.01)
-    counter = CacheCounter({"files": str(tmp_path)}, {"root://host//f0": [(0, 500)]})
+    monkeypatch.setattr(cache_counts, "POLL_S", 0.01)
+    counter = LoadCacheCounter({"files": str(tmp_path)}, {"root://host//f0": [(0, 500)]})
     counter.begin(is_primed=False)
     write_info(tmp_path / "f0.cinfo", [0], (0, 500, 0), detached=0)
     assert counter.end(500) == {}
@@ -274,7 +277,7 @@ def test_unseen_folder_and_doors_without_cache_count_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for cache in ({}, {"files": str(tmp_path / "no"), "monitor": "host"}):
-        counter = CacheCounter(cache, URLS)
+        counter = LoadCacheCounter(cache, URLS)
         counter.begin(is_primed=True)
         assert counter.end(1) == {}
         counter.close()
@@ -286,7 +289,7 @@ def test_stream_that_was_silent_before_is_not_awaited_again(
 ) -> None:
     """Else every read through a cache without a stream would wait twice."""
     monkeypatch.setattr(cache_counts, "SETTLE_S", 0.1)
-    counter = CacheCounter({"monitor": "127.0.0.1:0"}, URLS)
+    counter = LoadCacheCounter({"monitor": "127.0.0.1:0"}, URLS)
     counter.begin(is_primed=True)
     monkeypatch.setattr(cache_counts, "SETTLE_S", 3600)
     assert counter.end(asked=200) == {}
@@ -294,12 +297,12 @@ def test_stream_that_was_silent_before_is_not_awaited_again(
 
 
 def test_stream_alone_gives_the_counts(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cache_counts, "_POLL_S", 0.05)
+    monkeypatch.setattr(cache_counts, "POLL_S", 0.05)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind(("127.0.0.1", 0))
         port = sender.getsockname()[1]
         sender.close()
-        counter = CacheCounter({"monitor": f"127.0.0.1:{port}"}, URLS)
+        counter = LoadCacheCounter({"monitor": f"127.0.0.1:{port}"}, URLS)
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
                 address = ("127.0.0.1", port)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
+from measurement_factory import STARTED_DAY, make_measurement, make_operation
+from service_thread import ServiceThread
 
 from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
@@ -56,3 +59,29 @@ def test_round_trip_of_each_reader_is_taken_out() -> None:
     far = operations("read", 10, 0, 2.0, round_trip_s=0.5)
     day = judge(near, far)
     assert day.block_s == pytest.approx((30 * 0.999 + 10 * 1.5) / 40, rel=0.01)
+
+
+BROWSER = {"Accept": "text/html,*/*"}
+
+
+DAY = date.fromisoformat(str(STARTED_DAY))
+
+
+def test_letters_of_storages_link_to_their_campaigns(pages: ServiceThread) -> None:
+    assert "Storages under load" not in pages.load_page(f"/?to={DAY}")
+    for job, storage, failures in (("a", "B", {}), ("b", "C", {"reset": 9})):
+        steps = [make_operation([0.001] * 30, failures)]
+        pages.store.add([make_measurement(job, operations=steps, site="A", storage_site=storage)])
+    page = pages.read(f"/?to={DAY}")
+    cells = [cell for table in page.tables.values() for row in table.cells for cell in row.values()]
+    assert [cell.tooltip for cell in cells if "opens" in cell.tooltip] == [
+        "B, 2026-03-01: ok, 30 of 30 opens succeeded",
+        "C, 2026-03-01: warning, 9 of 39 opens failed",
+    ]
+    rows = pages.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]
+    assert [(row["storage_site"], row["letter"], row["open_failed"]) for row in rows] == [
+        ("B", "G", 0),
+        ("C", "W", 9),
+    ]
+    [address, _] = page.list_links(".*by=campaign_id")
+    assert pages.client.get(address, headers=BROWSER).status_code == 200

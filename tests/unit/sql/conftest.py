@@ -10,7 +10,7 @@ from store_helpers import export_rows, exported_store, other_store, source, writ
 __all__ = ["export_rows", "exported_store", "lint_for_oracle", "other_store", "source", "write"]
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def lint_for_oracle() -> Iterator[None]:
     """Lint each statement that a test of this folder executes as Oracle would get it."""
     sa.event.listen(sa.Engine, "before_cursor_execute", lint_executed_statement)

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,13 +17,12 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from plan_factory import (
     READING_TEST,
     SHELL_TEST,
-    FakeBatch,
     make_grid_plan,
-    make_grid_site,
     make_local_plan,
     make_pinned_test,
     make_settings,
 )
+from polled_campaign import PolledCampaign
 from rich.console import Console
 from simulated_campaign import SimulatedCampaign, add_campaign
 
@@ -39,15 +37,12 @@ from treehammer.hctests.definition.model import Scalar, format_commit
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.campaign_plan import CampaignPlan
-from treehammer.sql.core.rows import CampaignRow, JobRow
-from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import AttemptStatus, BatchEvent
+from treehammer.submit.batch.interface import BatchEvent
 from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
-from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describe_exclusion
+from treehammer.submit.campaigns.campaign_polling import describe_exclusion
 from treehammer.submit.campaigns.submission import resume_campaign
-from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.cli import campaign_output
 from treehammer.submit.cli.comparison_commands import print_planned_verdict
 from treehammer.submit.planning.job_planner import PlannedJob
@@ -60,82 +55,12 @@ from treehammer.submit.tools.local_comparison import (
     ends_when_decided,
     find_proving_campaign,
 )
-from treehammer.watch.states.site_status import update_states
-from treehammer.watch.states.status_rules import load_shipped_rules
-from treehammer.watch.store import state_history
-
-TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
-
-
-class Scene:
-    """Campaign with six jobs at each of two sites."""
-
-    def __init__(self, folder: Path, store: Store, action: str = "remove", plan: str = "") -> None:
-        self.settings = replace(make_settings(folder), excluded_jobs=action)
-        grid_plan = make_grid_plan(
-            folder / "test", TEST, make_grid_site(), make_grid_site(name="SITE_B")
-        )
-        row = grid_plan.make_campaign_row()
-        self.campaign: CampaignRow = (
-            replace(row, plan=CampaignPlan.from_json(plan)) if plan else row
-        )
-        self.store = store
-        store.add_campaign(self.campaign, grid_plan.make_job_rows())
-        jobs = {job.id: f"1.{job.id}" for job in store.jobs(self.campaign.id)}
-        self.batch = FakeBatch(folder, jobs, "htcondor@pool")
-        guard = ExclusionGuard(self.settings)
-        self.tracker = CampaignTracker(store, lambda _name: self.batch, guard=guard.apply)
-        self.tracker.refresh_jobs(self.campaign)
-
-    def jobs(self, site: str = "SITE_A") -> list[JobRow]:
-        return [job for job in self.store.jobs(self.campaign.id) if job.site == site]
-
-    def states(self, site: str = "SITE_A") -> list[str]:
-        return sorted(job.state for job in self.jobs(site))
-
-    def end_job(
-        self, job: JobRow, state: JobState, *, number: int = 1, event: BatchEvent | None = None
-    ) -> None:
-        us = time.time_ns() // 1000 - 600 * 10**6
-        attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", event)
-        self.batch.set_status(job.batch_id, state, attempt)
-
-    def poll(self) -> list[str]:
-        self.tracker.refresh_jobs(self.campaign)
-        return self.tracker.act_on_excluded_sites(self.campaign)
-
-    def override(self, state: str, door: str = "") -> None:
-        now_us = time.time_ns() // 1000
-        subject = (f"SITE_A:{door}", "door") if door else ("SITE_A", "")
-        row = OverrideRow("", *subject, state, "ada", "disk burns", now_us, 2 * now_us)
-        state_history.add_override(self.store, row)
-        update_states(self.store, time.time_ns() // 1000, load_shipped_rules())
-
-
-def test_failing_site_is_found_by_the_rules_and_its_queue_is_removed(
-    tmp_path: Path, store: Store
-) -> None:
-    scene = Scene(tmp_path, store)
-    for job in scene.jobs()[:3]:
-        scene.end_job(job, JobState.LOST, event=BatchEvent.LOST)
-    (line,) = scene.poll()
-    assert line.startswith(
-        "Site SITE_A: 3 queued jobs removed, site excluded: jobs probe only since"
-    )
-    assert "critical by exclusion: the last 3 runs of 1 test failed" in line
-    assert f"treehammer resume {scene.campaign.id} --sites SITE_A" in line
-    assert scene.states() == ["cancelled"] * 3 + ["lost"] * 3
-    assert scene.states("SITE_B") == ["queued"] * 6
-    assert scene.poll() == [line], "repeated on every call"
-    total = scene.tracker.compute_progress(scene.campaign).total
-    assert total.missing["excluded"] == sum(job.planned_measurements for job in scene.jobs()[:3])
-    assert total.lost == total.missing["lost"], "an excluded site has lost nothing"
 
 
 def test_loads_of_running_jobs_are_read_as_far_as_batch_systems_answer(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Scene(tmp_path, store)
+    scene = PolledCampaign(tmp_path, store)
     for job in scene.jobs()[:2]:
         scene.batch.set_status(job.batch_id, JobState.RUNNING)
     scene.end_job(scene.jobs()[2], JobState.DONE)
@@ -154,7 +79,7 @@ def test_rates_of_a_load_are_printed_at_each_change(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, plan: object, is_load: bool
 ) -> None:
     """Later jobs may repeat the rates of earlier ones."""
-    scene = Scene(tmp_path, store, plan=json.dumps({"definition": plan}))
+    scene = PolledCampaign(tmp_path, store, plan=json.dumps({"definition": plan}))
     first, second = (LoadProgress(step, 10, 1000, 0, 0) for step in range(2))
     steps = iter([[first], [first], [second], [], [first], []])
     monkeypatch.setattr(scene.tracker, "read_load_steps", lambda _: next(steps))
@@ -175,90 +100,6 @@ def test_rates_of_a_load_are_printed_at_each_change(
     assert [line for line in lines if line.startswith("load")] == [
         f"load: step {number}, {rates}" for number in numbers
     ]
-
-
-def test_running_jobs_go_on_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path, store)
-    started_us = time.time_ns() // 1000
-    running = AttemptStatus(1, JobState.RUNNING, started_us, 0, None, "")
-    scene.batch.set_status(scene.jobs()[0].batch_id, JobState.RUNNING, running)
-    scene.override("critical")
-    (line,) = scene.poll()
-    assert "excluded since" in line
-    assert "until" in line
-    assert "by ada: disk burns" in line
-    assert scene.states() == ["cancelled"] * 5 + ["running"]
-
-
-@pytest.mark.parametrize("action", ["remove", "hold"])
-def test_queued_jobs_of_a_bad_door_do_not_start(tmp_path: Path, store: Store, action: str) -> None:
-    scene = Scene(tmp_path, store, action)
-    (door,) = {job.door for job in scene.jobs()}
-    first, *others = scene.jobs()
-    store.set_jobs([replace(first, door="other")])
-    scene.override("critical", door)
-    (line,) = scene.poll()
-    assert line.startswith(f"Site SITE_A: {len(others)} queued jobs ")
-    assert f"site excluded: door {door} excluded since" in line
-    scene.poll()
-    state = "held" if action == "hold" else "cancelled"
-    assert scene.states() == sorted([state] * 5 + ["queued"])
-
-
-def test_queue_is_held_back_and_released(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path, store, "hold")
-    scene.override("critical")
-    (line,) = scene.poll()
-    assert line.startswith("Site SITE_A: 6 queued jobs held back, site excluded: jobs and storage")
-    scene.poll()
-    assert scene.states() == ["held"] * 6
-    scene.override("ok")
-    assert scene.poll() == ["Held jobs of sites that are usable again were released"]
-    scene.poll()
-    assert scene.states() == ["queued"] * 6
-
-
-@pytest.mark.parametrize(
-    ("action", "plan"), [("keep", ""), ("remove", '{"included": {"SITE_A": ""}}')]
-)
-def test_jobs_are_left_alone_where_somebody_wants_it(
-    tmp_path: Path, store: Store, action: str, plan: str
-) -> None:
-    scene = Scene(tmp_path, store, action, plan)
-    scene.override("critical")
-    assert scene.poll() == []
-    assert scene.states() == ["queued"] * 6
-
-
-def test_local_jobs_evaluate_nothing(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path, store)
-    store.set_jobs(replace(job, batch_system="local") for job in store.jobs(scene.campaign.id))
-    assert scene.tracker.act_on_excluded_sites(scene.campaign) == []
-    assert state_history.find_latest_rule_set(store) is None
-
-
-def test_resumption_follows_the_states(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path, store)
-    scene.override("critical")
-    scene.poll()
-    left = resume_campaign(scene.tracker, scene.campaign, scene.settings)
-    assert (left.requeued, [*left.excluded]) == (0, ["SITE_A"])
-    assert "by ada: disk burns" in left.excluded["SITE_A"]
-    scene.override("ok")
-    done = resume_campaign(scene.tracker, scene.campaign, scene.settings)
-    assert (done.requeued, done.excluded) == (6, {})
-    assert scene.states() == ["queued"] * 6
-    again = resume_campaign(scene.tracker, scene.campaign, scene.settings)
-    assert again.requeued == 0, "nothing is queued twice"
-    scene.override("critical")
-    scene.poll()
-    included = resume_campaign(
-        scene.tracker, scene.campaign, scene.settings, include_excluded=["SITE_A"]
-    )
-    assert included.requeued == 6
-    # The next command, and one that follows the campaign since, leave these jobs in the queue.
-    assert scene.poll() == []
-    assert scene.states() == ["queued"] * 6
 
 
 def test_remote_job_needs_its_site_and_the_other_storage() -> None:
@@ -293,7 +134,7 @@ def test_remote_job_needs_its_site_and_the_other_storage() -> None:
 
 
 def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path, store)
+    scene = PolledCampaign(tmp_path, store)
     first, second, *_ = scene.jobs()
     scene.end_job(
         first, JobState.LOST, number=submission.MAX_ATTEMPTS_IN_ALL, event=BatchEvent.EVICTED

@@ -24,7 +24,7 @@ from repository_code import call_command
 from treehammer.collectors.job_spec import START_PATIENCE_S
 from treehammer.config import load_settings
 from treehammer.datasets.manifest import OLD_NTUPLES, OTHER_TREES, Manifest
-from treehammer.errors import ConfigError, DefinitionError, NothingToDoError, SitesError
+from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition import definition_loader
 from treehammer.hctests.definition.toml_models import TestDefinition
@@ -46,7 +46,6 @@ from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Door, DoorCache, LoadPermission, Site
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.submit.sites.sites_file import parse_sites_file
 
 PERMITTED_LOAD_TEST = """
 [test]
@@ -128,27 +127,6 @@ def test_writable_area_is_a_path_of_the_storage() -> None:
         door = Door(name="d", protocol=protocol, prefix=f"{server}/data")
         assert door.replace(load=ENOUGH).writable_url == f"{server}/scratch/load"
         assert door.writable_url == ""
-
-
-@pytest.mark.parametrize(
-    ("load", "expected"),
-    [
-        ("{opens = 3}", "unknown key.*opens"),
-        ("{clients = -1}", "clients"),
-        ('{writable = "scratch"}', "not an absolute path"),
-        ('{writable = "/a/../b"}', "not an absolute path"),
-    ],
-)
-def test_wrong_permission_is_reported(tmp_path: Path, load: str, expected: str) -> None:
-    text = f"""
-[[sites.A.doors]]
-name = "root"
-protocol = "root"
-prefix = "root://h//d"
-load = {load}
-"""
-    with pytest.raises(SitesError, match=expected):
-        parse_sites_file(text, tmp_path / "sites.toml")
 
 
 def understated_plan(folder: Path, **values: Any) -> Plan:

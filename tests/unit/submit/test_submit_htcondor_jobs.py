@@ -886,24 +886,6 @@ def test_archive_in_transfer_is_left_for_later(tmp_path: Path) -> None:
     assert (tmp_path / "output/a").stat().st_size == 3000
 
 
-@pytest.mark.parametrize(
-    "name, suggestion",
-    [
-        ("acounting_group", "'accounting_group'"),
-        ("request_memry", "'request_memory'"),
-        ("Periodic_Remov", "'periodic_remove'"),
-        ("my favourite", "+my_favourite"),
-        ("+", "no submit command"),
-    ],
-)
-def test_misspelled_command_gets_suggestion(name: str, suggestion: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_site_command(name, "1", [name])
-    message = str(caught.value)
-    assert repr(name) in message
-    assert suggestion in message
-
-
 @pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
 def test_site_commands_are_accepted(name: str) -> None:
     check_site_command(name, "1", [name])

@@ -10,6 +10,7 @@ from repository_code import invoke_command
 
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, DefinitionError
+from treehammer.submit.campaigns import campaign_request
 from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.planning import reading_checks
 from treehammer.submit.planning.plan import Plan
@@ -102,6 +103,7 @@ def test_software_that_no_node_has_is_refused(
     tmp_path: Path, matrix: str, payload: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_checks, "find_spec", lambda _: None)
+    monkeypatch.setattr(campaign_request, "has_vertical", lambda _: True)
     text = with_matrix(matrix) + (LOAD if "load" in payload else "")
     (tmp_path / "test").mkdir()
     (tmp_path / "test/read.py").write_text(payload)
@@ -111,6 +113,14 @@ def test_software_that_no_node_has_is_refused(
     with pytest.raises(DefinitionError, match=message) as caught:
         plan(tmp_path, text, "read.py")
     assert "-P root=" in caught.value.hint
+
+
+def test_load_test_is_refused_without_its_vertical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_request, "has_vertical", lambda _: False)
+    with pytest.raises(DefinitionError, match="performs no load tests: it lacks the folder load/"):
+        plan(tmp_path, SHELL_TEST + LOAD)
 
 
 def test_software_of_this_machine_is_enough(

@@ -10,7 +10,7 @@ import pytest
 from plan_factory import SHELL_TEST, make_grid_plan
 
 from treehammer.config import load_settings
-from treehammer.errors import BatchError, ConfigError, SitesError
+from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.interface import JobDescription, JobStatus
 from treehammer.submit.batch.slurm import slurm_batch, slurm_commands
 from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
@@ -188,20 +188,6 @@ def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
         f"#SBATCH --chdir={script.parent}",
     } <= {*lines}
     assert not any("--array=" in line for line in lines[5:])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ('{array = "0-3"}', "'array' is set by Treehammer"),
-        ('{"--account" = "x"}', "is no option of sbatch"),
-        ('{account = "a\\"b"}', "cannot be the value of an option"),
-    ],
-)
-def test_invalid_option_of_site_is_refused(tmp_path: Path, options: str, message: str) -> None:
-    with pytest.raises(SitesError) as caught:
-        read_sites_file(read_site(tmp_path, options))
-    assert message in str(caught.value)
 
 
 def test_delayed_starts_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import BatchError
-from treehammer.sql.core import subjects
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -22,8 +21,6 @@ from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStat
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
 from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S, StagedSubmissions
-from treehammer.watch.states import rule_judgements, status_rules
-from treehammer.watch.store import state_history
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(
@@ -90,18 +87,13 @@ def test_measurement_of_bad_replica_is_marked(scene: TrackingHarness, is_uploade
 
 
 @pytest.mark.parametrize("code", [NODE_EXIT_CODE, 126, 127])
-def test_worker_that_its_node_cannot_run_counts_against_the_site(
+def test_worker_that_its_node_cannot_run_fails_at_its_software(
     scene: TrackingHarness, code: int
 ) -> None:
     (scene.make_sandbox() / "worker.err").write_text("SITE_A: there is no Python 3.9.\n")
     scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=code))
     (row,) = scene.read_attempts()
     assert (row.failure_class, row.message.endswith("no Python 3.9.")) == ("software-setup", True)
-    rules = status_rules.load_shipped_rules()
-    (run,) = state_history.list_run_outcomes(scene.store, 0, 10**18)
-    charged = rule_judgements.charge_run(run, subjects.SITE, rules)
-    assert charged
-    assert (charged.good, charged.bad) == (0, 1)
 
 
 def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:

@@ -14,10 +14,9 @@ from measurement_factory import make_operation
 from page_database import CHANGE, HOSTILE_TEXTS, STATE_CHANGE
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
-from treehammer.collectors.job_spec import API_PREFIX, START_ANSWER_KEYS, STARTS_PATH
+from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.api import page_data
@@ -272,44 +271,3 @@ def test_campaign_streams_its_operations(
 
 def test_stream_requires_key_unless_public(service: ServiceThread) -> None:
     assert service.get_path(ADDRESS).status_code == 401
-
-
-REQUEST: dict[str, Any] = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
-
-
-def test_jobs_of_groups_never_meet(service: ServiceThread) -> None:
-    """Attack: a stranger opens the barrier of a campaign of which nothing was sent yet."""
-    until_us = service.clock[0] + 60_000_000
-    tokens = [
-        mint_job_token(service.make_key("submit", owner=group), "campaign", job, until_us)
-        for group, job in (("mallory", "a"), ("alice", "a"), ("alice", "b"))
-    ]
-    for token, jobs, present in zip(tokens, (9, 2, 2), (1, 1, 2), strict=True):
-        answer = service.post_document({**REQUEST, "jobs": jobs}, token, STARTS_PATH)
-        assert (answer.status_code, answer.json()["present"]) == (200, present)
-
-
-def test_jobs_meet_with_their_tokens(service: ServiceThread) -> None:
-    key = service.make_key("submit")
-    until_us = service.clock[0] + 60_000_000
-    tokens = [mint_job_token(key, "campaign", job, until_us) for job in ("a", "b")]
-    first = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
-    assert set(START_ANSWER_KEYS) <= first.keys()
-    assert (first["start_us"], first["present"], first["jobs"]) == (None, 1, 2)
-    second = service.post_document(REQUEST, tokens[1], STARTS_PATH).json()
-    assert second["start_us"] > second["time_us"]
-    repeated = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
-    assert repeated["start_us"] == second["start_us"]
-
-
-def test_invalid_requests_are_refused(service: ServiceThread) -> None:
-    key = service.make_key("submit")
-    until_us = service.clock[0] + 60_000_000
-    token = mint_job_token(key, "campaign", "a", until_us)
-    answer = service.post_document({**REQUEST, "jobs": 0}, token, STARTS_PATH)
-    assert answer.status_code == 422
-    assert answer.json()["error"].startswith("jobs: ")
-    assert service.post_document(REQUEST, key.text, STARTS_PATH).status_code == 403
-    assert service.post_document(REQUEST, "", STARTS_PATH).status_code == 401
-    assert service.post_document(REQUEST, token, STARTS_PATH).status_code == 200
-    assert service.post_document({**REQUEST, "jobs": 9}, token, STARTS_PATH).status_code == 409

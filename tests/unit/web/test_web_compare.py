@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import json
 import math
 import random
@@ -23,7 +22,6 @@ from measurement_factory import (
     build_verdict,
     make_campaign_row,
     make_measurement,
-    make_operation,
 )
 from page_contents import PageTable
 from page_database import HOSTILE_TEXTS
@@ -142,24 +140,6 @@ def test_instructions_are_shown_beside_times(pages: ServiceThread) -> None:
     assert "+0.19 %" in page
     assert "libRIO.so +757" in page
     assert "they are not time" in page
-
-
-def test_headline_metrics_are_shown_with_their_units(pages: ServiceThread) -> None:
-    plan = json.dumps({"definition": {"headline": ["rate_hz"], "metrics": {}, "load": {}}})
-    pages.store.add_campaign(make_campaign_row(plan=plan), [])
-    for number, position in itertools.product(range(4), (1, 2)):
-        latencies = [0.001] * (position * 100 + number)
-        values = {"variant": f'{{"listen":{position}}}', "host": "n"}
-        steps = [make_operation(latencies)]
-        pages.store.add([make_measurement(f"j{number}", 1, position, operations=steps, **values)])
-    address = "/compare?axis=listen&a=1&b=2"
-    (row,) = pages.load_tables(address)["by_site"]
-    assert (row["metric"], row["verdict"], row["unit"]) == ("rate_hz", "faster", "Hz")
-    page = pages.load_page(address)
-    assert "10.2/s" in page  # the mean of 10.0 to 10.3
-    assert ">better<" in page
-    assert "lower ← 0 → higher" in page
-    assert "ms/event" not in page
 
 
 def test_what_stands_out_comes_first(filled_service: ServiceThread) -> None:

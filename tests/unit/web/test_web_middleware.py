@@ -21,7 +21,6 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
-from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write import audit_trail
 from treehammer.sql.write.audit_trail import Delivery
@@ -370,7 +369,6 @@ def test_every_answer_forbids_guessing_types(filled_service: ServiceThread, addr
         ("/sign-in", "", "application/x-www-form-urlencoded"),
         ("/api/v1/measurements", "submit", "application/json"),
         ("/api/v1/campaigns", "submit", "application/json"),
-        ("/api/v1/starts", "job", "application/json"),
     ],
 )
 @pytest.mark.parametrize(
@@ -388,8 +386,7 @@ def test_aborted_request_is_logged_in_one_line(
     token = ""
     if role:
         key = service.make_key("submit")
-        job = mint_job_token(key, "c", "j", service.clock[0] + 60_000_000)
-        token = f"Authorization: Bearer {job if role == 'job' else key.text}\r\n"
+        token = f"Authorization: Bearer {key.text}\r\n"
     caplog.set_level(logging.INFO, "treehammer.access")
     with raw_connection(service) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{token}{body}"

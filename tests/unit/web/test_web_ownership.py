@@ -14,7 +14,7 @@ import pytest
 from measurement_factory import STARTED_US
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
-from treehammer.collectors.job_spec import EXTERNAL_PREFIX, STARTS_PATH
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
 from treehammer.sql.core.access_keys import AccessKey, mint_job_token
@@ -561,17 +561,6 @@ def test_known_check_does_not_belong_to_its_second_sender(
         scope = ChangeScope(key_id=mallory.key_id)
         store.apply_change(DatabaseChange("delete checks", scope, "root", 1, "", "checks"))
         assert store.replicas() == [replace(BAD, owner="alice")]
-
-
-def test_other_groups_cannot_join_a_common_start(
-    service: ServiceThread, alice: AccessKey, mallory: AccessKey
-) -> None:
-    assert send_campaign(service, alice, JOB).status_code == 200
-    until_us = service.clock[0] + 60_000_000
-    body = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
-    for key, status in ((mallory, 403), (alice, 200), (alice, 200)):
-        token = mint_job_token(key, "c1", "j1", until_us)
-        assert service.post_document(body, token, STARTS_PATH).status_code == status
 
 
 def test_checks_of_replicas_apply_to_campaigns_of_their_group(

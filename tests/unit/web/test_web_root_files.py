@@ -328,16 +328,6 @@ def test_single_hit_leads_to_its_page(search_service: ServiceThread, text: str) 
     assert text in page.text
 
 
-def test_search_for_a_release_opens_its_page(search_service: ServiceThread) -> None:
-    led = search_service.client.get("/search?q=6.40", headers=PEOPLE, follow_redirects=False)
-    assert led.headers["location"] == "/releases/6.40.00"
-    # It has no daily ratios yet.
-    page = search_service.read("/releases/6.40.00")
-    assert "treehammer changes --update" in page.text
-    assert any("axis_root=6.40.00" in link for link in page.list_links("/explore"))
-    assert "never measured" in search_service.read("/releases/7.0", 404).text
-
-
 def test_search_keeps_its_text(search_service: ServiceThread) -> None:
     assert search_service.read("/search?q=ern").fields["q"] == ["ern"]
     assert search_service.read("/nowhere", 404).fields["q"] == [""]

@@ -5,26 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from measurement_factory import STARTED_DAY, make_measurement, make_operation, make_recent_runs
+from measurement_factory import STARTED_DAY, make_measurement
 from page_contents import list_marks, load_charts
-from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.watch.states.site_status import update_states
-from treehammer.watch.states.status_rules import load_shipped_rules
-from treehammer.watch.store.state_history import add_override
 from treehammer.web import display_formats
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 
@@ -309,57 +302,3 @@ def test_days_are_shown_by_either_site(pages: ServiceThread) -> None:
     # Only A has a page: no job ran at the others.
     assert {*page.list_links("/sites/.")} == {"/sites/A"}
     assert pages.client.get("/?by=door", headers=BROWSER).status_code == 400
-
-
-def test_letters_of_storages_link_to_their_campaigns(pages: ServiceThread) -> None:
-    assert "Storages under load" not in pages.load_page(f"/?to={DAY}")
-    for job, storage, failures in (("a", "B", {}), ("b", "C", {"reset": 9})):
-        steps = [make_operation([0.001] * 30, failures)]
-        pages.store.add([make_measurement(job, operations=steps, site="A", storage_site=storage)])
-    page = pages.read(f"/?to={DAY}")
-    cells = [cell for table in page.tables.values() for row in table.cells for cell in row.values()]
-    assert [cell.tooltip for cell in cells if "opens" in cell.tooltip] == [
-        "B, 2026-03-01: ok, 30 of 30 opens succeeded",
-        "C, 2026-03-01: warning, 9 of 39 opens failed",
-    ]
-    rows = pages.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]
-    assert [(row["storage_site"], row["letter"], row["open_failed"]) for row in rows] == [
-        ("B", "G", 0),
-        ("C", "W", 9),
-    ]
-    [address, _] = page.list_links(".*by=campaign_id")
-    assert pages.client.get(address, headers=BROWSER).status_code == 200
-
-
-def test_use_follows_states_on_pages_and_in_metrics(pages: ServiceThread) -> None:
-    """One site works, one fails, and the storage and a door of others are excluded."""
-    now_us = time.time_ns() // 1000
-    pages.store.add(make_recent_runs({"SITE_A": True, "SITE_B": False, "SITE_C": True}))
-    override = OverrideRow(
-        "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
-    )
-    add_override(pages.store, override)
-    add_override(pages.store, replace(override, site="SITE_A:https", subject_kind="door"))
-    update_states(pages.store, time.time_ns() // 1000, load_shipped_rules())
-    uses = {
-        ("SITE_A", "jobs"): "usable",
-        ("SITE_A", "storage"): "usable",
-        ("SITE_A", "door https"): "excluded",
-        ("SITE_B", "jobs"): "probe only",
-        ("SITE_B", "storage"): "probe only",
-        ("SITE_C", "jobs"): "usable",
-        ("SITE_C", "storage"): "excluded",
-    }
-    sites = ("SITE_A", "SITE_B", "SITE_C")
-    states = [row for site in sites for row in pages.load_tables(f"/sites/{site}")["states"]]
-    assert {(row["site"].partition(":")[0], row["of"]): row["use"] for row in states} == uses
-    families = text_string_to_metric_families(pages.load_page("/metrics"))
-    (family,) = (family for family in families if family.name == "treehammer_site_use")
-    labels = [sample.labels for sample in family.samples if sample.value]
-    assert {
-        (of["site"], f"door {of['door']}" if of["door"] else of["of"]): of["use"] for of in labels
-    } == uses
-    rows = pages.load_tables("/sites")["sites"]
-    assert {row["site"]: row["use"] for row in rows} == {
-        "SITE_A": "usable", "SITE_B": "probe only", "SITE_C": "excluded",
-    }  # fmt: skip

@@ -328,11 +328,11 @@ def test_oldest_and_newest_pythons(
 ) -> None:
     bench.worker = packed_worker
     payload = f"""
-        import os, sys
+        import os, pkgutil, sys
         assert open(os.environ["TREEHAMMER_URL"], "rb").read()
         sys.path.insert(0, os.environ["TREEHAMMER_KIT"])
         if os.environ["TREEHAMMER_AXIS_END"] == "crash": os.abort()
-        import treehammer_kit, treehammer_load
+        for package in pkgutil.iter_modules([os.environ["TREEHAMMER_KIT"]]): __import__(package.name)
         {DONE}
     """
     specs = [

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +14,11 @@ import uproot
 from object_store import ObjectStore, run_object_store
 from storage_alone import run_storage
 
-from treehammer import config, hctests
+from treehammer import config
 from treehammer.collectors.job_spec import (
     CHECKSUM,
     ExecutionLimits,
     InputFile,
-    LoadSpec,
     SoftwareRequest,
 )
 from treehammer.collectors.software import providers
@@ -166,64 +162,6 @@ def test_refused_keys_have_their_own_class(
     assert "file of S3 keys" in direct["failure_message"]
     assert staged["failure_kind"] == "refused"
     assert "Correct aws_secret_access_key" in staged["failure_message"]
-
-
-@pytest.mark.parametrize(
-    ("test", "run", "axes", "counts"),
-    [
-        ("open-rate", "t.open_files", {"clients": 4, "rate_hz": 10}, {"open": 80}),
-        (
-            "read-pattern",
-            "t.read_pattern",
-            {"clients": 2, "reads": 20, "vector": 8, "chunk_kb": "0.1-5"},
-            {"open": 2, "vector_read": 40},
-        ),
-        (
-            "stream",
-            "t.stream_files, prepare=t.write_streams",
-            {"clients": 2, "files": 2, "size_mb": 1, "direction": "read"},
-            {"read_file": 4},
-        ),
-        (
-            "copy",
-            "t.stream_files, prepare=t.write_streams",
-            {"clients": 2, "files": 2, "size_mb": 1, "direction": "write", "client": "protocol"},
-            {"copy": 4},
-        ),
-        (
-            "pretend-transfer",
-            "t.pretend_transfers, prepare=t.make_own_folders",
-            {"clients": 2, "transfers": 2, "folders": "many"},
-            {"mkdir": 4, "create": 4, "delete": 4, "rmdir": 4},
-        ),
-    ],
-)
-def test_loads_are_counted_exactly(
-    bench: Any,
-    make_spec: Any,
-    store: ObjectStore,
-    tree_file: InputFile,
-    keys: None,
-    test: str,
-    run: str,
-    axes: dict[str, Any],
-    counts: dict[str, int],
-) -> None:
-    area = store.url_of("load") if "prepare" in run else ""
-    duration_s = 2.0 if test == "open-rate" else 60.0
-    load = LoadSpec(0, 1, "", "", 1.0, 0.0, 0.0, 1.0, duration_s, writable=area)
-    path = Path(next(iter(hctests.__path__))) / test / "test.toml"
-    metrics = tomllib.loads(path.read_text())["metrics"]
-    spec = make_spec(files=(tree_file,), variant=axes, software=prepare("xrootd:6.2.1"))
-    ran = bench.run(f"import treehammer_load as t\nt.run({run})", spec, load=load, metrics=metrics)
-    (record,) = ran.records
-    assert "failure_class" not in record.values, record.values["failure_message"]
-    done: Counter[str] = Counter()
-    for row in record.operations:
-        assert json.loads(row["failures"]) == {}
-        done[row["operation"]] += row["done"]
-    assert {name: done[name] for name in counts} == counts
-    assert record.extras.get("files_left", 0) == 0
 
 
 def test_doors_read_write_and_explain(

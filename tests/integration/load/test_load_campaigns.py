@@ -25,7 +25,7 @@ from polling import wait_until
 from repository_code import call_command
 from service_process import ServiceProcess
 from spool_harness import SpoolHarness
-from storage_alone import TracedStorage, run_storage
+from storage_alone import run_storage
 from tiny_dataset import raw_spec
 
 from treehammer import config
@@ -45,7 +45,10 @@ from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_model import LoadPermission, Site
 from treehammer.submit.sites.sites_file import write_sites_file
 from treehammer.testbed import network
+from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.components import site_list
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.network import NetworkLocation
 
 LOAD_TOML = """
 [test]
@@ -159,6 +162,21 @@ class WorkerProcesses:
         for process in self._processes.values():
             process.terminate()
             process.wait()
+
+
+class TracedStorage(XrootdStorage):
+    """Storages that log each request, with microseconds."""
+
+    def configure(self) -> None:
+        super().configure()
+        for path in self.folder.glob("*/xrootd.cfg"):
+            path.write_text(f"{path.read_text()}xrootd.trace emsg login request response\n")
+
+    def _daemon_spec(self, program: str, name: str, location: NetworkLocation) -> DaemonSpec:
+        spec = super()._daemon_spec(program, name, location)
+        log = self.folder / name / f"{program}.log"
+        # Only a log file has times with microseconds.
+        return replace(spec, command=[*spec.command, "-l", str(log), "-z"])
 
 
 def read_rows(user: LocalUser) -> list[dict[str, Any]]:

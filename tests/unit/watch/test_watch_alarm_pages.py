@@ -18,6 +18,7 @@ from measurement_factory import (
     make_recent_outcomes,
     make_recent_runs,
 )
+from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread, run_service
 from simulated_campaign import START_US, add_campaign
 
@@ -310,3 +311,37 @@ def test_a_central_event_is_announced(pages: ServiceThread) -> None:
     assert "Central since" in pages.read("/").text
     assert (states["A", "jobs"]["state"], states["A", "jobs"]["cause"]) == ("warning", "central")
     assert states["", "all sites"]["state"] == "critical"
+
+
+def test_use_follows_states_on_pages_and_in_metrics(pages: ServiceThread) -> None:
+    """One site works, one fails, and the storage and a door of others are excluded."""
+    now_us = time.time_ns() // 1000
+    pages.store.add(make_recent_runs({"SITE_A": True, "SITE_B": False, "SITE_C": True}))
+    override = OverrideRow(
+        "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
+    )
+    add_override(pages.store, override)
+    add_override(pages.store, replace(override, site="SITE_A:https", subject_kind="door"))
+    update_states(pages.store, time.time_ns() // 1000, load_shipped_rules())
+    uses = {
+        ("SITE_A", "jobs"): "usable",
+        ("SITE_A", "storage"): "usable",
+        ("SITE_A", "door https"): "excluded",
+        ("SITE_B", "jobs"): "probe only",
+        ("SITE_B", "storage"): "probe only",
+        ("SITE_C", "jobs"): "usable",
+        ("SITE_C", "storage"): "excluded",
+    }
+    sites = ("SITE_A", "SITE_B", "SITE_C")
+    states = [row for site in sites for row in pages.load_tables(f"/sites/{site}")["states"]]
+    assert {(row["site"].partition(":")[0], row["of"]): row["use"] for row in states} == uses
+    families = text_string_to_metric_families(pages.load_page("/metrics"))
+    (family,) = (family for family in families if family.name == "treehammer_site_use")
+    labels = [sample.labels for sample in family.samples if sample.value]
+    assert {
+        (of["site"], f"door {of['door']}" if of["door"] else of["of"]): of["use"] for of in labels
+    } == uses
+    rows = pages.load_tables("/sites")["sites"]
+    assert {row["site"]: row["use"] for row in rows} == {
+        "SITE_A": "usable", "SITE_B": "probe only", "SITE_C": "excluded",
+    }  # fmt: skip
