@@ -17,7 +17,6 @@ from datetime import UTC, date, datetime
 from random import Random
 from typing import Any
 
-import page_database
 from measurement_factory import build_change_point, make_campaign_row, make_job_row
 from simulated_campaign import build_record
 
@@ -65,7 +64,7 @@ class SharedWorld:
     dice: Random = field(default_factory=lambda: Random(7))
 
     def fill(self) -> None:
-        """Add campaigns, measurements, states, a change over time and a load test."""
+        """Add campaigns, measurements, states and a change over time."""
         for day in reversed(range(DAYS)):
             self._add_campaign(f"{NIGHTLY} {day}", list(self._run_nightly(day)), 24.0 * day + 4)
         self._add_probes()
@@ -73,7 +72,6 @@ class SharedWorld:
             rows = list(self._run_job(name, "SITE_A", 1.0, 0.4))
             self._add_campaign(name, rows, 0.6, planned=planned, state="running")
         self._add_change()
-        page_database.add_load_campaign(self.store)
         update_states(self.store, self.now_us, load_shipped_rules())
 
     def _run_nightly(self, day: int) -> Iterator[dict[str, Any]]:
@@ -117,7 +115,6 @@ class SharedWorld:
         wall = LOOP_S * branches**0.25 * factor
         efficiency = (0.85 if site == INEFFICIENT else 0.9) + self.dice.gauss(0, 0.003)
         cpu = efficiency * wall
-        walls = [wall] * 3
         return {
             "loop_wall_s": wall,
             "loop_cpu_s": cpu,
@@ -131,16 +128,6 @@ class SharedWorld:
             "eff_payload": 0.97 * efficiency,
             "passes_done": 3,
             "passes_counted": 3,
-            "pass_loop_wall_s": walls,
-            "pass_loop_user_s": [cpu] * 3,
-            "pass_loop_sys_s": [0.0] * 3,
-            "setup_wall_s": 2.0,
-            "setup_cpu_s": 1.0,
-            "stagein_wall_s": 0.0,
-            "stagein_cpu_s": 0.0,
-            "import_wall_s": 1.5,
-            "import_user_s": 1.0,
-            "import_sys_s": 0.1,
             "payload_wall_s": 3 * wall + 4.0,
             "payload_user_s": 3 * cpu + 2.0,
             "payload_sys_s": 0.5,

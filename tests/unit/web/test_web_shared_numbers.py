@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from service_thread import run_service
-from shared_counts import read_campaign, read_running, read_states
-from shared_figures import (
-    read_changes,
-    read_comparison,
-)
+from shared_numbers import read_campaign, read_changes, read_comparison, read_running, read_states
 from shared_world import BASE, SLOWER, SharedWorld
 from world_doors import Doors, Numbers, Reading
 
