@@ -104,15 +104,11 @@ class DoorComparison:
         return ties
 
 
-def compare_doors(means: Iterable[DoorMean], *, is_lower_better: bool) -> DoorComparison:
+def compare_doors(means: Iterable[DoorMean]) -> DoorComparison:
     """Compare doors that read the same work at the same site on the same day.
 
     Days are the independent units of a site, as all works of a day share its conditions, and sites
-    those of the mean.
-
-    Args:
-        means: of the metric.
-        is_lower_better: small values are better.
+    those of the mean. The best one has the smallest means.
     """
     means = list(means)
     cells: dict[tuple[object, ...], dict[str, DoorMean]] = defaultdict(dict)
@@ -122,14 +118,13 @@ def compare_doors(means: Iterable[DoorMean], *, is_lower_better: bool) -> DoorCo
     if not shared:
         return DoorComparison(means)
     effects = _fit_doors(shared)
-    sign = 1.0 if is_lower_better else -1.0
-    best, *worse = sorted(effects, key=lambda door: sign * effects[door])
+    best, *worse = sorted(effects, key=effects.__getitem__)
     contrasts = [_contrast(shared, best, door) for door in worse]
     return DoorComparison(means, best, contrasts)
 
 
-def is_kind_of_read(variant: str, *, is_sparse: bool) -> bool:
-    """Return whether a variant requests a few branches, or all of them.
+def is_sparse_read(variant: str) -> bool:
+    """Return whether a variant requests a few branches.
 
     A list or pattern of names is a selection, as of an analysis.
     """
@@ -137,24 +132,19 @@ def is_kind_of_read(variant: str, *, is_sparse: bool) -> bool:
         branches = json.loads(variant).get("branches")
     except (ValueError, AttributeError):
         return False
-    if isinstance(branches, str):
-        return is_sparse
-    if not isinstance(branches, int | float):
-        return False
-    return branches <= MAX_SPARSE_SHARE if is_sparse else branches >= 1
+    is_few = isinstance(branches, int | float) and branches <= MAX_SPARSE_SHARE
+    return is_few or isinstance(branches, str)
 
 
-def list_door_means(
-    groups: Iterable[FigureGroup], by: str, metric: str, *, is_sparse: bool
-) -> list[DoorMean]:
-    """List the means of sparse reads, or of whole ones, by door, site, day and work."""
+def list_door_means(groups: Iterable[FigureGroup], by: str, metric: str) -> list[DoorMean]:
+    """List the means of sparse reads by door, site, day and work."""
     means = []
     for group in groups:
         texts = {name: str(value or "") for name, value in group.by.items()}
         mean, day = group.metrics[metric].mean, group.by[DAY]
         if not (texts[by] and isinstance(day, int) and mean and mean > 0):
             continue
-        if is_kind_of_read(texts["variant"], is_sparse=is_sparse):
+        if is_sparse_read(texts["variant"]):
             variant = drop_release_axis(texts["variant"])
             work = (texts["test_name"], variant, texts["dataset_hash"], texts["axis_root"])
             means.append(DoorMean(texts[by], texts["site"], day, work, mean))

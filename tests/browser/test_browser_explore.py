@@ -92,7 +92,7 @@ def test_answer_on_doors(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/explore")
     tab.page.get_by_role("link", name="Best door for sparse reads").click()
-    tab.page.wait_for_url("**/figures/doors?**")
+    tab.page.wait_for_url("**/compare?axis=door**")
     expect(tab.page.locator(".headline").first).to_contain_text("reads of few branches")
     tab.check_page()
 

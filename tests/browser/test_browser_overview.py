@@ -30,7 +30,7 @@ FILLED_PAGES = {
     f"/digest?week={datetime.now(UTC):%G-W%V}": HOSTILE_TEXTS[1],
     "/alarms": HOSTILE_TEXTS[0],
     "/api/v1": "Permissions of the request's token",
-    "/figures/doors": "reads of few branches",
+    "/compare?axis=door": "reads of few branches",
     "/search?q=SITE": "SITE_A",
     f"/state-changes/{STATE_CHANGE}": HOSTILE_TEXTS[1],
     "/patrol": HOSTILE_TEXTS[0],

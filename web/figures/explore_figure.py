@@ -399,15 +399,11 @@ def _format_day(number: int) -> str:
     return str(number) if day == date.max else day.isoformat()
 
 
-def _format_month(number: int) -> str:
-    return f"{number // 100:04}-{number % 100:02}"
-
-
 #: Column of time -> formatter of its values.
 _TIME_FORMATS: Mapping[str, Callable[[int], str]] = {
     DAY: _format_day,
     WEEK: _format_day,
-    MONTH: _format_month,
+    MONTH: lambda number: f"{number // 100:04}-{number % 100:02}",
 }
 
 

@@ -146,7 +146,8 @@ class ExploreQuery(PageQuery):
         The default window is the last :data:`DEFAULT_DAYS` days with measurements, or all of a campaign's.
         """
         campaigns = {row.id: row.name for row in map(store.campaign, self.campaigns)}
-        conditions = query_model.parse_alternatives(self._condition_texts)
+        filters = (f"{name}={text}" for name, text in self.filters)
+        conditions = query_model.parse_alternatives([*self.where, *filters])
         first, last = self._find_window(store)
         changes: dict[str, Any] = {
             "campaigns": tuple(campaigns),
@@ -169,10 +170,6 @@ class ExploreQuery(PageQuery):
             # Differences are negative, too.
             changes["scale"] = "linear"
         return self.model_copy(update=changes)
-
-    @property
-    def _condition_texts(self) -> list[str]:
-        return [*self.where, *(f"{name}={text}" for name, text in self.filters)]
 
     def _find_window(self, store: Store) -> tuple[DayOrBlank, DayOrBlank]:
         first, last = self.first, self.last

@@ -257,16 +257,12 @@ class MeasuredAxes:
 
     def list_settings(self) -> Iterator[Link]:
         """Link to comparisons of the settings of tests that were measured with several values."""
-        for axis in self._settings:
+        excluded = (*_RECORDED_AXES, *_SUBJECT_AXES, *_WORK_AXES, "campaign", SELECTION_AXIS)
+        for axis in (axis for axis in self.comparable if axis not in excluded):
             values = self.values[axis]
             for value in values[1:]:
                 query = {"axis": axis, "a": values[0], "b": value}
                 yield Link(f"{axis}: {value} against {values[0]}", link_to("compare", query=query))
-
-    @property
-    def _settings(self) -> list[str]:
-        excluded = (*_RECORDED_AXES, *_SUBJECT_AXES, *_WORK_AXES, "campaign", SELECTION_AXIS)
-        return [axis for axis in self.comparable if axis not in excluded]
 
     @property
     def missing_text(self) -> str:

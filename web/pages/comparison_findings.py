@@ -1,4 +1,4 @@
-"""Findings of a comparison beside its conclusion: largest change, sites, CPU models, and its jobs."""
+"""Findings beside conclusions: largest change, sites, CPU models, jobs of a comparison; the best door."""
 
 from __future__ import annotations
 
@@ -9,18 +9,34 @@ from statistics import fmean
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison_notes import rank_sites
 from treehammer.analysis.comparison.conclusion import WALL, select_headline
+from treehammer.analysis.descriptive.door_comparison import (
+    DoorComparison,
+    DoorContrast,
+    compare_doors,
+    list_door_means,
+)
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.hctests.definition.model import RELEASE_AXIS
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import overview_queries
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.verticals import import_parts
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
+from treehammer.web.display_formats import day_from_number, day_number, days_until
+from treehammer.web.figures.explore_query import DEFAULT_DAYS
+from treehammer.web.figures.figure_points import MAX_READ
+from treehammer.web.labels import title_column
 
 #: CPU models and jobs that are named.
 MAX_MODELS, MAX_JOBS = 6, 3
+#: Kinds of doors that are compared, by their columns.
+DOORS = {"door": "doors", "door_protocol": "protocols"}
+_READS = "reads of few branches"
 
 
 def list_findings(
@@ -103,3 +119,66 @@ def link_job_outputs(
         for pair in pairs
     )
     return ui.Paragraph("Output of the slowest jobs: ", *ui.separate(links, "; "), ".")
+
+
+def answer_doors(store: Store, selection: Selection) -> Iterator[str]:
+    """Answer which door, and which protocol, is best for reads of few branches in the last days."""
+    newest = overview_queries.find_last_day(store)
+    has_days = any(condition.column == DAY for condition in selection.conditions)
+    first_day = None
+    if newest and not has_days:
+        first_day = day_number(days_until(day_from_number(newest), DEFAULT_DAYS)[0])
+    for by, plural in DOORS.items():
+        columns = tuple(dict.fromkeys(("site", DAY, by, *WORKLOAD_COLUMNS)))
+        figure = FigureQuery((WALL,), columns, selection, first_day=first_day)
+        with store.connection() as connection:
+            groups = DatabaseSnapshot(connection).load_figure(figure, MAX_READ).groups
+        comparison = compare_doors(list_door_means(groups, by, WALL))
+        yield _answer(comparison, title_column(by), plural)
+
+
+def _answer(comparison: DoorComparison, noun: str, plural: str) -> str:
+    """Answer in a sentence which door is best, or why none can be named."""
+    if not comparison.means:
+        return f"No {noun} can be named: there are no {_READS} in this selection."
+    if len(comparison.doors) == 1:
+        return f"No {noun} can be named: all {_READS} went through {comparison.doors[0]}."
+    if not comparison.best:
+        ties = comparison.list_ties()
+        tied = (
+            f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} "
+            f"could as well come from the {' and '.join(ties)}."
+        )
+        return (
+            f"No {noun} can be named: no site did the same {_READS} through two {plural} on the same "
+            f"day.{tied if ties else ''} To compare them, run the same variants through several "
+            f"{plural} of a site."
+        )
+    certain = [contrast for contrast in comparison.contrasts if _is_certain(contrast, comparison)]
+    if not certain:
+        return (
+            f"No {noun} is certainly the best for {_READS}: {comparison.best} has the best mean, but "
+            f"{_describe(comparison.contrasts[0], comparison)}."
+        )
+    doubtful = [contrast.door for contrast in comparison.contrasts if contrast not in certain]
+    contrasts = "; ".join(_describe(contrast, comparison) for contrast in certain)
+    rest = f"; not certainly different: {', '.join(doubtful)}" if doubtful else ""
+    return f"{comparison.best} is the best {noun} for {_READS}: {contrasts}{rest}."
+
+
+def _is_certain(contrast: DoorContrast, comparison: DoorComparison) -> bool:
+    """Return whether the interval of a difference excludes zero."""
+    if contrast.estimate is None:
+        return False
+    low, high = contrast.estimate.interval(comparison.level)
+    return low > 0 or high < 0
+
+
+def _describe(contrast: DoorContrast, comparison: DoorComparison) -> str:
+    """Describe a difference with its interval and amount of data."""
+    amount = f"n = {pluralize(contrast.days, 'day')} with both at {pluralize(len(contrast.by_site), 'site')}"
+    if contrast.estimate is None:
+        return f"{contrast.door} has too few days beside it ({amount})"
+    change = verdict_text.describe_change(contrast.estimate.mean, WALL, "lower")
+    interval = verdict_text.format_change_interval(*contrast.estimate.interval(comparison.level))
+    return f"{contrast.door} is {change} in {title_column(WALL)} (95 % interval {interval} %; {amount})"

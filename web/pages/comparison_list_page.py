@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from treehammer.analysis.comparison.compared_sides import TooManyMeasurementsError, compare_now
 from treehammer.analysis.statistics.sample import natural_sort_key
@@ -30,7 +30,7 @@ from treehammer.web.columns import column
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
 from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
-from treehammer.web.page_query import ListQuery, OneOf, PathText
+from treehammer.web.page_query import ListQuery, OneOf, PageQuery, PathText
 from treehammer.web.page_service import error_sentence
 from treehammer.web.pages import common_tables
 from treehammer.web.pages.compare_query import (
@@ -39,6 +39,7 @@ from treehammer.web.pages.compare_query import (
     VerdictFilter,
     load_stored_verdicts,
 )
+from treehammer.web.pages.comparison_findings import answer_doors
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
 
@@ -246,6 +247,7 @@ def _build_list(
     )
     measured = MeasuredAxes.load(store)
     sections = (
+        *(ui.headline(text) for text in _answer_doors(query, store)),
         ui.Paragraph("Is B faster or slower than A, where, and how certain is that?"),
         _build_form(query, store, measured),
         ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
@@ -271,6 +273,19 @@ def _build_list(
     )
     about = {"page": number, "pages": pages, "count": count}
     return PageContent("Compare", sections, (table,), about, status=status)
+
+
+def _answer_doors(query: CompareQuery, store: Store) -> Iterator[str]:
+    """Answer which door is best where the axis is that of doors, whose sides are not chosen yet."""
+    return answer_doors(store, query.selection) if query.axis == "door" else iter(())
+
+
+@page("/figures/doors", "doors", position=23)
+def doors_page(request: PageRequest[PageQuery]) -> Response:
+    """Lead to the comparison of doors, which was a page of its own."""
+    parameters = request.raw.query_params
+    query = {name: parameters.getlist(name) for name in ("campaign", "where")}
+    return RedirectResponse(link_to("compare", query={"axis": "door", **query}))
 
 
 def _draw_releases(store: Store) -> Iterator[ui.Figure]:

@@ -21,7 +21,7 @@ from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXE
 from treehammer.web.figures.explore_query import METRICS, SIZE, VIEWS, ExploreQuery, View
 from treehammer.web.figures.figure_captions import describe_metric
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
-from treehammer.web.labels import VARIANT_COLUMN, head_column, title_column
+from treehammer.web.labels import VARIANT_COLUMN, head_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import FormInput
 from treehammer.web.page_service import FigureFiles, make_figure_response
@@ -256,8 +256,9 @@ def _link_presets(result: ExploreResult) -> Iterator[ui.Link]:
         yield preset(title, "s0", parameters)
     for title, parameters in _PRESETS.items():
         yield preset(title, "explore", {"metric": result.query.metric, **parameters})
-    for column in ("door", "door_protocol"):
-        yield preset(f"Best {title_column(column)} for sparse reads", "doors", {"by": column})
+    selected = [pair for pair in selecting if pair[0] in ("campaign", "where")]
+    doors = f"{link_to('compare')}?{urlencode([('axis', 'door'), *selected])}"
+    yield ui.Link("Best door for sparse reads", doors)
     if has_page("cache"):
         yield preset("Reads through caches", "cache", {})
 

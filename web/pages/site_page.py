@@ -150,7 +150,12 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         common_tables.efficiency_section(explanation),
         _describe_doors(tables, charts),
         *(states.show_changes() for states in parts),
-        _show_outcomes(tables["outcomes"]),
+        ui.Titled(
+            "Outcomes",
+            tables["outcomes"],
+            ui.quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
+            anchor="outcomes",
+        ),
         ui.Titled(
             "Workloads",
             ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
@@ -190,12 +195,6 @@ def _build_history_tables(
         "state": site_charts.build_state_table(history, earlier=earlier),
         "changes": site_charts.build_change_table(history, door_days),
     }
-
-
-def _show_outcomes(outcomes: DataTable) -> ui.Titled:
-    """Show executions by day and outcome."""
-    note = ui.quiet(_ALL_COUNTED) if outcomes.rows else None
-    return ui.Titled("Outcomes", outcomes, note, anchor="outcomes")
 
 
 def _compare_with_similar(

@@ -135,9 +135,7 @@ WITHOUT_INVALID_INPUT = (
 CAMPAIGN_UPLOAD = "POST /api/v1/campaigns"
 
 #: Operations with conditions on columns, whose syntax no schema describes.
-CONDITIONS = tuple(
-    f"GET /api/v1/{name}" for name in ("explore", "figures/s0", "figures/doors", "compare")
-)
+CONDITIONS = tuple(f"GET /api/v1/{name}" for name in ("explore", "figures/s0", "compare"))
 
 
 def test_service_conforms_to_description(service: ServiceThread) -> None:

@@ -30,7 +30,7 @@ def make_means(doors: dict[str, float], sites: int = 4, days: int = 5) -> list[D
 
 
 def test_best_door_is_found_with_ratio_and_interval() -> None:
-    comparison = compare_doors(make_means({"a": 1.2, "b": 1.0, "c": 1.1}), is_lower_better=True)
+    comparison = compare_doors(make_means({"a": 1.2, "b": 1.0, "c": 1.1}))
     assert comparison.best == "b"
     assert [contrast.door for contrast in comparison.contrasts] == ["c", "a"]
     for contrast, expected in zip(comparison.contrasts, (1.1, 1.2), strict=True):
@@ -42,13 +42,8 @@ def test_best_door_is_found_with_ratio_and_interval() -> None:
     assert comparison.level == 0.025, "both intervals hold together"
 
 
-def test_larger_rates_are_better() -> None:
-    comparison = compare_doors(make_means({"a": 1.2, "b": 1.0}), is_lower_better=False)
-    assert comparison.best == "a"
-
-
 def test_days_of_the_only_site_give_an_interval() -> None:
-    comparison = compare_doors(make_means({"a": 1.0, "b": 1.3}, sites=1), is_lower_better=True)
+    comparison = compare_doors(make_means({"a": 1.0, "b": 1.3}, sites=1))
     (contrast,) = comparison.contrasts
     assert contrast.estimate
     assert contrast.estimate.mean == pytest.approx(math.log(1.3), abs=0.02)
@@ -56,14 +51,14 @@ def test_days_of_the_only_site_give_an_interval() -> None:
 
 def test_single_day_gives_no_interval() -> None:
     means = make_means({"a": 1.0, "b": 1.3}, sites=1, days=1)
-    (contrast,) = compare_doors(means, is_lower_better=True).contrasts
+    (contrast,) = compare_doors(means).contrasts
     assert contrast.estimate is None
 
 
 def test_works_of_a_day_are_no_independent_days() -> None:
     means = make_means({"a": 1.0, "b": 1.3}, sites=1)
     other_works = [mean._replace(work=(*WORK[:3], "6.38.00")) for mean in means]
-    (contrast,) = compare_doors([*means, *other_works], is_lower_better=True).contrasts
+    (contrast,) = compare_doors([*means, *other_works]).contrasts
     assert contrast.days == 5
 
 
@@ -71,6 +66,6 @@ def test_doors_tied_to_variants_are_not_compared() -> None:
     means = [
         mean._replace(work=(WORK[0], mean.door, *WORK[2:])) for mean in make_means({"a": 1, "b": 2})
     ]
-    comparison = compare_doors(means, is_lower_better=True)
+    comparison = compare_doors(means)
     assert comparison == DoorComparison(means)
     assert comparison.list_ties() == ["variant"]

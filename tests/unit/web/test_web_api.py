@@ -38,7 +38,7 @@ PARTS = {
 #: Operation -> its own values of these parts.
 OWN_PARTS = {"getChange": {"change": CHANGE}, "getRelease": {"release": "6.40.00"}}
 #: Pages without tables: forms, files, and those that the API has in another form.
-OTHER_PAGES = {"api", "measurement-page", "rootfile", "sign-in"}
+OTHER_PAGES = {"api", "doors", "measurement-page", "rootfile", "sign-in"}
 #: Paths of pages that differ from those of their operations.
 PAGES = {
     "getOverview": "/",

@@ -1,4 +1,4 @@
-"""Page of doors: which one is best for sparse reads."""
+"""Which door is best for sparse reads, as the comparison of doors answers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from measurement_factory import make_measurement
-from page_contents import list_marks, load_charts
 from service_thread import ServiceThread
 
-from treehammer.analysis.descriptive.door_comparison import is_kind_of_read
+from treehammer.analysis.descriptive.door_comparison import is_sparse_read
 from treehammer.collectors.record.measurement_record import Measurement
 
-ALL = "from=&to="
+DOORS = "/compare?axis=door&where=day>=20260301"
 SPARSE, FULL = '{"branches":0.02}', '{"branches":1.0}'
 
 
@@ -20,7 +19,7 @@ def make_day(door: str, site: str, day: int, seconds: float, variant: str = SPAR
     return make_measurement(
         f"{door}-{site}-{day}-{len(variant)}",
         site=site,
-        day=20260301 + day,
+        day=20260301 + day if day < 30 else 20260607,
         door=door,
         door_protocol=door,
         variant=variant,
@@ -41,21 +40,20 @@ def make_days(sparse: dict[str, float]) -> Iterator[Measurement]:
 
 def test_answer_names_the_door_with_its_certainty(pages: ServiceThread) -> None:
     pages.store.add(make_days({"xrootd": 1.0, "https": 1.25}))
-    page = pages.read(f"/figures/doors?{ALL}")
-    assert "xrootd is the best door for reads of few branches: https is 25." in page.text
-    assert "n = 10 days with both at 2 sites" in page.text
-    (row,) = page.tables["doors"].cells
-    assert (row["door"].text, row["days"].text, row["certain"].text) == ("https", "10", "yes")
-    (chart,) = load_charts(pages.load_page(f"/figures/doors?{ALL}"))
-    (dot,) = list_marks(chart)
-    assert dot["l"] < 25 < dot["h"]
-    full = pages.read(f"/figures/doors?reads=all&by=door_protocol&{ALL}").text
-    assert "https is the best protocol for reads of all branches" in full
+    redirected = pages.client.get("/figures/doors?where=site=A&where=site=B")
+    door, protocol = pages.read(redirected.headers["location"]).list_texts("p", "headline")
+    assert door.startswith("xrootd is the best door for reads of few branches: https is 25.")
+    assert "n = 10 days with both at 2 sites" in door
+    assert protocol == door.replace(" door ", " protocol ")
+    newest = make_day("xrootd", "A", 98, 1.0)  # in June
+    pages.store.add([newest])
+    assert "all reads of few branches went through xrootd" in pages.read("/compare?axis=door").text
+    assert "xrootd is the best door" in pages.read(DOORS).text
 
 
 def test_equal_doors_have_no_best(pages: ServiceThread) -> None:
     pages.store.add(make_days({"xrootd": 1.0, "https": 1.001}))
-    page = pages.read(f"/figures/doors?{ALL}").text
+    page = pages.read(DOORS).text
     assert "No door is certainly the best for reads of few branches" in page
 
 
@@ -65,31 +63,29 @@ def test_tied_doors_are_not_compared(pages: ServiceThread) -> None:
         for door, share in (("xrootd", 0.02), ("https", 0.04))
         for day in range(3)
     )
-    page = pages.read(f"/figures/doors?{ALL}")
-    assert "No door can be named: no site did the same reads" in page.text
-    assert "Each variant has one door only" in page.text
-    assert not page.tables
+    page = pages.read(DOORS).text
+    assert "No door can be named: no site did the same reads" in page
+    assert "Each variant has one door only" in page
 
 
 def test_explore_links_the_answer(pages: ServiceThread) -> None:
     pages.store.add(make_days({"xrootd": 1.0}))
-    links = pages.read(f"/explore?site=A&{ALL}").list_links("/figures/doors")
-    assert len(links) == 2
-    assert "all reads of few branches went through xrootd" in pages.read(links[0]).text
+    (link,) = pages.read("/explore?site=A").list_links("/compare.*axis=door")
+    assert "where=site%3DA" in link
+    assert "all reads of few branches went through xrootd" in pages.read(link).text
 
 
 @pytest.mark.parametrize(
-    ("variant", "few", "all_"),
+    ("variant", "is_sparse"),
     [
-        (SPARSE, True, False),
-        (FULL, False, True),
-        ('{"branches":"@analysis.txt"}', True, False),
-        ('{"branches":0.6}', False, False),
-        ('{"cache":"warm"}', False, False),
-        ("not JSON", False, False),
-        ("[1]", False, False),
+        (SPARSE, True),
+        (FULL, False),
+        ('{"branches":"@analysis.txt"}', True),
+        ('{"branches":0.6}', False),
+        ('{"cache":"warm"}', False),
+        ("not JSON", False),
+        ("[1]", False),
     ],
 )
-def test_reads_are_told_by_their_branches(variant: str, few: bool, all_: bool) -> None:
-    assert is_kind_of_read(variant, is_sparse=True) == few
-    assert is_kind_of_read(variant, is_sparse=False) == all_
+def test_reads_are_told_by_their_branches(variant: str, is_sparse: bool) -> None:
+    assert is_sparse_read(variant) == is_sparse

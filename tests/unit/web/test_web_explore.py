@@ -50,17 +50,6 @@ def good(row: dict[str, Any], metric: str) -> bool:
     return row["failure_class"] is None and row["plausible"] and row[metric] is not None
 
 
-def test_variants_are_in_the_order_of_their_labels(pages: ServiceThread) -> None:
-    pages.store.add(
-        make_measurement(f"job-{share}", variant=f'{{"branches":{share}}}', eff_job=0.5)
-        for share in (0.4, 0.04, 1.0, 0.2)
-    )
-    rows = rows_of(pages, "by=variant&from=&to=")
-    assert [row["variant"] for row in rows] == [
-        f'{{"branches":{share}}}' for share in (0.04, 0.2, 0.4, 1.0)
-    ]
-
-
 @pytest.mark.usefixtures("draw_in_process")
 @pytest.mark.parametrize("view", ["means", "latency"])
 def test_campaigns_are_labeled_by_name(pages: ServiceThread, view: str) -> None:
