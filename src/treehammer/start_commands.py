@@ -60,7 +60,8 @@ def find_demo_test() -> str:
     shipped = Path(hctests.__file__).resolve().parent
     repository = shipped.parent
     if (repository / ".git").exists():
-        return f"{_format_path(repository)}@HEAD:{shipped.name}/{DEMO_TEST}"
+        where = "." if repository == Path.cwd() else str(repository)
+        return f"{where}@HEAD:{shipped.name}/{DEMO_TEST}"
     return DEMO_TEST
 
 
@@ -139,8 +140,3 @@ def _find_program() -> str:
     if called.name != PROGRAM or (program and called.exists() and called.samefile(program)):
         return PROGRAM
     return str(called)
-
-
-def _format_path(path: Path) -> str:
-    """Format a path as a user in this folder would type it."""
-    return "." if path == Path.cwd() else str(path)

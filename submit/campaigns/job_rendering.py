@@ -5,7 +5,6 @@ A preview is printed, or written to a folder from which its jobs can be tried.
 
 from __future__ import annotations
 
-import getpass
 import math
 import os
 import re
@@ -45,7 +44,7 @@ from treehammer.submit.planning.job_planner import (
 )
 from treehammer.submit.planning.job_templates import render_template
 from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
-from treehammer.submit.planning.plan import JobCluster, Plan
+from treehammer.submit.planning.plan import JobCluster, Plan, find_user
 from treehammer.submit.planning.submission_options import BUNDLE_NAME
 from treehammer.submit.sites.site_model import Site, token_pool_environment
 from treehammer.submit.sites.site_registry import open_batch_system
@@ -266,11 +265,7 @@ def copy_payload(pinned: PinnedTest, target: Path) -> Path:
 @cache
 def submitter_contact() -> str:
     """Return user and host of the submission, as a contact for administrators."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user ID without a name
-        user = "unknown"
-    return f"{user}@{socket.getfqdn()}"
+    return f"{find_user() or 'unknown'}@{socket.getfqdn()}"
 
 
 def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:

@@ -19,7 +19,6 @@ from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.datasets.doors import ProbeTarget
-    from treehammer.submit.sites.site_model import Site
 
 
 def _describe_ceilings(values: Mapping[str, Any]) -> str:
@@ -73,14 +72,11 @@ def list_sites(settings: Settings) -> list[dict[str, Any]]:
     """
     from treehammer.submit.sites.site_registry import load_sites
 
-    return [row for site in load_sites(settings).values() for row in _door_rows(site)]
-
-
-def _door_rows(site: Site) -> list[dict[str, Any]]:
-    keys = ("batch", "requirements", "grid_resource", "storage", "labels", "ceilings")
-    shared = {"site": site.name, **site.model_dump(include={*keys}, by_alias=False)}
+    keys = {"batch", "requirements", "grid_resource", "storage", "labels", "ceilings"}
     return [
-        shared | {f"door_{key}": value for key, value in door.model_dump().items()}
+        {"site": site.name, **site.model_dump(include=keys, by_alias=False)}
+        | {f"door_{key}": value for key, value in door.model_dump().items()}
+        for site in load_sites(settings).values()
         for door in site.doors
     ]
 

@@ -373,6 +373,7 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     if not names:
         return []
     linked = [access for access in plan.jobs.accesses if access.door.link]
+    shared = [*linked, *(access for access in plan.jobs.accesses if access.door.netem)]
     needs_proxy = any(value for name in names for value in axes[name])
     without_proxy = {
         key: access.door
@@ -387,7 +388,12 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
             for (site, name), door in without_proxy.items()
         ),
         *(_list_shared_links(plan) if linked else ()),
-        *_list_shared_nodes(plan, local_slots),
+        *(
+            [f"{local_slots} local jobs run at once, and {_CONFLICT}: --local-slots 1."]
+            # A link, or the queues of this machine, would change for all of them.
+            if local_slots > 1 and any(access.site.is_local for access in shared)
+            else ()
+        ),
     ]
 
 
@@ -426,13 +432,6 @@ def _list_shared_links(plan: Plan) -> Iterator[str]:
         yield (
             f"{plan.options.pace.in_flight} jobs of a door run at once, and {_CONFLICT}: --in-flight 1."
         )
-
-
-def _list_shared_nodes(plan: Plan, local_slots: int) -> Iterator[str]:
-    """Describe why jobs on this machine could change a link or its queues while another one measures."""
-    shared = [access for access in plan.jobs.accesses if access.door.link or access.door.netem]
-    if local_slots > 1 and any(access.site.is_local for access in shared):
-        yield f"{local_slots} local jobs run at once, and {_CONFLICT}: --local-slots 1."
 
 
 def check_common_start(plan: Plan, *, has_service: bool) -> None:

@@ -298,7 +298,7 @@ def _describe_request(
     """Describe the request, whose text is part of the campaign's identity, without a schema version."""
     document: dict[str, Any] = {
         "definition": pinned.definition.describe(),
-        "submitter": _find_user(),
+        "submitter": find_user(),
         "sites": [site.name for site in sites.storage],
         "templates": {
             site.name: job_templates.fingerprint_template(site)
@@ -326,7 +326,7 @@ def _describe_test(pinned: PinnedTest) -> PlannedTest:
     )
 
 
-def _find_user() -> str:
+def find_user() -> str:
     """Find the name of the user; '' in a container without one."""
     try:
         return getpass.getuser()
