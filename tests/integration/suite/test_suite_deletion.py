@@ -16,13 +16,6 @@ from treehammer.verticals import VERTICALS
 #: Unit tests that run in the copy, of commands, pages and plans; all others are collected only,
 #: which imports them and their helpers.
 RUN = "test_docs or test_extensions or test_web_walk or test_submit_plan"
-#: Vertical -> why it cannot be deleted yet.
-NOT_DELETABLE = {
-    "load": "test_worker_service and storage_alone import it",
-    "watch": "modules of the core import it: ignore_imports in setup.cfg",
-}
-PRESENT = [name for name in VERTICALS if (REPOSITORY / name).is_dir()]
-DELETABLE = [name for name in PRESENT if name not in NOT_DELETABLE]
 
 
 def copy_without(verticals: Iterable[str], copy: Path) -> None:
@@ -72,16 +65,7 @@ def run(copy: Path, *command: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "vertical",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(reason=NOT_DELETABLE[name])] if name in NOT_DELETABLE else [],
-        )
-        for name in PRESENT
-    ],
-)
+@pytest.mark.parametrize("vertical", [name for name in VERTICALS if (REPOSITORY / name).is_dir()])
 def test_core_is_complete_without(vertical: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy_without([vertical], copy)
