@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from limited_campaign import fill_with_limits, make_limited_plan
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from repository_code import call_command
 from service_thread import run_service
 
 from treehammer.analysis.comparison import limit_text, verdict_text
@@ -47,58 +43,6 @@ def test_values_have_their_unit(metric: str, value: float, unit: str, text: str)
     assert verdict_text.format_metric_value(metric, value, unit) == text
 
 
-RELEASES = ("6.38.00", "6.40.00")
-
-
-def make_plan(limits: Sequence[Mapping[str, Any]]) -> str:
-    document = {
-        "axes": {"root": [*RELEASES], "cache_mb": [0, 30]},
-        "bundle": ["root"],
-        "metrics": {"depth": {"unit": "1"}, "rows": {"unit": "1", "exact": True}},
-        "expect": [*limits],
-    }
-    return json.dumps({"definition": document, "sites": ["local"]})
-
-
-def fill(
-    store: Store,
-    *limits: Mapping[str, Any],
-    ratio: float = 1.0,
-    noise: float = 0.001,
-    jobs: int = 4,
-    extras: Mapping[str, float] | None = None,
-    site: str = "local",
-    lost: int = 0,
-) -> None:
-    """Add a campaign whose jobs hold both releases; times of the second are ``ratio`` times as long."""
-    noises = random.Random(5)
-    rows = [make_job_row(f"job{n}", site=site, planned_measurements=2) for n in range(jobs)]
-    plan = make_plan(limits)
-    rows += [make_job_row("lost", planned_measurements=2, state="lost")] * lost
-    store.add_campaign(make_campaign_row(plan=plan, test_name="x", planned_jobs=jobs), rows)
-    for number in range(jobs):
-        for position, release in enumerate(RELEASES, 1):
-            seconds = 2e-6 * (ratio if position == 2 else 1) * (1 + noises.gauss(0, noise))
-            store.add(
-                [
-                    make_measurement(
-                        f"job{number}",
-                        1,
-                        position,
-                        site=site,
-                        host="n1",
-                        variant=json.dumps({"cache_mb": 30, "root": release}),
-                        cpu_per_event_s=seconds,
-                        max_rss_bytes=5 * 10**8 + number,
-                        bytes_read=100 * position,
-                        loop_cpu_s=3.0,
-                        passes_counted=1,
-                        extras=extras or {},
-                    )
-                ]
-            )
-
-
 def judge(store: Store) -> LimitReport:
     return judge_limits(store, store.campaign("campaign"), 2)
 
@@ -120,7 +64,7 @@ def test_ratio_to_a_base_decides_if_its_interval_excludes_the_limit(
     store: Store, ratio: float, noise: float, state: LimitState, code: int
 ) -> None:
     limit = {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}
-    fill(store, limit, ratio=ratio, noise=noise)
+    fill_with_limits(store, limit, ratio=ratio, noise=noise)
     outcome = judge_only(store)
     assert (outcome.state, judge(store).exit_code) == (state, code)
     assert (outcome.base, outcome.label) == ("root=6.38.00", "root=6.40.00")
@@ -133,7 +77,9 @@ def test_ratio_to_a_base_decides_if_its_interval_excludes_the_limit(
 def test_absolute_limit_is_judged_on_the_mean_of_jobs(store: Store) -> None:
     from scipy import stats
 
-    fill(store, {"metric": "cpu_per_event_s", "at_most": 3e-6, "where": {"root": "6.38.00"}})
+    fill_with_limits(
+        store, {"metric": "cpu_per_event_s", "at_most": 3e-6, "where": {"root": "6.38.00"}}
+    )
     outcome = judge_only(store)
     values = [
         float(str(row["cpu_per_event_s"]))
@@ -150,7 +96,7 @@ def test_absolute_limit_is_judged_on_the_mean_of_jobs(store: Store) -> None:
 
 def test_several_limits_share_the_correction_of_comparisons(store: Store) -> None:
     limits = [{"metric": "cpu_per_event_s", "at_most": bound} for bound in (1.9e-6, 2e-6, 3e-6)]
-    fill(store, *limits, noise=0.02)
+    fill_with_limits(store, *limits, noise=0.02)
     outcomes = judge(store).outcomes
     decided = [outcome for outcome in outcomes if outcome.state is not LimitState.UNDECIDED]
     assert 0 < len(decided) < len(outcomes) == 6
@@ -159,8 +105,8 @@ def test_several_limits_share_the_correction_of_comparisons(store: Store) -> Non
 
 
 def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
-    plan = json.loads(make_plan([{"metric": "cpu_per_event_s", "at_most": 3e-6}]))
-    fill(store)
+    plan = json.loads(make_limited_plan([{"metric": "cpu_per_event_s", "at_most": 3e-6}]))
+    fill_with_limits(store)
     row = replace(store.campaign("campaign"), id="looked", name="looked")
     plan["until_decided"] = {"looks": [5, 10, 20, 40], "delta": 0.02}
     store.add_campaign(replace(row, plan=CampaignPlan.model_validate(plan)), [])
@@ -175,7 +121,7 @@ def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
 
 
 def test_own_metrics_zeros_and_values_without_spread_are_judged(store: Store) -> None:
-    fill(
+    fill_with_limits(
         store,
         {"metric": "depth", "at_most": 0, "where": {"root": "6.40.00"}},
         {"metric": "rows", "at_least": 5, "where": {"root": "6.40.00"}},
@@ -187,14 +133,14 @@ def test_own_metrics_zeros_and_values_without_spread_are_judged(store: Store) ->
 
 
 def test_exact_counter_is_decided_by_one_job(store: Store) -> None:
-    fill(store, {"metric": "bytes_read", "at_most": 1.5, "base": "6.38.00"}, jobs=1)
+    fill_with_limits(store, {"metric": "bytes_read", "at_most": 1.5, "base": "6.38.00"}, jobs=1)
     outcome = judge_only(store)
     assert (outcome.state, outcome.value) == (LimitState.MISSED, 2.0)
 
 
 def test_too_few_jobs_are_not_judged(store: Store) -> None:
     relative = {"metric": "cpu_per_event_s", "at_most": 2, "base": "first"}
-    fill(store, {"metric": "max_rss_bytes", "at_most": 9e9}, relative, jobs=2)
+    fill_with_limits(store, {"metric": "max_rss_bytes", "at_most": 9e9}, relative, jobs=2)
     report = judge(store)
     assert {outcome.state for outcome in report.outcomes} == {LimitState.NOT_JUDGED}
     assert report.outcomes[0].why.startswith("2 jobs; needed are 3 on one host")
@@ -206,7 +152,7 @@ def test_too_few_jobs_are_not_judged(store: Store) -> None:
 def test_absent_base_site_or_measurement_is_not_judged(store: Store) -> None:
     absolute = {"metric": "max_rss_bytes", "at_most": 9e9, "where": {"root": "6.40.00"}}
     relative = {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "6.36.00"}
-    fill(store, absolute, relative, site="SITE_A", extras={})
+    fill_with_limits(store, absolute, relative, site="SITE_A", extras={})
     report = judge(store)
     reasons = {(outcome.metric, outcome.site): outcome.why for outcome in report.outcomes}
     assert reasons == {
@@ -219,7 +165,7 @@ def test_absent_base_site_or_measurement_is_not_judged(store: Store) -> None:
 
 
 def test_lost_measurements_keep_a_campaign_from_success(store: Store) -> None:
-    fill(store, {"metric": "max_rss_bytes", "at_most": 9e9}, lost=1)
+    fill_with_limits(store, {"metric": "max_rss_bytes", "at_most": 9e9}, lost=1)
     report = judge(store)
     assert {outcome.state for outcome in report.outcomes} == {LimitState.KEPT}
     assert (report.unmeasured, report.exit_code) == (2, 3)
@@ -227,7 +173,7 @@ def test_lost_measurements_keep_a_campaign_from_success(store: Store) -> None:
 
 
 def test_failed_executions_are_named(store: Store) -> None:
-    fill(store, {"metric": "depth", "at_most": 1, "where": {"root": "6.40.00"}})
+    fill_with_limits(store, {"metric": "depth", "at_most": 1, "where": {"root": "6.40.00"}})
     assert judge_only(store).why == "no usable execution (no depth 4)"
 
 
@@ -238,7 +184,7 @@ def test_sites_have_bounds_of_their_own(store: Store) -> None:
         "where": {"root": "6.40.00"},
         "sites": {"local": {"at_most": 3e-6}},
     }
-    fill(store, limit)
+    fill_with_limits(store, limit)
     outcome = judge_only(store)
     assert (outcome.state, outcome.bound) == (LimitState.KEPT, 3e-6)
 
@@ -264,49 +210,10 @@ def test_first_of_compared_commits_is_the_base_and_has_no_absolute_limit(store: 
     assert (relative.value, relative.state) == (0.5, LimitState.KEPT)
 
 
-check = partial(call_command, "check")
-
-
-def test_check_prints_table_markdown_and_json(store: Store, tmp_path: Path) -> None:
-    fill(
-        store,
-        {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"},
-        {"metric": "max_rss_bytes", "at_most": 1e9, "where": {"root": "6.40.00"}},
-        ratio=1.1,
-    )
-    result = check(tmp_path, "--campaign", "last")
-    assert result.return_value == 1
-    assert result.output.startswith("Limits: 1 missed, 1 kept\n")
-    assert "≤ 1.02 × 6.38.00" in result.output
-    assert "≤ 1,000 MB" in result.output
-    assert "500.0 MB [500.0, 500.0]" in result.output
-    assert "Intervals of 95 % confidence" in result.output
-    text = check(tmp_path, "--campaign", "last", "--format", "markdown").output
-    assert "### ❌ Limits of x: 1 missed, 1 kept" in text
-    assert "| ❌ missed | cpu\\_per\\_event\\_s | root=6.40.00 | ≤ 1.02 × 6.38.00 | 1." in text
-    assert "8 of 8 measured" in text
-    document = json.loads(check(tmp_path, "--campaign", "last", "--format", "json").output)
-    assert (document["code"], document["planned"], document["measured"]) == (1, 8, 8)
-    (missed, met) = document["limits"]
-    assert (missed["state"], met["state"]) == ("missed", "kept")
-    assert math.isclose(missed["value"], 1.1, rel_tol=0.01)
-
-
-def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
-    fill(store)
-    for arguments, message in (
-        (["--campaign", "last"], "the test of name of campaign states no limit; add [[expect]]"),
-        (["--campaign", "last", "--format", "monit"], "are mutually exclusive"),
-        (["--campaign", "last", "--site", "A"], "give one of --site, --release"),
-        (["--site", "A", "--format", "markdown"], "--format markdown is for --campaign"),
-        (["--campaign", "none"], "UNKNOWN"),
-    ):
-        result = check(tmp_path, *arguments)
-        assert (result.return_value, message in result.output) == (3, True), result.output
-
-
 def test_report_and_campaign_page_show_the_outcomes(store: Store, tmp_path: Path) -> None:
-    fill(store, {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}, ratio=1.1)
+    fill_with_limits(
+        store, {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}, ratio=1.1
+    )
     write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
     report = (tmp_path / "report.html").read_text()
     with run_service(tmp_path, reading_open=True) as service:
@@ -321,7 +228,7 @@ def test_report_and_campaign_page_show_the_outcomes(store: Store, tmp_path: Path
 
 
 def test_page_of_a_large_campaign_names_the_command(store: Store, tmp_path: Path) -> None:
-    plan = make_plan([{"metric": "depth", "at_most": 1}])
+    plan = make_limited_plan([{"metric": "depth", "at_most": 1}])
     store.add_campaign(make_campaign_row(plan=plan, planned_measurements=2001), [])
     with run_service(tmp_path, reading_open=True) as service:
         page = service.load_page("/campaigns/campaign")

