@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +15,7 @@ from local_user import LocalUser
 from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
 
-from treehammer.collectors.job_spec import EXTERNAL_PREFIX, TOKEN_FILE
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import make_tracker
@@ -112,26 +111,6 @@ def test_shared_database_of_service_and_submitter(local_user: LocalUser, tmp_pat
         assert {(job.state, job.batch_system) for job in jobs} == {("done", "local")}
     finally:
         served.end_process()
-
-
-def test_token_appears_only_in_its_file(user: LocalUser, service: ServiceProcess) -> None:
-    (user.test / "run.sh").write_text(
-        "#!/bin/sh\nenv\nls -la ../..\ncat ../../service-token\n"
-        'echo \'{"format": 1, "extras": {"answer": 1}}\' > "$TREEHAMMER_RESULT"\n'
-    )
-    output = user.submit_test("--wait")
-    tokens = list(user.settings.data_dir.rglob(TOKEN_FILE))
-    assert len(tokens) == 2, "only in the input of each job"
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tokens} == {0o600}
-    secrets = [path.read_bytes().strip().rpartition(b".")[2] for path in (*tokens, service.key)]
-    holders = [
-        path
-        for path in user.folder.rglob("*")
-        if path.is_file() and any(secret in path.read_bytes() for secret in secrets)
-    ]
-    assert {*holders} <= {*tokens, service.key}
-    output += user.invoke_command("render", str(user.test), "--full").output
-    assert not [secret for secret in secrets if secret.decode() in output]
 
 
 def run_at_service(service: ServiceProcess, *words: str) -> subprocess.CompletedProcess[str]:
