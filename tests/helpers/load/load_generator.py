@@ -54,7 +54,6 @@ CLOSED = {
     "stream": "run(t.stream_files, prepare=t.write_streams)",
     "delete": "run(t.delete_files, prepare=t.create_files)",
     "pretend": "run(t.pretend_transfers, prepare=t.make_own_folders)",
-    "flood": "run(t.open_files)",
     "watch": "run_server_watch()",
     "storm": "run(t.storm_files, make_client=t.make_storm_client)",
 }
@@ -119,18 +118,15 @@ def latencies(rows: list[Row]) -> LatencyHistogram:
     return LatencyHistogram.sum(LatencyHistogram.decode(r["latency"]) for r in rows if r["latency"])
 
 
-def find_area(storage: XrootdStorage, door: str, tmp_path: Path) -> str:
+def find_area(storage: XrootdStorage, door: str) -> str:
     """Return the writable area of a door of the first site."""
-    if door == "file":
-        return f"{tmp_path}/area"
     (match,) = [candidate for candidate in storage.doors("SITE_A") if candidate.name == door]
     return match.writable_url
 
 
-def list_area(storage: XrootdStorage, door: str, tmp_path: Path) -> list[Path]:
+def list_area(storage: XrootdStorage) -> list[Path]:
     """List everything in the writable area."""
-    stored = storage_folder(storage.box, "SITE_A") / "load"
-    return sorted((tmp_path / "area" if door == "file" else stored).rglob("*"))
+    return sorted((storage_folder(storage.box, "SITE_A") / "load").rglob("*"))
 
 
 def find_url(storage: XrootdStorage, door: str) -> str:

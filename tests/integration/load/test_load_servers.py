@@ -246,7 +246,7 @@ def test_errors_of_a_server_are_classed_and_counted(start: Any) -> None:
 
 @pytest.mark.parametrize("direction, clients, files", [("read", 4, 10), ("write", 64, 2)])
 def test_slow_server_behind_a_redirector_is_named(
-    start: Any, storage: XrootdStorage, tmp_path: Path, direction: str, clients: int, files: int
+    start: Any, storage: XrootdStorage, direction: str, clients: int, files: int
 ) -> None:
     _, slow, _ = storage.storage_address("SITE_A")
     slow_site = faults.slow_daemon(storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02)
@@ -254,7 +254,7 @@ def test_slow_server_behind_a_redirector_is_named(
     if direction == "read":
         url, area = find_url(storage, "federation"), ""
     else:
-        url, area = "", find_area(storage, "federation", tmp_path)
+        url, area = "", find_area(storage, "federation")
         axes["size_mb"] = 0.1
     with slow_site:
         # On a busy machine the server misses some of its 20 ms; the load ends with its last file.
