@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from treehammer.sql.write.store import Store
     from treehammer.submit.planning.plan import Plan
     from treehammer.submit.tools.instruction_counts import CountResult, Valgrind
-    from treehammer.submit.tools.local_comparison import LocalVerdict, TreeComparison
+    from treehammer.submit.tools.local_comparison import LocalVerdict
+    from treehammer.submit.tools.tree_comparison import TreeComparison
 
 _CHANGE_KEYS = (*(field.name for field in fields(InstructionChange)), "difference")
 #: Events of each file that are counted by default.
@@ -117,7 +118,7 @@ def try_command(
              treehammer try tests/muons -P branches=0.02 --count
              treehammer try tests/muons --against main
     """
-    from treehammer.submit.tools import local_comparison
+    from treehammer.submit.tools import local_comparison, tree_comparison
     from treehammer.submit.tools.instruction_counts import find_valgrind
 
     if counts and output_form() != TABLE:
@@ -125,8 +126,8 @@ def try_command(
     sequential = local_comparison.parse_sequential_plan(max_launches, delta)
     valgrind = find_valgrind() if counts else None
     with on_interrupt("nothing was submitted"):
-        folder = local_comparison.find_changed_test(path, against, settings)
-        compared = local_comparison.plan_tree_comparison(
+        folder = tree_comparison.find_changed_test(path, against, settings)
+        compared = tree_comparison.plan_tree_comparison(
             folder, against, axes, overrides, settings, progress_bar
         )
         if not _try_sides(compared):
@@ -145,7 +146,7 @@ def _try_sides(compared: TreeComparison) -> bool:
         NothingToDoError: both are the same machine code.
     """
     from treehammer.submit.cli.campaign_output import print_phase
-    from treehammer.submit.tools.compiled_sides import try_sides
+    from treehammer.submit.tools.tree_comparison import try_sides
 
     print_phase("compiling both sides")
     trials = try_sides(compared.plan)

@@ -1,4 +1,4 @@
-"""Comparison on this machine that ends as soon as it is decided: its axis, looks, submissions and verdict."""
+"""Comparison on this machine that ends as soon as it is decided: its looks, submissions and verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import psutil
 
@@ -19,19 +18,13 @@ from treehammer.analysis.comparison.comparison_result import (
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.verdict import is_open, plan_looks
-from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED, ExecutionSpec
+from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDoError, SourceError
-from treehammer.hctests import pinned_tests
+from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
-    RELEASE_AXIS,
-    WORKING_TREE,
-    format_commit,
     identify_commit,
 )
-from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
-from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.campaign_plan import SequentialPlan
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
@@ -45,42 +38,21 @@ from treehammer.submit.campaigns.campaign_outcome import (
     summarize_failures,
 )
 from treehammer.submit.campaigns.campaign_polling import CampaignDisplay, Notify, ShowProgress
-from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import CampaignRequest
-from treehammer.text_formatting import ProgressFactory
 
 #: Jobs that run at once unless the settings state a number: the launches of one look.
 SIDE_BY_SIDE = 2
-
-
 #: Failed executions, those of two launches, after which a comparison is given up.
 HOPELESS_FAILURES = 4
-
-
 #: Newest campaigns that are searched.
 MAX_SEARCHED_CAMPAIGNS = 50
-
-
 #: Providers whose software never changes under one name, unlike a build tree.
 _FIXED_PROVIDERS = ("wheel", "cvmfs")
-
-
-_CHECKSUM_COLUMNS = (
-    "campaign_id",
-    "dataset_hash",
-    "variant",
-    "site",
-    "storage_site",
-    "door",
-    "value_checksum",
-    "failure_class",
-)
-
-
-#: Dataset hash, requested ROOT, site, storage site and door.
-_ChecksumSlot = tuple[str, str, str, str, str]
+#: Columns of a checksum execution that say which data it read through which door.
+_PLACE_COLUMNS = ("dataset_hash", "site", "storage_site", "door")
+_CHECKSUM_COLUMNS = ("campaign_id", "variant", "value_checksum", "failure_class", *_PLACE_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -302,7 +274,13 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
     ]
     if not planned or any(check.software.provider not in _FIXED_PROVIDERS for check in planned):
         return ""
-    needed = {_slot_of_execution(execution) for execution in planned}
+    needed = {
+        (
+            *(str(check.identity[name]) for name in _PLACE_COLUMNS),
+            str(check.variant["root"]),
+        )
+        for check in planned
+    }
     newest = [campaign.id for campaign in store.campaigns()[:MAX_SEARCHED_CAMPAIGNS]]
     proven = _find_proven_slots(store, newest) if newest else {}
     return next((id_ for id_ in newest if needed <= proven[id_]), "")
@@ -310,125 +288,13 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
 
 def _find_proven_slots(
     store: Store, campaign_ids: Sequence[str]
-) -> Mapping[str, set[_ChecksumSlot]]:
-    """Return campaign id -> slots with a good checksum."""
-    proven: dict[str, set[_ChecksumSlot]] = {campaign_id: set() for campaign_id in campaign_ids}
+) -> Mapping[str, set[tuple[str, ...]]]:
+    """Return campaign id -> place and requested ROOT of each good checksum."""
+    proven: dict[str, set[tuple[str, ...]]] = {campaign_id: set() for campaign_id in campaign_ids}
     selection = Selection.parse(campaign_ids, [f"kind={CHECKSUM}"])
     for row in store.measurements(selection, _CHECKSUM_COLUMNS):
         if row["value_checksum"] and not row["failure_class"]:
+            place = (str(row[name]) for name in _PLACE_COLUMNS)
             root = json.loads(str(row["variant"]))["root"]
-            place = (str(row["site"]), str(row["storage_site"]), str(row["door"]))
-            proven[str(row["campaign_id"])].add((str(row["dataset_hash"]), str(root), *place))
+            proven[str(row["campaign_id"])].add((*place, str(root)))
     return proven
-
-
-def _slot_of_execution(execution: ExecutionSpec) -> _ChecksumSlot:
-    identity = execution.identity
-    place = (str(identity["site"]), str(identity["storage_site"]), str(identity["door"]))
-    return str(identity["dataset_hash"]), str(execution.variant["root"]), *place
-
-
-#: Keys of [test] that the comparison chooses itself.
-FIXED_KEYS = {"mode", "repeats", "rounds"}
-
-
-@dataclass(frozen=True)
-class TreeComparison:
-    """A planned comparison of the working tree with a commit.
-
-    Attributes:
-        plan: its jobs; the axis ``commit`` has the commit first and then the working tree.
-        against: the commit as typed.
-    """
-
-    plan: Plan
-    against: str
-
-    @property
-    def commits(self) -> tuple[str, ...]:
-        """Values of the axis ``commit``, the base first."""
-        return tuple(self.plan.pinned_test.commits)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Display names of these values."""
-        base, tree = self.commits
-        return {base: f"{self.against} ({format_commit(base)})", tree: "the working tree"}
-
-
-def find_changed_test(path: Path, against: str, settings: Settings) -> Path:
-    """Find the one test at or below a path whose working tree differs from a commit.
-
-    Raises:
-        NothingToDoError: there is none.
-        ConfigError: there are several, or the path holds no test.
-        SourceError: the path is not in a repository, or the commit does not exist.
-    """
-    specs = pinned_tests.find_tests(str(path), settings)
-    if not specs:
-        raise ConfigError(
-            "no test here", where=str(path), hint="A test is a folder that contains test.toml."
-        )
-    if len(specs) == 1:
-        return Path(specs[0])
-    changed = [spec for spec in specs if _has_changed(spec, against, settings)]
-    if len(changed) == 1:
-        return Path(changed[0])
-    if not changed:
-        raise NothingToDoError(
-            f"none of {len(specs)} tests differs from {against}",
-            where=str(path),
-            hint="Change a test, or name another commit, --against REF.",
-        )
-    specs_text = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
-    raise ConfigError(
-        f"{len(changed)} tests differ from {against}: {specs_text}",
-        where=str(path),
-        hint="Name one of them: treehammer try PATH",
-    )
-
-
-def _has_changed(spec: str, against: str, settings: Settings) -> bool:
-    """Return whether a test that the commit has differs from it."""
-    tree = pinned_tests.pin_test(spec, settings)
-    try:
-        committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
-    except SourceError:  # a new test has nothing to be compared with
-        return False
-    return compute_test_hash(tree) != compute_test_hash(committed)
-
-
-def plan_tree_comparison(
-    folder: Path,
-    against: str,
-    axes: Mapping[str, tuple[str, ...]],
-    overrides: Mapping[str, str],
-    settings: Settings,
-    bars: ProgressFactory,
-) -> TreeComparison:
-    """Plan the comparison of the working tree of a test with a commit.
-
-    Raises:
-        ConfigError: an axis or override belongs to the comparison.
-    """
-    if COMMIT_AXIS in axes:
-        raise ConfigError("the commit is named by --against", where=f"-P {COMMIT_AXIS}")
-    for key in FIXED_KEYS & overrides.keys():
-        raise ConfigError(
-            "the comparison takes turns and ends when it is decided",
-            where=f"-S {key}",
-            hint="--max-launches limits it; -P commit=A,B of 'treehammer submit' takes any size.",
-        )
-    tree = load_pinned_test(str(folder), {}, {}, settings)
-    compared = {
-        RELEASE_AXIS: _choose_release(tree),
-        **axes,
-        COMMIT_AXIS: (against, WORKING_TREE),
-    }
-    request = CampaignRequest(str(folder), compared, {**overrides, "mode": PAIRED})
-    return TreeComparison(plan_request(request, settings, fetch=True, bars=bars), against)
-
-
-def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
-    """Choose the last ROOT release that the test names."""
-    return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))
