@@ -120,7 +120,7 @@ def _fill_empty_tables(store: Store) -> None:
         for table in metadata.sorted_tables:
             if connection.scalar(sa.select(sa.func.count()).select_from(table)):
                 continue
-            row = {column.name: _make_value(column) for column in table.columns}
+            row = {column.key: _make_value(column) for column in table.columns}
             connection.execute(sa.insert(table).values(row))
 
 
@@ -130,6 +130,8 @@ def _make_value(column: sa.Column[Any]) -> Any:
     kind = getattr(column.type, "impl", column.type)
     if isinstance(kind, sa.Float):
         return 5e-324
+    if isinstance(kind, sa.Boolean):
+        return True
     if isinstance(kind, sa.Integer):
         return 1
     return "x" if (getattr(kind, "length", None) or 4000) < 4000 else HOSTILE_TEXTS[2]

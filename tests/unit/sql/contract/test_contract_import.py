@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,11 @@ from store_helpers import (
     write_export,
 )
 
-from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import measurement_files
 from treehammer.sql.transfer.importer import list_files
-from treehammer.sql.write.maintenance import PRUNABLE
 from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.backends("sqlite")
@@ -152,33 +148,6 @@ def test_first_recorded_value_wins(store: Store, remote: Store, tmp_path: Path) 
     assert [row["host"] for row in store.measurements(EVERYTHING)] == ["here", None]
 
 
-def test_bad_replica_flags_merge(store: Store, remote: Store, tmp_path: Path) -> None:
-    """A flag is no conflict: the store that knows of the bad replica is right."""
-    plain = make_measurement(job="known here")
-    both = make_measurement(job="unknown here")
-    store.add([plain])
-    for item in (plain, both):
-        why: dict[str, Any] = {
-            "plausible": False,
-            "implausible_reasons": "bad replica: it is short",
-        }
-        remote.add([Measurement({**item.values, **why})])
-    file = write_export(remote, tmp_path / "marked.parquet")
-    for _ in range(2):
-        (result,) = import_file(store, file)
-        assert result.conflicts == 0
-        rows = [*store.measurements(EVERYTHING, ["plausible", "implausible_reasons"])]
-        assert rows == [{"plausible": False, "implausible_reasons": "bad replica: it is short"}] * 2
-    assert find_rollup_differences(store) == []
-    unmarked = tmp_path / "unmarked.db"
-    with Store.open(f"sqlite:///{unmarked}") as third:
-        third.add([plain, both])
-        assert import_counts(
-            import_file(remote, write_export(third, tmp_path / "plain.parquet"))
-        ) == [(0, 2, 0, 0)]
-    assert not any(row["plausible"] for row in remote.measurements(EVERYTHING, ["plausible"]))
-
-
 def test_later_bad_replica_flags_earlier_measurements(
     store: Store, remote: Store, tmp_path: Path
 ) -> None:
@@ -195,37 +164,6 @@ def test_later_bad_replica_flags_earlier_measurements(
     assert import_counts(import_file(store, late)) == [(0, 1, 0, 0)]
     assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
     assert find_rollup_differences(store) == []
-
-
-def test_pruned_columns_are_no_conflict(store: Store, remote: Store, tmp_path: Path) -> None:
-    whole = [
-        make_measurement(position=n, log_excerpt="said", pass_loop_wall_s=[0.5, n]) for n in (1, 2)
-    ]
-    remote.add(whole)
-    early = write_export(remote, tmp_path / "early.parquet")
-    for what in PRUNABLE:
-        remote.prune(what, date(2027, 1, 1))
-    late = write_export(remote, tmp_path / "late.parquet")
-    with Store.open(f"sqlite:///{tmp_path}/third.db") as third:
-        third.add([whole[0], make_measurement(position=2, log_excerpt="else")])
-        other = write_export(third, tmp_path / "other.parquet")
-    for dry_run in (True, False):
-        results = import_file(store, early, late, other, dry_run=dry_run)
-        assert import_counts(results) == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0)]
-
-
-def test_long_flag_message_round_trip(store: Store, remote: Store, tmp_path: Path) -> None:
-    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
-    read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": False}
-    remote.add([make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")])
-    remote.add_replicas(
-        [build_finding("bad", good=False, found_us=STARTED_US + 5, message="x" * MAX_LONG_TEXT)]
-    )
-    assert remote.mark_bad_replicas() == 2
-    file = write_export(remote, tmp_path / "marked.parquet")
-    assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
-    assert read_contents(store) == read_contents(remote)
-    assert store.replicas() == remote.replicas()
 
 
 @pytest.mark.backends("sqlite", "postgresql")
