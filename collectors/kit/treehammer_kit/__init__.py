@@ -19,13 +19,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import Any, Dict, NoReturn, Optional
 
 from . import loop_libraries, pass_summary, root_engine, turn_server
 from .loop_libraries import CLING, LoopSource
 from .payload_report import PayloadReport, check_equal_passes, perform_with_root, run_payload
 from .payload_task import COMPILE, PRIME, RNTUPLE, PayloadError, PayloadTask
-from .read_passes import ReadPasses
 
 __all__ = ["PayloadError", "run"]
 
@@ -112,30 +111,15 @@ class _PayloadExecution:
             return
         self._report.phase = "passes"
         passes = format_.passes(root, task)
-        if task.kind == PRIME:
-            self._report.extras.update(turn_server.prime_cache(passes, task))
+
+        def prepare_pass(number: int) -> None:
+            if task.counting and number == task.passes:
+                root_engine.count_next_pass(root)
+
+        pass_reads = turn_server.perform_passes(passes, task, self._report, pipes, prepare_pass)
+        if not pass_reads:
             return
-        if pipes:
-            pass_reads = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
-        else:
-            pass_reads = self._run_passes(root, task, passes)
         check_equal_passes([f"{item.events} events {item.unzipped_bytes} B" for item in pass_reads])
         values.update(format_.summarize(pass_reads))
         values.update(passes.totals())
         self._report.extras.update(pass_summary.summarize_extras(pass_reads))
-
-    def _run_passes(
-        self, root: Any, task: PayloadTask, passes: ReadPasses
-    ) -> List[pass_summary.PassRead]:
-        pass_reads = []
-        for number in range(1, task.passes + 1):
-            if task.counting and number == task.passes:
-                root_engine.count_next_pass(root)
-            pass_reads.append(passes.run_pass())
-            self._report.values["passes_done"] = number
-            loop = pass_reads[-1].phase_seconds("loop", 0)
-            print(
-                f"pass {number}/{task.passes}: {pass_reads[-1].events} events in {loop:.3f} s",
-                flush=True,
-            )
-        return pass_reads

@@ -22,11 +22,17 @@ import os
 import resource
 import time
 from dataclasses import dataclass
-from typing import IO, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import IO, TYPE_CHECKING, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from .pass_summary import FileRead, PassRead
-from .payload_task import PRIMED_SHARE, PayloadError, PayloadTask
+from .payload_task import PRIME, PRIMED_SHARE, PayloadError, PayloadTask
 from .program_text import move_program_text
+
+if TYPE_CHECKING:
+    from .payload_report import PayloadReport
+
+#: Pipes of commands and answers.
+Pipes = Tuple[IO[str], IO[str]]
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class TurnReader(Protocol):
 class PassReader(TurnReader, Protocol):
     """Reads the files of an execution whole, or in turns."""
 
-    def run_pass(self) -> object:
+    def run_pass(self) -> PassRead:
         """Read every file once."""
 
 
@@ -141,7 +147,42 @@ def prime_cache(reader: PassReader, task: PayloadTask) -> Dict[str, float]:
     return {PRIMED_SHARE: share}
 
 
-def open_pipes() -> Optional[Tuple[IO[str], IO[str]]]:
+def perform_passes(
+    reader: PassReader,
+    task: PayloadTask,
+    report: PayloadReport,
+    pipes: Optional[Pipes],
+    prepare_pass: Callable[[int], object] = lambda _number: None,
+) -> List[PassRead]:
+    """Read all passes, one after the other or in turns; none where nothing is measured.
+
+    Args:
+        reader: reads the files.
+        task: the execution.
+        report: receives the number of passes, or the share that was read of a cache.
+        pipes: from :func:`open_pipes`.
+        prepare_pass: called with the number of each pass before it, from 1.
+
+    Raises:
+        PayloadError: a file cannot be read.
+    """
+    if task.kind == PRIME:
+        report.extras.update(prime_cache(reader, task))
+        return []
+    if pipes:
+        return TurnServer(reader, len(task.urls)).serve(*pipes)
+    pass_reads = []
+    for number in range(1, task.passes + 1):
+        prepare_pass(number)
+        read = reader.run_pass()
+        pass_reads.append(read)
+        report.values["passes_done"] = number
+        seconds = f"{read.loop_wall_s:.3f} s"
+        print(f"pass {number}/{task.passes}: {read.events} events in {seconds}", flush=True)
+    return pass_reads
+
+
+def open_pipes() -> Optional[Pipes]:
     """Open the pipes of commands and answers; None where no worker waits at their other ends."""
     prefix = os.environ.get(TURNS_VARIABLE)
     if not prefix:

@@ -20,7 +20,7 @@ from ..pass_summary import (
     summarize_extras,
 )
 from ..payload_report import PayloadReport, check_equal_passes
-from ..payload_task import COMPILE, PRIME, RNTUPLE, PayloadError, PayloadTask
+from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
@@ -302,27 +302,14 @@ class DataFrameExecution:
         report.values["compile_wall_s"] = time.monotonic() - start
         report.phase = "passes"
         passes = FramePasses(root, task, columns)
-        if task.kind == PRIME:
-            report.extras.update(turn_server.prime_cache(passes, task))
-            return
         # Several threads read several clusters at once, so their loop cannot stop at an entry.
         pipes = turn_server.open_pipes() if task.threads == 1 else None
-        if pipes:
-            pass_reads = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
-        else:
-            pass_reads = self._run_passes(passes)
+        pass_reads = turn_server.perform_passes(passes, task, report, pipes)
+        if not pass_reads:
+            return
         check_equal_passes(column_analysis.check_same_sums(passes.sums))
         report.phase = "survey"
         self._summarize(pass_reads, passes, columns)
-
-    def _run_passes(self, passes: FramePasses) -> List[PassRead]:
-        pass_reads = []
-        for number in range(1, self._task.passes + 1):
-            pass_reads.append(passes.run_pass())
-            self._report.values["passes_done"] = number
-            events, wall = pass_reads[-1].events, pass_reads[-1].loop_wall_s
-            print(f"pass {number}/{self._task.passes}: {events} events in {wall:.3f} s", flush=True)
-        return pass_reads
 
     def _configure(self) -> None:
         """Set threads, cache and prefetching, before any file is opened."""

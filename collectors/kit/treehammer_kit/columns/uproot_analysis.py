@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 from .. import turn_server
 from ..pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_extras
 from ..payload_report import PayloadReport, check_equal_passes
-from ..payload_task import COMPILE, PRIME, PayloadError, PayloadTask
+from ..payload_task import COMPILE, PayloadError, PayloadTask
 from ..read_passes import FileSurvey, check_same_branches
 from ..turn_server import TurnClock, TurnFigures
 from . import column_analysis
@@ -395,14 +395,9 @@ def run_uproot_task(
         return
     passes = UprootPasses(uproot, task, analysis, analyze)
     report.phase = "passes"
-    if task.kind == PRIME:
-        report.extras.update(turn_server.prime_cache(passes, task))
+    pass_reads = turn_server.perform_passes(passes, task, report, turn_server.open_pipes())
+    if not pass_reads:
         return
-    pipes = turn_server.open_pipes()
-    if pipes:
-        pass_reads = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
-    else:
-        pass_reads = _run_passes(passes, task, report)
     check_equal_passes(column_analysis.check_same_sums(passes.sums))
     _report_passes(passes, pass_reads, task, report)
 
@@ -425,14 +420,6 @@ def _report_passes(
     report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
     report.add_offered(passes.sums[0].summarize(), task.metrics)
     report.extras.update(summarize_extras(done))
-
-
-def _run_passes(passes: UprootPasses, task: PayloadTask, report: PayloadReport) -> List[PassRead]:
-    pass_reads = []
-    for number in range(1, task.passes + 1):
-        pass_reads.append(passes.run_pass())
-        report.values["passes_done"] = number
-    return pass_reads
 
 
 def _import_uproot(report: PayloadReport) -> Any:
