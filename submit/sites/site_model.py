@@ -62,7 +62,6 @@ _GRID_RESOURCE_WORDS = {"condor": (2,), "arc": (1,), "batch": (1, 2)}
 
 #: URL with a path that is not ARC's REST interface, to which HTCondor would post in vain.
 _ARC_PATH_WITHOUT_REST = re.compile(r"(https?://)?[^/]+/(?!.*\brest/\d)[^/].*")
-_HOST_AND_PORT = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}"
 #: Site names that ``--sites`` interprets itself, with their meaning.
 RESERVED_NAMES: Mapping[str, str] = {
     "local": "this machine, which is always a site",
@@ -81,6 +80,17 @@ _REFUSED_VARIABLES = {
 }
 
 
+def matching(pattern: str, problem: str) -> AfterValidator:
+    """Accept text that matches a pattern; ``problem`` follows other text in its message."""
+
+    def validate(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise invalid_value(f"{text!r} {problem}")
+        return text
+
+    return AfterValidator(validate)
+
+
 def validate_submit_value(value: str) -> str:
     """Accept the value of a submit command, a line that is not empty.
 
@@ -89,17 +99,6 @@ def validate_submit_value(value: str) -> str:
     """
     if not validate_line(value):
         raise invalid_value("is empty (expected a value)")
-    return value
-
-
-def validate_absolute_path(value: str) -> str:
-    """Accept an absolute path on a site's nodes.
-
-    Raises:
-        PydanticCustomError: the path is not absolute.
-    """
-    if not PurePosixPath(value).is_absolute():
-        raise invalid_value(f"{value!r} is not an absolute path on the site's nodes")
     return value
 
 
@@ -169,28 +168,6 @@ def validate_grid_resource(value: str) -> str:
             f"(expected {GRID_RESOURCE_FORMS[kind]})"
         )
     return value
-
-
-def validate_token_pool(pool: str) -> str:
-    """Accept a host, with ``*`` for any characters and a port if it has one.
-
-    Raises:
-        PydanticCustomError: the text is something else.
-    """
-    if re.fullmatch(r"(?=.*[A-Za-z0-9])([A-Za-z0-9.*_-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?", pool):
-        return pool
-    raise invalid_value(f"{pool!r} is no HOST or HOST:PORT, such as pool*.example.org")
-
-
-def validate_origin(origin: str) -> str:
-    """Accept the address of a server without a path.
-
-    Raises:
-        PydanticCustomError: the text is something else.
-    """
-    if not origin or re.fullmatch(rf"(root|roots|http|https)://{_HOST_AND_PORT}", origin):
-        return origin
-    raise invalid_value(f"{origin!r} is no address of a server, such as root://origin.example:1094")
 
 
 def validate_eviction(command: str) -> str:
@@ -297,7 +274,22 @@ def _validate_path(value: Any, handler: ValidatorFunctionWrapHandler, info: Vali
     return value if isinstance(value, Path) else _resolve_path(handler(value), info)
 
 
-_NodePath = Annotated[FilledLine, AfterValidator(validate_absolute_path)]
+_ABSOLUTE_PATH = matching("/.*", "is not an absolute path on the site's nodes")
+_NodePath = Annotated[FilledLine, _ABSOLUTE_PATH]
+_TokenPool = Annotated[
+    FilledLine,
+    matching(
+        r"(?=.*[A-Za-z0-9])([A-Za-z0-9.*_-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?",
+        "is no HOST or HOST:PORT, such as pool*.example.org",
+    ),
+]
+_Origin = Annotated[
+    str,
+    matching(
+        r"|(roots?|https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}",
+        "is no address of a server, such as root://origin.example:1094",
+    ),
+]
 if TYPE_CHECKING:
     _HomePath = Path
 else:
@@ -390,7 +382,7 @@ class DoorCache(StrictModel):
         description="Command that removes one file from the cache, run on the job's node; {server} is "
         "HOST:PORT of the door, {path} the file's path there, {url} its whole URL.",
     )
-    files: Annotated[Line, AfterValidator(validate_absolute_path)] = Field(
+    files: Annotated[Line, _ABSOLUTE_PATH] = Field(
         "",
         description="Folder of the cache as jobs see it, with a .cinfo beside each file; empty if they cannot.",
     )
@@ -419,7 +411,7 @@ class Door(StrictModel):
     )
     middleware: Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
     version: Line = Field("", description="Version of the middleware; informative.")
-    origin: Annotated[str, AfterValidator(validate_origin)] = Field(
+    origin: _Origin = Field(
         "",
         description="Server from which a cache fetches files, as root://HOST:PORT: measurements record its "
         "version and the round trip to it.",
@@ -444,7 +436,7 @@ class Door(StrictModel):
     cache: DoorCache | None = Field(
         None, description="The cache behind it, such as an XCache; none without this table."
     )
-    token_pools: Items[Annotated[FilledLine, AfterValidator(validate_token_pool)]] = Field(
+    token_pools: Items[_TokenPool] = Field(
         default_factory=tuple,
         description="Hosts to which a token for this https door may follow its redirects, over https only: "
         'HOST or HOST:PORT, with * for any characters, e.g. "pool*.example.org". Without it, the token stays '
