@@ -22,10 +22,7 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core.measurement_columns import ALL_COLUMNS, DIMENSIONS, PACKED_COLUMNS
 from treehammer.sql.engine import error_hints
-from treehammer.sql.engine.backend import (
-    build_store_error,
-    display_url,
-)
+from treehammer.sql.engine.backend import SQLiteBackend, build_store_error, display_url
 from treehammer.sql.engine.database_engine import (
     alter_transaction,
     backend_of,
@@ -77,6 +74,19 @@ def test_upgrade_keeps_rows_and_backup(url: str, request: pytest.FixtureRequest)
     with Store.open(url) as store:
         assert list(store.measurements(Selection())) == before
     assert check_database(url)["measurement"] == 1
+
+
+def test_irreversible_upgrade_requires_a_backup(
+    url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite stands in for Oracle, which commits each change of a table."""
+    monkeypatch.setattr(SQLiteBackend, "transactional_ddl", False)
+    Store.open(url).close()
+    request.getfixturevalue("next_revision")
+    with pytest.raises(ConfigError, match=r"cannot undo(.|\n)*expdp(.|\n)*--backed-up"):
+        upgrade_database(url)
+    assert upgrade_database(url, backed_up=True) is None
+    assert check_database(url)["measurement"] == 0
 
 
 def test_incomplete_backup_is_deleted(
