@@ -19,7 +19,7 @@ _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_
 #: PostgreSQL calls this an error of operation.
 INDEX_ROW_TOO_LONG = "index row"
 
-# SQLite message -> meaning and remedy.
+# Parts of SQLite's messages, separated by |, their meaning and remedy.
 _SQLITE_HINTS = (
     (
         "locked",
@@ -54,9 +54,10 @@ _SQLITE_HINTS = (
         "Put it back from a backup, or move it away and run 'treehammer collect': "
         "the records of jobs stay in the spool.",
     ),
-    *(
-        (sign, _SCHEMA_INCOMPLETE, _CHECK_HINT)
-        for sign in ("no such table", "no such column", "has no column")
+    (
+        "no such table|no such column|has no column",
+        _SCHEMA_INCOMPLETE,
+        _CHECK_HINT,
     ),
     (
         "not a database",
@@ -153,7 +154,11 @@ _POSTGRESQL_HINTS = (
         "the server has no such database",
         "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
     ),
-    ("does not exist", _SCHEMA_INCOMPLETE, _CHECK_HINT),
+    (
+        "does not exist",
+        _SCHEMA_INCOMPLETE,
+        _CHECK_HINT,
+    ),
     (
         "permission denied for schema",
         "this user may not make tables here",
@@ -172,12 +177,7 @@ _POSTGRESQL_HINTS = (
         "Give the primary server's address: this is a copy of it, or writing was switched off.",
     ),
     (
-        "too many",
-        "the server has no connection left",
-        "Try again later, or have max_connections raised.",
-    ),
-    (
-        "remaining connection slots",
+        "too many|remaining connection slots",
         "the server has no connection left",
         "Try again later, or have max_connections raised.",
     ),
@@ -191,59 +191,33 @@ _POSTGRESQL_HINTS = (
         "a name is longer than PostgreSQL can index (2700 bytes)",
         "Shorten the names of sites, tests and axes.",
     ),
-    *(
-        (
-            sign,
-            "the connection to the server was lost",
-            f"Run the command again when the server is back; {_COMMITTED_INTACT}",
-        )
-        for sign in (
-            "server closed the connection",
-            "terminating connection",
-            "connection is lost",
-            "connection is closed",
-            "consuming input failed",
-            "no connection to the server",
-            "could not receive data",
-            "could not send data",
-            "server conn crashed",
-        )
+    (
+        "server closed the connection|terminating connection|connection is lost|"
+        "connection is closed|consuming input failed|no connection to the server|"
+        "could not receive data|could not send data|server conn crashed",
+        "the connection to the server was lost",
+        f"Run the command again when the server is back; {_COMMITTED_INTACT}",
     ),
-    *(
-        (sign, "the server does not answer", "Check that it runs, and host and port in the URL.")
-        for sign in (
-            "connection refused",
-            "no such file or directory",
-            "timeout expired",
-            "connection timeout",
-            "could not translate host name",
-            "failed to resolve host",
-            "no route to host",
-            "network is unreachable",
-            "server login has been failing",
-            "starting up",
-            "shutting down",
-        )
+    (
+        "connection refused|no such file or directory|timeout expired|connection timeout|"
+        "could not translate host name|failed to resolve host|no route to host|"
+        "network is unreachable|server login has been failing|starting up|shutting down",
+        "the server does not answer",
+        "Check that it runs, and host and port in the URL.",
     ),
 )
 # Messages of Oracle's server (ORA) and of python-oracledb (DPY).
 _ORACLE_HINTS = (
-    *(
-        (
-            sign,
-            f"another process held the database for more than {BUSY_SECONDS:.0f} s",
-            _RETRY_HINT,
-        )
-        for sign in ("ora-30006", "ora-00054", "ora-00060")
+    (
+        "ora-30006|ora-00054|ora-00060",
+        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
+        _RETRY_HINT,
     ),
-    *(
-        (
-            sign,
-            "the server refuses the user's name or password",
-            "Check both; the URL holds them (oracle://USER:PASSWORD@HOST/?service_name=NAME). Put "
-            "it into TREEHAMMER_DATABASE or a file that you alone may read.",
-        )
-        for sign in ("ora-01017", "dpy-4001", "ora-01005", "dpy-3001")
+    (
+        "ora-01017|dpy-4001|ora-01005|dpy-3001",
+        "the server refuses the user's name or password",
+        "Check both; the URL holds them (oracle://USER:PASSWORD@HOST/?service_name=NAME). Put "
+        "it into TREEHAMMER_DATABASE or a file that you alone may read.",
     ),
     (
         "ora-28000",
@@ -265,103 +239,60 @@ _ORACLE_HINTS = (
         "the server is too old",
         "Use a server of 19c or later.",
     ),
-    *(
-        (
-            sign,
-            "the server has no service of this name",
-            "Check ?service_name=NAME in the URL; 'lsnrctl services' on the server lists them.",
-        )
-        for sign in ("dpy-6001", "ora-12514")
+    (
+        "dpy-6001|ora-12514",
+        "the server has no service of this name",
+        "Check ?service_name=NAME in the URL; 'lsnrctl services' on the server lists them.",
     ),
-    *(
-        (
-            sign,
-            "the server has no database of this SID",
-            "What stands behind the / of the URL is a SID. A service is named by "
-            "oracle://USER:PASSWORD@HOST/?service_name=NAME.",
-        )
-        for sign in ("dpy-6003", "ora-12505")
+    (
+        "dpy-6003|ora-12505",
+        "the server has no database of this SID",
+        "What stands behind the / of the URL is a SID. A service is named by "
+        "oracle://USER:PASSWORD@HOST/?service_name=NAME.",
     ),
-    *(
-        (
-            sign,
-            "the URL names no database",
-            "Give one like oracle://USER:PASSWORD@HOST/?service_name=NAME (port 1521 if none is "
-            "named). A name of tnsnames.ora needs ?config_dir=FOLDER.",
-        )
-        for sign in ("dpy-4027", "dpy-4000", "dpy-4026", "ora-12154")
+    (
+        "dpy-4027|dpy-4000|dpy-4026|ora-12154",
+        "the URL names no database",
+        "Give one like oracle://USER:PASSWORD@HOST/?service_name=NAME (port 1521 if none is "
+        "named). A name of tnsnames.ora needs ?config_dir=FOLDER.",
     ),
-    *(
-        (
-            sign,
-            "the server has no connection left",
-            "Try again later, or have PROCESSES and SESSIONS raised.",
-        )
-        for sign in ("ora-00018", "ora-00020", "ora-12516", "ora-12518", "ora-12519", "ora-12520")
+    (
+        "ora-00018|ora-00020|ora-12516|ora-12518|ora-12519|ora-12520",
+        "the server has no connection left",
+        "Try again later, or have PROCESSES and SESSIONS raised.",
     ),
-    *(
-        (sign, "the server does not answer", "Check that it runs, and host and port in the URL.")
-        for sign in (
-            "dpy-6000",
-            "dpy-6002",
-            "dpy-6005",
-            "ora-12541",
-            "ora-12170",
-            "ora-01033",
-            "ora-01034",
-            "ora-01089",
-            "name or service not known",
-            "temporary failure in name resolution",
-            "no address associated",
-        )
+    (
+        "dpy-6000|dpy-6002|dpy-6005|ora-12541|ora-12170|ora-01033|ora-01034|ora-01089|"
+        "name or service not known|temporary failure in name resolution|"
+        "no address associated",
+        "the server does not answer",
+        "Check that it runs, and host and port in the URL.",
     ),
-    *(
-        (
-            sign,
-            "the connection to the server was lost",
-            f"Run the command again when the server is back; {_COMMITTED_INTACT}",
-        )
-        for sign in (
-            "ora-03113",
-            "ora-03114",
-            "ora-03135",
-            "ora-00028",
-            "ora-02396",
-            "ora-12537",
-            "ora-12547",
-            "dpy-4011",
-            "dpy-1001",
-            "dpy-4024",
-        )
+    (
+        "ora-03113|ora-03114|ora-03135|ora-00028|ora-02396|ora-12537|ora-12547|dpy-4011|"
+        "dpy-1001|dpy-4024",
+        "the connection to the server was lost",
+        f"Run the command again when the server is back; {_COMMITTED_INTACT}",
     ),
-    *(
-        (
-            sign,
-            "there is no room left to write on the server",
-            f"Have space added (ALTER TABLESPACE … ADD DATAFILE) and run the command again; {_COMMITTED_INTACT}",
-        )
-        for sign in ("ora-01653", "ora-01654", "ora-01691", "ora-01658", "ora-01652", "ora-19809")
+    (
+        "ora-01653|ora-01654|ora-01691|ora-01658|ora-01652|ora-19809",
+        "there is no room left to write on the server",
+        f"Have space added (ALTER TABLESPACE … ADD DATAFILE) and run the command again; {_COMMITTED_INTACT}",
     ),
-    *(
-        (
-            sign,
-            "this user may use no more room on the server",
-            "Have it given: ALTER USER NAME QUOTA UNLIMITED ON TABLESPACE.",
-        )
-        for sign in ("ora-01536", "ora-01950")
+    (
+        "ora-01536|ora-01950",
+        "this user may use no more room on the server",
+        "Have it given: ALTER USER NAME QUOTA UNLIMITED ON TABLESPACE.",
     ),
     (
         "ora-01555",
         "the server kept the old state of the database for less time than reading took",
         "Run the command again when less is written, or have UNDO_RETENTION raised.",
     ),
-    *(
-        (
-            sign,
-            "a text is longer than its column on Oracle (4000 bytes)",
-            "Shorten it: letters beyond ASCII take two to four bytes.",
-        )
-        for sign in ("ora-12899", "ora-01461", "ora-12911")
+    (
+        "ora-12899|ora-01461|ora-12911",
+        "a text is longer than its column on Oracle (4000 bytes)",
+        "Shorten it: letters beyond ASCII take two to four bytes.",
     ),
     (
         "ora-01450",
@@ -384,16 +315,27 @@ _ORACLE_HINTS = (
         "Use the user who owns the tables: Treehammer looks for them under the user's own name. "
         + _CHECK_HINT,
     ),
-    ("ora-00904", _SCHEMA_INCOMPLETE, _CHECK_HINT),
+    (
+        "ora-00904",
+        _SCHEMA_INCOMPLETE,
+        _CHECK_HINT,
+    ),
     (
         "ora-16000",
         "the database may not be written",
         "Give the primary server's address: this is a standby, or was opened read only.",
     ),
 )
-#: Kind of database -> message pattern, meaning and remedy; the first match counts.
+#: Kind of database -> part of a message, meaning and remedy; the first match counts.
 ERROR_HINTS = {
-    "sqlite": (_DAMAGED_VALUE_HINT, *_SQLITE_HINTS),
-    "postgresql": (_DAMAGED_VALUE_HINT, *_POSTGRESQL_HINTS),
-    "oracle": (_DAMAGED_VALUE_HINT, *_ORACLE_HINTS),
+    kind: [
+        (sign, meaning, remedy)
+        for signs, meaning, remedy in (_DAMAGED_VALUE_HINT, *hints)
+        for sign in signs.split("|")
+    ]
+    for kind, hints in (
+        ("sqlite", _SQLITE_HINTS),
+        ("postgresql", _POSTGRESQL_HINTS),
+        ("oracle", _ORACLE_HINTS),
+    )
 }
