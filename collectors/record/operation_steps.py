@@ -248,26 +248,30 @@ def _find_row_problems(row: Any) -> List[str]:
 
 
 def _find_contradictions(row: Mapping[str, Any]) -> List[str]:
-    problems = []
-    if not _OPERATION_NAME.match(row["operation"]):
-        problems.append("operation must be a lower-case word of at most 32 characters")
-    if row["step_s"] <= 0 or row["lateness_max_s"] < 0 or row["generator_cpu"] < 0:
-        problems.append("step_s must be positive, lateness_max_s and generator_cpu not negative")
-    if row["done"] + row["failed"] > row["scheduled"]:
-        problems.append("more operations ended than were scheduled")
-    for name in ("late", "held"):
-        if (row.get(name) or 0) > row["scheduled"]:
-            problems.append(f"more operations were {name} than were scheduled")
-    if _sum_failures(row["failures"]) != row["failed"]:
-        problems.append("failures must be a JSON object of counts that add up to failed")
-    if row["latency"]:
-        try:
-            total = LatencyHistogram.decode(row["latency"]).count
-        except ValueError as error:
-            problems.append(f"latency is not a histogram: {error}")
-        else:
-            if total != row["done"]:
-                problems.append(f"latency counts {total} operations, done is {row['done']}")
+    scheduled = row["scheduled"]
+    counts = {name: row.get(name) or 0 for name in ("late", "held")}
+    is_word, failures = _OPERATION_NAME.match(row["operation"]), _sum_failures(row["failures"])
+    are_measured = row["step_s"] > 0 and min(row["lateness_max_s"], row["generator_cpu"]) >= 0
+    rules = (
+        ("operation must be a lower-case word of at most 32 characters", is_word),
+        ("step_s must be positive, lateness_max_s and generator_cpu not negative", are_measured),
+        ("more operations ended than were scheduled", row["done"] + row["failed"] <= scheduled),
+        *(
+            (f"more operations were {name} than were scheduled", count <= scheduled)
+            for name, count in counts.items()
+        ),
+        (
+            "failures must be a JSON object of counts that add up to failed",
+            failures == row["failed"],
+        ),
+    )
+    problems = [problem for problem, is_met in rules if not is_met]
+    try:
+        total = LatencyHistogram.decode(row["latency"]).count if row["latency"] else row["done"]
+    except ValueError as error:
+        return [*problems, f"latency is not a histogram: {error}"]
+    if total != row["done"]:
+        problems.append(f"latency counts {total} operations, done is {row['done']}")
     return problems
 
 

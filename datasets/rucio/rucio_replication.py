@@ -142,11 +142,11 @@ def poll_replication(
     began = progress = clock()
     boosts = _RuleBooster(rucio, clock)
     while True:
-        before = current
-        current = [_poll_rule(status, rucio) for status in before]
+        before = [status.files_complete for status in current]
+        current = [_poll_rule(status, rucio) for status in current]
         yield current
         now = clock()
-        if _count_complete_files(current) != _count_complete_files(before):
+        if [status.files_complete for status in current] != before:
             progress = now
         states = {status.state for status in current}
         if not states & {WAITING, COPYING, STUCK}:
@@ -155,10 +155,6 @@ def poll_replication(
             return
         boosts.boost_stuck([status for status in current if status.state == STUCK])
         sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
-
-
-def _count_complete_files(statuses: Sequence[ReplicationStatus]) -> list[int]:
-    return [status.files_complete for status in statuses]
 
 
 def _poll_rule(status: ReplicationStatus, rucio: RucioClient) -> ReplicationStatus:
