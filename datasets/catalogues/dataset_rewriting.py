@@ -162,10 +162,11 @@ def rewrite_dataset(
     if source.is_raw:
         raise DatasetError("holds raw files, which have no tree to rewrite", where=source.name)
     if source.files[0].layout.format == RNTUPLE:
+        origin = source.origin.get("from", {}).get("name")
         raise DatasetError(
             "holds RNTuples; only TTrees can be rewritten",
             where=source.name,
-            hint=_origin_hint(source),
+            hint=f"It was made from {origin}: rewrite that dataset." if origin else "",
         )
     if name == source.name:
         raise DatasetError(
@@ -199,11 +200,6 @@ def _needs_sorting_pass(file: ManifestFile, options: RewriteOptions) -> bool:
     # Baskets embedded in the tree's record cannot be sorted.
     is_written = options.rewrites_events or bool(file.layout.embedded_bytes)
     return is_written and options.order in ("entry", "branch")
-
-
-def _origin_hint(source: Manifest) -> str:
-    origin = source.origin.get("from", {}).get("name")
-    return f"It was made from {origin}: rewrite that dataset." if origin else ""
 
 
 def _check_same_rewrite(

@@ -42,7 +42,6 @@ from treehammer.datasets.specs import dataset_specs, rewrite_options
 from treehammer.errors import DatasetError, explain_cache_error, suggest_word
 from treehammer.text_formatting import (
     MEGABYTE,
-    ProgressCallback,
     ProgressFactory,
     byte_progress,
     no_progress,
@@ -229,7 +228,11 @@ class FolderCatalogue:
         with self._lock_dataset(plan.name, bars):
             if self.has(plan.name) and not replace_existing:
                 return self.verify(plan.name, bars=bars)
-            write = _choose_writer(plan, software, source)
+            if isinstance(plan, dataset_specs.MergedSpec):
+                origin_file = production.find_source(plan, source)
+                write = partial(production.write_merged_file, plan, origin_file, software)
+            else:
+                write = partial(production.write_generated_file, plan, software)
             with self._staging_folder(plan.name, plan.file_size * plan.file_count) as folder:
                 path = folder / plan.file_names[0]
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
@@ -463,20 +466,6 @@ class FolderCatalogue:
         folder.rename(target)
         shutil.rmtree(replaced, ignore_errors=True)
         return manifest
-
-
-def _choose_writer(
-    plan: dataset_specs.RootSpec, software: SoftwareRequest, source: Path | None
-) -> Callable[[Path, ProgressCallback], dict[str, Any]]:
-    """Choose the writer for a spec, after finding its source file."""
-    if isinstance(plan, dataset_specs.MergedSpec):
-        return partial(
-            production.write_merged_file,
-            plan,
-            production.find_source(plan, source),
-            software,
-        )
-    return partial(production.write_generated_file, plan, software)
 
 
 def describe_added_origin(

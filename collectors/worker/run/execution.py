@@ -107,11 +107,13 @@ class Execution:
     def run(self) -> None:
         """Run the execution alone; a failure becomes part of the measurement."""
         self.start()
-        if not self.attempt(self.prepare):
-            self._withdraw_from_start()
+        load = self._context.load
+        # The other jobs must not wait for this one, unless it failed later.
+        if not self.attempt(self.prepare) and load is not None and self._record.phase != "start":
+            load.withdraw(self._name)
         self.attempt(lambda: self.evaluate(self._run_watching_payload()))
-        if self._context.load is not None:
-            self._context.load.announce_end(self._name)
+        if load is not None:
+            load.announce_end(self._name)
         self.finish()
 
     def start(self) -> None:
@@ -159,12 +161,6 @@ class Execution:
         self._prepared = PayloadPreparation(
             self._context, self._spec, self._name, self._folder, self._record
         ).perform()
-
-    def _withdraw_from_start(self) -> None:
-        """Release the other jobs from waiting for this one, unless it failed later."""
-        load = self._context.load
-        if load is not None and self._record.phase != "start":
-            load.withdraw(self._name)
 
     def _run_watching_payload(self) -> PayloadRun:
         """Run the payload; report its load, or tell one that watches a server when the load ended."""

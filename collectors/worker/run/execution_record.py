@@ -197,7 +197,12 @@ class ExecutionRecord:
         reasons = plausibility.find_implausibilities(values)
         values["plausible"] = not reasons
         values["implausible_reasons"] = plausibility.SEPARATOR.join(reasons)
-        present = {name: _clean_text(name, v) for name, v in values.items() if _has_value(name, v)}
+        present = {
+            name: _clean_text(name, value)
+            for name, value in values.items()
+            # Empty text is omitted unless it is required.
+            if value is not None and (value != "" or METRICS_BY_NAME[name].required)
+        }
         return Measurement(present, self._extras, self._operations)
 
 
@@ -211,7 +216,9 @@ def derive_metrics(values: Mapping[str, Any], threads: int = 1) -> Dict[str, flo
     wall, cpu = values["payload_wall_s"], values["payload_user_s"] + values["payload_sys_s"]
     copy_wall, copy_cpu = (values.get(f"stagein_{clock}_s", 0.0) for clock in ("wall", "cpu"))
     metrics = _derive_access_metrics(values, copy_wall, copy_cpu, threads)
-    metrics.update(_derive_energy_metrics(values))
+    events = (values.get("events_read") or 0) * (values.get("passes_done") or 0)
+    if values.get("energy_j") is not None and events:
+        metrics["energy_per_event_j"] = values["energy_j"] / events
     if values.get("run_mode") == PAIRED:  # the payload's wall time includes the other one's turns
         return metrics
     job_wall = wall + values["setup_wall_s"] + copy_wall
@@ -220,13 +227,6 @@ def derive_metrics(values: Mapping[str, Any], threads: int = 1) -> Dict[str, flo
         "eff_job": compute_share(cpu + values["setup_cpu_s"] + copy_cpu, job_wall * threads),
         **metrics,
     }
-
-
-def _derive_energy_metrics(values: Mapping[str, Any]) -> Dict[str, float]:
-    """Derive the energy of one event; nothing without counters or events."""
-    joules = values.get("energy_j")
-    events = (values.get("events_read") or 0) * (values.get("passes_done") or 0)
-    return {"energy_per_event_j": joules / events} if joules is not None and events else {}
 
 
 def _derive_access_metrics(
@@ -245,11 +245,6 @@ def _derive_access_metrics(
         "access_rate_hz": events / access_wall,
         "eff_access": compute_share(copy_cpu + sum(cpu), access_wall * threads),
     }
-
-
-def _has_value(name: str, value: Any) -> bool:
-    """Return whether a value enters the record: empty text is omitted unless required."""
-    return value is not None and (value != "" or METRICS_BY_NAME[name].required)
 
 
 def _clean_text(name: str, value: Any) -> Any:

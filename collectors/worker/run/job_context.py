@@ -21,11 +21,6 @@ from ..probes.storage_door import DoorWatch
 from .load_phases import LoadPhases
 
 
-def _find_address(job: JobSpec, spec: ExecutionSpec) -> str:
-    """Find the URL of an execution's first file, or of its door; '' without any."""
-    return spec.files[0].url if spec.files else job.door_url_of(spec)
-
-
 class InstructionCount(NamedTuple):
     """How a program counts the instructions of the payload's last pass.
 
@@ -116,7 +111,9 @@ class JobContext:
         )
         for folder in (self.work, *(os.path.join(output, name) for name in ("logs", "records"))):
             os.makedirs(folder, exist_ok=True)
-        doors = dict.fromkeys(_find_address(job, spec) for spec in job.executions)
+        doors = dict.fromkeys(
+            spec.files[0].url if spec.files else job.door_url_of(spec) for spec in job.executions
+        )
         self.node = check_node(job.site, self.work, self.base_env, self.cgroup, doors, service_url)
         self.facts["node_lacks"] = self.node.lack_names
         if node_needs.HOME in self.node.lacks:

@@ -103,8 +103,13 @@ def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[s
     root_engine.compile_kit(ROOT)
     declare_header("probe.hpp")
     tree = find_tree(file, path, name)[1]
-    branches = _list_branches(tree)
-    entries = _count_probed_entries(tree)
+    branches = [
+        {"name": str(branch.GetName()), "class": str(branch.GetClassName())}
+        for branch in tree.GetListOfBranches()
+    ]
+    entries = int(tree.GetEntries())
+    if tree.GetZipBytes() > ALL_ENTRIES_BYTES:
+        entries = min(entries, FIRST_ENTRIES)
     tree.SetCacheSize(0)
     url = make_plain_url(path)
     # Compiles the calls, which each child would do again.
@@ -155,11 +160,6 @@ def _read_in_groups(
             for position in group:
                 failures.update(_find_failing_branches(read, [position]))
         progress.report((first + len(group)) / len(positions))
-
-
-def _count_probed_entries(tree: Any) -> int:
-    entries = int(tree.GetEntries())
-    return min(entries, FIRST_ENTRIES) if tree.GetZipBytes() > ALL_ENTRIES_BYTES else entries
 
 
 def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:
@@ -250,13 +250,6 @@ def _list_failed(
     branches: Sequence[dict[str, str]], failures: dict[int, _FailedRead]
 ) -> list[dict[str, str]]:
     return [{**branches[position], **failures[position]._asdict()} for position in sorted(failures)]
-
-
-def _list_branches(tree: Any) -> list[dict[str, str]]:
-    return [
-        {"name": str(branch.GetName()), "class": str(branch.GetClassName())}
-        for branch in tree.GetListOfBranches()
-    ]
 
 
 def _has_dictionary(name: str) -> bool:
