@@ -159,10 +159,8 @@ class ExploreQuery(PageQuery):
             "last": last,
         }
         # Grouping by kind or a condition on it implies all kinds.
-        by_kind = "kind" in self.group_columns or any(
-            condition.column == "kind" for condition in conditions
-        )
-        if by_kind and "kind" not in self.model_fields_set:
+        columns = {*self.group_columns, *(condition.column for condition in conditions)}
+        if "kind" in columns - self.model_fields_set:
             changes["kind"] = ""
         if not _FIGURE_FIELDS & self.model_fields_set and self.view != self.opening_view:
             changes["view"] = self.opening_view

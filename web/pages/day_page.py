@@ -20,7 +20,7 @@ from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, build_table
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_counts, pluralize
 from treehammer.web import columns, display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
@@ -76,7 +76,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     judged = DayOutcomes.from_outcomes(outcomes)
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
-    suffix = f" ({', '.join(f'{n} {name}' for name, n in classes.items())})" if classes else ""
+    suffix = f" ({format_counts(classes)})" if classes else ""
     explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
     sections = (
         ui.headline(f"{explanation or ''}"),

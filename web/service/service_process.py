@@ -35,7 +35,6 @@ from treehammer.web.service.app import create_app
 from treehammer.web.service.middleware import ProxyHeaders
 from treehammer.web.service.proxy_setup import load_proxy_secret
 
-#: Folder with configurations of proxies.
 #: Seconds for requests to finish when the service stops, and for the process to end.
 SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 20, 27
 #: Seconds for which a connection may be idle after a response; longer than those of the proxies.
