@@ -100,12 +100,17 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     return f"Slower variants by CPU model: {', '.join(described[:MAX_MODELS])}{more}."
 
 
+def select_pairs(row: VerdictRow, pairs: Sequence[PairRow]) -> list[PairRow]:
+    """Select the pairs of jobs of a series."""
+    series = row.comparison_key, row.site, row.metric
+    return [pair for pair in pairs if (pair.comparison_key, pair.site, pair.metric) == series]
+
+
 def link_job_outputs(
     store: Store, row: VerdictRow, pairs: Sequence[PairRow]
 ) -> ui.Paragraph | None:
     """Link to the output of the jobs of a series, the slowest first; None without jobs."""
-    series = row.comparison_key, row.site, row.metric
-    pairs = [pair for pair in pairs if (pair.comparison_key, pair.site, pair.metric) == series]
+    pairs = select_pairs(row, pairs)
     if not pairs:
         return None
     models = overview_queries.load_cpu_models(store, {pair.host for pair in pairs})

@@ -38,7 +38,7 @@ from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, Line
 from treehammer.web.page import PageContent
 from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
-from treehammer.web.pages.comparison_findings import link_job_outputs, list_findings
+from treehammer.web.pages.comparison_findings import link_job_outputs, list_findings, select_pairs
 from treehammer.web.pages.effect_matrix import MATRIX_LEGEND, matrix_of_counters, matrix_of_verdicts
 
 #: Notes shown before the others are folded.
@@ -377,8 +377,7 @@ def _link_files(table: str) -> Iterator[ui.Inline]:
 
 def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
     """Draw the values of both sides of each job of a series; None without jobs that hold both."""
-    series = row.comparison_key, row.site, row.metric
-    pairs = [pair for pair in pairs if (pair.comparison_key, pair.site, pair.metric) == series]
+    pairs = select_pairs(row, pairs)
     if not pairs:
         return None
     colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}

@@ -58,13 +58,11 @@ _EXPLORE_ABOUT = (
 def _show_figure(request: PageRequest[Any]) -> PageContent:
     result = run_query(request)
     links = RowLinks(result.query)
-    tables = (result.build_table(links), quantile_table(result.query, result.points, links))
+    # Files are in the order of time, pages begin with the newest.
+    ordered = result.newest_first if request.is_html else result
+    tables = (ordered.build_table(links), quantile_table(result.query, ordered.points, links))
     if not request.is_html:
         return PageContent(result.title, tables=tables, about=result.about)
-    tables = (
-        result.newest_first.build_table(links),
-        quantile_table(result.query, result.newest_first.points, links),
-    )
     sections = [
         _describe_subject(result),
         ui.Links(list(_link_presets(result)), "Figures"),
