@@ -61,7 +61,6 @@ from treehammer.load.kit.treehammer_load.server.server_payloads import (
 )
 from treehammer.load.kit.treehammer_load.workloads import LoadSpan
 
-START_S = 1_795_411_800
 #: Two streams of one connection overlap; their answers come from other threads.
 XROOTD_LOG = """\
 261123 05:29:27.100000 11 root.7:26@[::127.0.0.1] Xrootd_Protocol: 0100 req=open dlen=11
