@@ -145,7 +145,11 @@ def compare_named(
     values = [find_axis_value(samples, axis, text) for text in texts]
     results = _compare_details(store, detailed, axis, values, delta, selection)
     store_results(store, results)
-    return results, _load_campaign_names(store, results) if axis == "campaign" else names
+    if axis == "campaign":
+        queries = [result.comparison.query for result in results]
+        compared = {str(value) for query in queries for value in (query.a, query.b)}
+        names = campaign_queries.load_distinct_names(store, compared)
+    return results, names
 
 
 def _load_details(
@@ -244,12 +248,6 @@ def add_changes(comparison: Comparison, samples: Sequence[DetailedSample]) -> Co
     phases = compare_phases(samples, query.axis, query.a, query.b)
     rows = attach_phases(attach_counters(comparison.verdicts, counters), phases)
     return ComparisonResult(replace(comparison, verdicts=rows), counters, stored_phases(rows))
-
-
-def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:
-    queries = [result.comparison.query for result in results]
-    compared = {str(value) for query in queries for value in (query.a, query.b)}
-    return campaign_queries.load_distinct_names(store, compared)
 
 
 def add_setups(store: ResultsReader, items: Iterable[DetailedSample]) -> list[DetailedSample]:

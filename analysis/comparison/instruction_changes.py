@@ -152,11 +152,11 @@ def pair_counts(rows: Iterable[InstructionRow], axis: str, a: str, b: str) -> li
             # A changed loop may read another number of the same entries.
             events = 0 if axis == COMMIT_AXIS else count.facts.events
             sides[value][count.work_key(axis), events] = count
-    pairs = [
-        CountPair(count_a, sides[b][key], _drop_axis(count_a.facts.label, axis), axis)
-        for key, count_a in sides[a].items()
-        if key in sides[b]
-    ]
+    pairs = []
+    for key, count in sides[a].items():
+        if key in sides[b]:
+            words = [word for word in count.facts.label.split() if not word.startswith(f"{axis}=")]
+            pairs.append(CountPair(count, sides[b][key], " ".join(words) or "default", axis))
     return sorted(pairs, key=lambda pair: (pair.label, pair.a.facts.events))
 
 
@@ -234,10 +234,6 @@ def _parse_axes(variant: str) -> dict[str, Scalar]:
         return parse_axes(variant)
     except (ValueError, AttributeError, RecursionError):
         return {}
-
-
-def _drop_axis(label: str, axis: str) -> str:
-    return " ".join(word for word in label.split() if not word.startswith(f"{axis}=")) or "default"
 
 
 DIFFERENCE_COLUMN = TableColumn(

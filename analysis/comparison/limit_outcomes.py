@@ -58,7 +58,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_numeric_metric,
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
-from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
+from treehammer.sql.core.campaign_plan import PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.query_model import Selection
@@ -163,7 +163,8 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     tested = [row for row in rows if row["test_name"] == campaign.test_name]
     samples = assign_compilers(unify_hosts(map(Sample.from_row, tested)))
     limited = _LimitedCampaign(definition, samples)
-    sites = _list_sites(plan, samples)
+    planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
+    sites = sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
     pending = [
         item
         for limit, metric in limits
@@ -184,12 +185,6 @@ def _find_limits(definition: PlannedDefinition) -> Iterator[tuple[ExpectTable, H
             yield limit, find_numeric_metric(limit.metric, declared, is_load=is_load)
         except (KeyError, ValueError):
             continue
-
-
-def _list_sites(plan: CampaignPlan, samples: Iterable[Sample]) -> list[str]:
-    """List the sites whose jobs were planned, and those that measured."""
-    planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
-    return sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,10 @@ class EfficiencyQuery:
         """Build the error of a query without measurements: a mistyped name, or nothing to explain."""
         if self.site and self.site not in list_sites(store):
             return build_unknown_site_error(store, self.site)
-        if self.job and not self._has_job(store):
-            return self._build_unknown_job_error(store)
+        if self.job:
+            rows = store.measurements(self.build_selection(store), ("job_id",))
+            if next(iter(rows), None) is None:
+                return self._build_unknown_job_error(store)
         return NothingToDoError(
             "no timed measurement to explain: none succeeded, or all were paired",
             where=self._describe_scope(),
@@ -116,10 +118,6 @@ class EfficiencyQuery:
         elif not self.job:
             scope.append(f"campaign {self.campaign or 'last'}")
         return ", ".join(scope)
-
-    def _has_job(self, store: Store) -> bool:
-        selection = self.build_selection(store)
-        return next(iter(store.measurements(selection, ("job_id",))), None) is not None
 
     def _build_unknown_job_error(self, store: Store) -> TreehammerError:
         problem = f"no measurement is of a job {self.job!r}"

@@ -136,18 +136,6 @@ def _sum_parts(breakdowns: Sequence[Mapping[TimePart, float]]) -> dict[TimePart,
     return {part: math.fsum(breakdown[part] for breakdown in breakdowns) for part in TimePart}
 
 
-def split_wall_time(row: Row) -> dict[TimePart, float]:
-    """Split the wall time of one execution into its parts, in seconds.
-
-    Waits for a CPU are known for the loop and for the whole payload. Those outside the loop are
-    taken from the phases there in proportion to their wall time. Time in the loop that was neither
-    CPU nor run queue is waiting; as far as ROOT saw it inside reads, it is waiting for reads. Of
-    several threads it is not known why they wait, so that theirs is in the remainder.
-    """
-    threads = _count_row_threads(row)
-    return _split_wall_time(row, threads, _LoopTimes.from_row(row, threads))
-
-
 def split_loop_time(row: Row) -> dict[TimePart, float]:
     """Split the wall time of the loop in the counted pass whose efficiency is the median.
 
@@ -180,6 +168,13 @@ def split_loop_time(row: Row) -> dict[TimePart, float]:
 
 
 def _split_wall_time(row: Row, threads: int, loop: _LoopTimes) -> dict[TimePart, float]:
+    """Split the wall time of one execution into its parts, in seconds.
+
+    Waits for a CPU are known for the loop and for the whole payload. Those outside the loop are
+    taken from the phases there in proportion to their wall time. Time in the loop that was neither
+    CPU nor run queue is waiting; as far as ROOT saw it inside reads, it is waiting for reads. Of
+    several threads it is not known why they wait, so that theirs is in the remainder.
+    """
     outside = max(threads * row["payload_wall_s"] - loop.wall_s, 0.0)
     cpu_outside = _number(row, "payload_user_s") + _number(row, "payload_sys_s") - loop.cpu_s
     queue_outside = _number(row, "payload_run_queue_s") - _sum_passes(row, "pass_loop_run_queue_s")

@@ -421,7 +421,11 @@ def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[Exe
     for row in rows:
         if row["kind"] == TIMED:
             groups[key(row)].append(row)
-    return [_make_group(key_, groups[key_]) for key_ in sorted(groups, key=_group_sort_key)]
+
+    def sort_key(key: Key) -> tuple[Any, ...]:
+        return tuple((2,) if value is None else natural_sort_key(value) for value in key)
+
+    return [_make_group(key_, groups[key_]) for key_ in sorted(groups, key=sort_key)]
 
 
 def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
@@ -462,10 +466,6 @@ def _find_implied_columns(rows: Sequence[Row]) -> Iterator[str]:
     contents = {(row.get("dataset"), row.get("dataset_hash")) for row in rows}
     if len({name for name, _ in contents}) == len(contents):
         yield "dataset_hash"
-
-
-def _group_sort_key(key: Key) -> tuple[Any, ...]:
-    return tuple((2,) if value is None else natural_sort_key(value) for value in key)
 
 
 def _mean_of_logs(values: Sequence[float]) -> float:

@@ -491,7 +491,8 @@ def blame_commit(
     A test that fails at several sites since a commit is the culprit. A site is not blamed for a
     commit that ran only there.
     """
-    failing = _find_failing_commits(commits)
+    worst = max((commit.tally.share for commit in commits), default=0.0)
+    failing = [commit for commit in commits if worst and commit.tally.share >= worst / 2]
     if not failing or len(failing) == len(commits):
         return attribution
     first = min(failing, key=lambda commit: commit.submitted_us)
@@ -532,12 +533,6 @@ def _blame_test(
         commit=first.commit,
         commit_us=first.submitted_us,
     )
-
-
-def _find_failing_commits(commits: Sequence[CommitCounts]) -> list[CommitCounts]:
-    """Find the commits with at least half of the largest share of failures."""
-    worst = max((commit.tally.share for commit in commits), default=0.0)
-    return [commit for commit in commits if commit.tally.share >= worst / 2] if worst else []
 
 
 def _list_factors(question: FailureQuestion, tests: Collection[str]) -> Iterator[_Factor]:

@@ -307,14 +307,10 @@ def _classify_unversioned(connection: Connection) -> SchemaState:
     if not result_tables <= {*metadata.tables, _VERSION_TABLE.name}:
         return SchemaState.FOREIGN
     was_begun = not backend.transactional_ddl and backend.auxiliary_tables <= existing_tables
-    if was_begun and not any(_has_rows(connection, name) for name in result_tables):
+    rows = (sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1) for name in result_tables)
+    if was_begun and not any(connection.execute(query).first() for query in rows):
         return SchemaState.EMPTY
     return SchemaState.UNVERSIONED
-
-
-def _has_rows(connection: Connection, table: str) -> bool:
-    any_row = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
-    return connection.execute(any_row).first() is not None
 
 
 def alembic_config() -> Config:

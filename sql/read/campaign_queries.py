@@ -188,15 +188,11 @@ def resolve_campaign(store: ResultsReader, reference: str) -> str:
         return store.campaign(reference).id
     except (ConfigError, NothingToDoError):
         # A service may have received measurements without their campaign.
-        if not (is_storable(reference) and _has_measurements(store, reference)):
-            raise
+        of_campaign = sa.select(measurement.c.job_id).where(measurement.c.campaign_id == reference)
+        with store.connection() as connection:
+            if not is_storable(reference) or not connection.scalar(of_campaign.limit(1)):
+                raise
         return reference
-
-
-def _has_measurements(store: ResultsReader, campaign_id: str) -> bool:
-    query = sa.select(measurement.c.measurement_id).where(measurement.c.campaign_id == campaign_id)
-    with store.connection() as connection:
-        return connection.scalar(query.limit(1)) is not None
 
 
 def load_campaign(store: ResultsReader, id_: str) -> CampaignRow:

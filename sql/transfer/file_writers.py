@@ -244,16 +244,13 @@ def shorten_cells(batch: pa.RecordBatch, limit: int | None) -> pa.RecordBatch:
     """Shorten texts beyond ``limit`` characters, of which the last becomes an ellipsis."""
     if limit is None:
         return batch
-    columns = [
-        _shorten_texts(column, limit) if pa.types.is_string(column.type) else column
-        for column in batch.columns
-    ]
+    columns = batch.columns
+    for place, texts in enumerate(columns):
+        if pa.types.is_string(texts.type):
+            start = pc.utf8_slice_codeunits(texts, 0, limit - 1)
+            short = pc.binary_join_element_wise(start, "…", "")
+            columns[place] = pc.if_else(pc.greater(pc.utf8_length(texts), limit), short, texts)
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def _shorten_texts(texts: pa.Array, limit: int) -> pa.Array:
-    short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(texts, 0, limit - 1), "…", "")
-    return pc.if_else(pc.greater(pc.utf8_length(texts), limit), short, texts)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from treehammer.analysis.descriptive.time_breakdown import (
     RATE_COLUMNS,
     ReadRates,
     TimePart,
-    split_wall_time,
     sum_breakdowns,
 )
 from treehammer.config import Settings
@@ -133,7 +132,7 @@ def test_paired_executions_are_not_explained() -> None:
 
 
 def test_waits_for_a_cpu_outside_the_loop_are_not_counted_twice() -> None:
-    parts = split_wall_time({**BUSY, "payload_wall_s": 16.0, "payload_run_queue_s": 3.0})
+    parts = sum_breakdowns([{**BUSY, "payload_wall_s": 16.0, "payload_run_queue_s": 3.0}]).seconds
     assert parts[TimePart.RUN_QUEUE] == pytest.approx(3.0)
     assert parts[TimePart.START] == pytest.approx(0.5)
     assert parts[TimePart.OTHER] == pytest.approx(2.5)
@@ -166,7 +165,7 @@ def test_parts_add_up_to_the_wall_time(values: dict[str, Any], wall: float) -> N
     row = {**NOTHING, **values, "run_mode": "solo"}
     # No loop is longer than its payload.
     row["payload_wall_s"] = wall + sum(row["pass_loop_wall_s"] or ())
-    parts = split_wall_time(row)
+    parts = sum_breakdowns([row]).seconds
     whole = row["payload_wall_s"] + sum(row[n] or 0.0 for n in ("setup_wall_s", "stagein_wall_s"))
     assert min(parts.values()) >= -1e-6
     assert sum(parts.values()) == pytest.approx(whole, abs=1e-5)
