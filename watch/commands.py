@@ -30,7 +30,7 @@ COMMANDS = {
         ),
         "notify": LazyCommand(
             "watch.cli.watch_commands:notify_command",
-            "Send messages about changed states and regressions.",
+            "Record changed states and regressions as events.",
             reads_results=True,
             names_waiting=False,
         ),

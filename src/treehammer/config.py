@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.program_output import LOG_FORMATS, TEXT_FORMAT
@@ -24,12 +23,8 @@ from treehammer.setting_parsers import (
     parse_database_url,
     parse_path,
     parse_public_url,
-    parse_recipients,
-    parse_sender,
-    parse_server,
     parse_service_url,
     parse_user_header,
-    parse_webhook,
     template_parser,
     text_parser,
 )
@@ -48,7 +43,6 @@ REMOVE_JOBS, HOLD_JOBS, KEEP_JOBS = "remove", "hold", "keep"
 MAX_SETTING_CHARACTERS = 10_000
 
 _RUCIO_NAME = text_parser("A-Za-z0-9._-", "letters, digits, '.', '_' and '-'")
-_PRINTABLE = text_parser(" -~", "printable ASCII characters")
 #: Characters of a path that a database URL takes unescaped.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_.+-]+")
 
@@ -192,41 +186,6 @@ class Settings:
         "serve, patrol run: lines of the log, text for people or json for programs",
         TEXT_FORMAT,
         choice_parser(*LOG_FORMATS),
-    )
-    alarm_minimum: str = _setting(
-        "alarms: least severity of events that messages are sent about",
-        "warning",
-        choice_parser("warning", "critical"),
-    )
-    alarm_webhook_url: str = _setting(
-        "alarms: address that messages are posted to [default: none]",
-        "",
-        parse_webhook,
-        secret=True,
-    )
-    alarm_webhook_secret_file: Path | None = _setting(
-        "alarms: file with the secret that signs posted messages [default: unsigned]"
-    )
-    alarm_recipients: str = _setting(
-        "alarms: recipients of mail, comma separated; SITE=ADDRESS for one site's events only "
-        "[default: none]",
-        "",
-        parse_recipients,
-    )
-    alarm_sender: str = _setting(
-        "alarms: sender of mail [default: treehammer@HOST]", "", parse_sender
-    )
-    alarm_smtp_server: str = _setting(
-        "alarms: mail server, HOST:PORT", "localhost:25", parse_server
-    )
-    alarm_smtp_tls: str = _setting(
-        "alarms: encryption to the mail server", "none", choice_parser("none", "starttls", "tls")
-    )
-    alarm_smtp_user: str = _setting(
-        "alarms: user at the mail server [default: no login]", "", _PRINTABLE
-    )
-    alarm_smtp_password_file: Path | None = _setting(
-        "alarms: file with the password at the mail server"
     )
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -417,9 +376,6 @@ def format_setting(settings: Settings, name: str) -> str:
         from sqlalchemy.engine import make_url
 
         return mask_password(make_url(value))
-    if name == "alarm_webhook_url" and value:
-        # Paths of webhooks are often secret.
-        return f"{value.partition('://')[0]}://{urlsplit(value).netloc.rpartition('@')[2]}/***"
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)

@@ -250,14 +250,6 @@ class InvalidAnswerError(InfrastructureError):
     """The answer of a results service does not have the requested form."""
 
 
-class DeliveryError(InfrastructureError):
-    """A message about an alarm was not accepted; ``permanent`` if a repetition would not help."""
-
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.permanent = permanent
-
-
 class UnstorableContentError(StoreError):
     """The database cannot hold a value; a retry does not help."""
 

@@ -16,7 +16,6 @@ from urllib.parse import SplitResult, urlsplit
 from treehammer.errors import ConfigError
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_MAIL_ADDRESS = re.compile(r"[^\s@,=<>]+@[^\s@,=<>]+")
 
 
 def is_loopback(host: str) -> bool:
@@ -141,47 +140,6 @@ def choice_parser(*words: str) -> SettingParser:
         return str(raw.value)
 
     return parse
-
-
-def parse_server(raw: RawValue) -> str:
-    """Parse HOST:PORT or ''."""
-    if raw.value == "":
-        return ""
-    parts = split_http_url(f"http://{raw.value}")
-    if parts is None or parts.port is None or parts.netloc != raw.value or "@" in parts.netloc:
-        raise raw.error("HOST:PORT")
-    return str(raw.value)
-
-
-def parse_webhook(raw: RawValue) -> str:
-    """Parse an address that secrets may be sent to, or ''."""
-    if raw.value and not is_allowed_address(raw.value):
-        raise raw.secret_error("must begin with https://, or be an address of this machine")
-    return str(raw.value)
-
-
-def split_recipients(text: str) -> list[tuple[str, str]]:
-    """Split ``ADDRESS, SITE=ADDRESS, …`` into pairs of site ('' for all) and address."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    pairs = [word.rpartition("=") for word in words]
-    return [(site.strip(), address.strip()) for site, _, address in pairs]
-
-
-def parse_recipients(raw: RawValue) -> str:
-    """Parse text that :func:`split_recipients` splits."""
-    if not isinstance(raw.value, str):
-        raise raw.error("mail addresses, comma separated")
-    for _, address in split_recipients(raw.value):
-        if not _MAIL_ADDRESS.fullmatch(address):
-            raise raw.error("mail addresses or SITE=ADDRESS, comma separated")
-    return raw.value
-
-
-def parse_sender(raw: RawValue) -> str:
-    """Parse a mail address or ''."""
-    if raw.value and not (isinstance(raw.value, str) and _MAIL_ADDRESS.fullmatch(raw.value)):
-        raise raw.error("a mail address")
-    return str(raw.value)
 
 
 #: Headers that have another meaning for the service or its proxy.

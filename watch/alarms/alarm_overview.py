@@ -39,7 +39,7 @@ from treehammer.watch.alarms.subject_state import (
 from treehammer.watch.states.site_status import charge_runs, find_site_states, use_by_state
 from treehammer.watch.states.state_timeline import CENTRAL_CAUSE, Subject
 from treehammer.watch.states.status_rules import ShareRule, StatusRules, duration_us
-from treehammer.watch.store.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
+from treehammer.watch.store.alarms import ReleaseCheckTable
 from treehammer.watch.store.state_history import (
     find_latest_rule_set,
     list_current_states,
@@ -293,8 +293,6 @@ def _summarize(checks: Sequence[ReleaseCheck], level: AlarmLevel) -> str:
 HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
 #: Fewer held jobs are not a warning.
 MIN_HELD = 5
-#: Seconds that the oldest message waits for its delivery: a warning, and critical.
-WAITING_LIMITS_S = (3600.0, 86_400.0)
 #: Seconds since the states of sites were evaluated: a warning, and critical.
 STALE_LIMITS_S = (3600.0, 86_400.0)
 SERVICE_RULE = "service/1"
@@ -305,38 +303,29 @@ def assess_service(store: Store, now_us: int) -> SubjectState:
     latest = find_latest_rule_set(store)
     jobs = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
     evaluated_us = latest.evaluated_us if latest else None
-    return judge_service(jobs, AlarmOutbox(store).summarize(), evaluated_us, now_us)
+    return judge_service(jobs, evaluated_us, now_us)
 
 
-def judge_service(
-    jobs: Mapping[str, int], outbox: OutboxSummary, evaluated_us: int | None, now_us: int
-) -> SubjectState:
+def judge_service(jobs: Mapping[str, int], evaluated_us: int | None, now_us: int) -> SubjectState:
     """Judge the service.
 
-    Warning: a message was given up, one waits for an hour, a fifth of the unfinished jobs is held, or
-    the states of sites were not evaluated for an hour. Critical: a message waits for a day, four
-    fifths of the unfinished jobs are held, or no state was evaluated for a day.
+    Warning: a fifth of the unfinished jobs is held, or the states of sites were not evaluated for an
+    hour. Critical: four fifths of the unfinished jobs are held, or no state was evaluated for a day.
 
     Args:
         jobs: unfinished jobs by state.
-        outbox: numbers of messages.
         evaluated_us: time of the latest evaluation of the states of sites; None before the first.
         now_us: the time.
     """
     count = jobs.get(JobState.HELD.value, 0)
     open_jobs = sum(jobs.values())
-    waiting_s = _find_age_s(outbox.oldest_us, now_us) or 0.0
     stale_s = _find_age_s(evaluated_us, now_us)
     share = 100 * count / open_jobs if open_jobs else 0.0
     held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
-    oldest_figure = AlarmFigure("oldest_message", waiting_s, "s", *WAITING_LIMITS_S)
     stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
-    lost_figure = AlarmFigure("given_up_messages", outbox.given_up_count, warning=0)
     reasons = [
         (judge_figure(held_figure) if count >= MIN_HELD else AlarmLevel.OK, f"{count} held jobs"),
-        (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
         (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
-        (judge_figure(lost_figure), f"{outbox.given_up_count} undeliverable messages"),
     ]
     problems = [text for level, text in reasons if level is not AlarmLevel.OK]
     summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {count} held"
@@ -345,18 +334,8 @@ def judge_service(
         SERVICE_NAME,
         worst_level(*(level for level, _ in reasons)),
         summary,
-        details=(
-            f"{open_jobs} unfinished jobs, {count} held",
-            f"messages: {outbox.waiting_count} waiting, {outbox.sent_count} sent, {outbox.given_up_count} given up",
-        ),
-        figures=(
-            AlarmFigure("open_jobs", open_jobs),
-            held_figure,
-            AlarmFigure("waiting_messages", outbox.waiting_count),
-            oldest_figure,
-            lost_figure,
-            stale_figure,
-        ),
+        details=(f"{open_jobs} unfinished jobs, {count} held",),
+        figures=(AlarmFigure("open_jobs", open_jobs), held_figure, stale_figure),
         evidence="/alarms",
         rule=SERVICE_RULE,
     )

@@ -1,11 +1,11 @@
-"""Rounds of the watch: assess all subjects, record events, and send messages.
+"""Rounds of the watch: assess all subjects, and record events.
 
 Events are changes of states, regressions that a rerun confirmed, and change points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +16,6 @@ from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms.alarm_delivery import AlarmChannels, deliver_messages
 from treehammer.watch.alarms.alarm_overview import (
     CheckState,
     assess_all,
@@ -34,7 +33,7 @@ from treehammer.watch.states.status_rules import StatusRules
 from treehammer.watch.store.alarms import (
     NO_SEVERITY,
     STATE,
-    AlarmOutbox,
+    EventTable,
     ReleaseCheckTable,
     cut_text,
     hash_identity,
@@ -47,47 +46,28 @@ REGRESSION, CHANGE_POINT = "regression", "change point"
 NEWS_US, RECENT_US = 7 * DAY_US, 30 * DAY_US
 
 
-def record_events(
-    store: Store, rules: StatusRules, channels: AlarmChannels, now_us: int
-) -> list[AlarmMessage]:
-    """Record the events since the last round, with their messages; return the new ones.
+def record_events(store: Store, rules: StatusRules, now_us: int) -> list[AlarmMessage]:
+    """Record the events since the last round; return the new ones.
 
     Rounds may run in several processes, and be interrupted at any time: each event is recorded once.
 
     Args:
         store: the database.
         rules: by which the states of sites are evaluated first.
-        channels: whose recipients get messages.
         now_us: time of the round, in microseconds since 1970 UTC.
     """
     update_states(store, now_us, rules)
     watch_campaigns(store, now_us)
-    outbox = AlarmOutbox(store)
+    event_table = EventTable(store)
     # The recorded states are loaded first: of two rounds, the one with outdated ones records nothing.
-    recorded = outbox.load_states()
+    recorded = event_table.load_states()
     confirmed = ReleaseCheckTable(store).list_checks(states=(CheckState.CONFIRMED,))
     events = [
         *find_state_changes(assess_all(store, now_us), recorded, now_us),
         *find_regressions(confirmed, now_us),
         *find_change_points(load_change_points(store), now_us),
     ]
-    return outbox.record_events(events, channels.list_recipients)
-
-
-def watch_and_notify(
-    store: Store,
-    rules: StatusRules,
-    channels: AlarmChannels,
-    clock_us: Callable[[], int],
-    report: Callable[[AlarmMessage], None] = lambda _: None,
-) -> list[AlarmMessage]:
-    """Record events and send the messages that are due; return these, failed ones with an error.
-
-    ``report`` is called with each new event.
-    """
-    for event in record_events(store, rules, channels, clock_us()):
-        report(event)
-    return deliver_messages(AlarmOutbox(store), channels, clock_us)
+    return event_table.record_events(events)
 
 
 def find_state_changes(
@@ -117,7 +97,7 @@ def _is_set_anew(subject: SubjectState, before: AlarmMessage) -> bool:
 
 
 def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
-    """Find the regressions that a rerun confirmed; the outbox knows which ones are old."""
+    """Find the regressions that a rerun confirmed; the table of events knows which ones are old."""
     confirmed = (check for check in checks if check.state == CheckState.CONFIRMED)
     return (_build_regression_event(check, now_us) for check in confirmed)
 

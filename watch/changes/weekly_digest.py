@@ -160,11 +160,6 @@ def default_week(today: date) -> date:
     return this_week(today - timedelta(days=1))
 
 
-def last_whole_week(today: date) -> date:
-    """Return the Monday of the last week that is over."""
-    return this_week(today) - timedelta(days=WEEK_DAYS)
-
-
 def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
     """Load the digest of the week from ``first_day``, a Monday, until now."""
     start_us = _start_us(first_day)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, StoreError, TreehammerError, require_packages
+from treehammer.errors import ConfigError, StoreError, TreehammerError, require_packages
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -27,7 +27,7 @@ from treehammer.terminal import (
     print_hint,
     prints_rows,
 )
-from treehammer.text_formatting import format_minute, make_single_line
+from treehammer.text_formatting import format_minute, make_single_line, pluralize
 from treehammer.watch.alarms.subject_state import (
     PRODUCER,
     SERVICE_NAME,
@@ -41,7 +41,6 @@ from treehammer.watch.alarms.subject_state import (
 from treehammer.watch.changes import WINDOW_DAYS
 
 if TYPE_CHECKING:
-    from treehammer.sql.core.watch_rows import AlarmMessage
     from treehammer.sql.write.store import Store
 
 _CHANGE_COLUMNS = (
@@ -61,19 +60,11 @@ _CHANGE_COLUMNS = (
     *hidden_columns("attribution", "subject", "kind", "metric", "control", "effect", "low", "high"),
     *hidden_columns("p", "days_before", "days_after", "seconded", "sites", "until"),
 )
-_MESSAGE_COLUMNS = (
+_EVENT_COLUMNS = (
     TableColumn("happened", "time, UTC"),
     TableColumn("title", "event"),
-    TableColumn("channel", "channel"),
-    TableColumn("recipient", "recipient"),
-    TableColumn("state", "message"),
-    TableColumn("error", "error"),
-    *hidden_columns("attempts", "message", "event", "evidence"),
-)
-#: Messages that are listed.
-MAX_LISTED = 200
-_NO_CHANNEL = (
-    "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
+    TableColumn("severity", "severity"),
+    *hidden_columns("id", "kind", "subject_kind", "subject", "state", "text", "evidence"),
 )
 #: Formats of ``check``; that of limits in a pull request beside those of the terminal.
 PLUGIN, MONIT = "plugin", "monit"
@@ -156,42 +147,34 @@ def _require_known(store: Store, site: str, release: str) -> None:
 @click.option(
     "--week",
     default="",
-    help="A week, such as 2026-W46 [default: this one; with --mail the last whole one].",
+    help="A week, such as 2026-W46 [default: that of yesterday].",
 )
 @click.option("--html", is_flag=True, help="Print HTML instead of Markdown.")
-@click.option("--mail", is_flag=True, help="Send it to alarm_recipients instead.")
 @prints_rows(*hidden_columns("section", "text", "evidence"))
 @click.pass_obj
-def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> CommandOutput:
-    """Print or mail the week: failed sites, new failures, changes, comparisons, campaigns and cost.
+def digest_command(settings: Settings, week: str, html: bool) -> CommandOutput:
+    """Print the week: failed sites, new failures, changes, comparisons, campaigns and cost.
 
     Each line has a link to its evidence.
 
-    Links need serve_url. Mail uses the settings of alarms.
+    Links need serve_url.
 
     \b
     Example: treehammer digest --week 2026-W46
-             treehammer digest --mail
+             treehammer digest --html | mail -a 'Content-Type: text/html' -s Week io@example.org
     """
     from treehammer.watch.changes.weekly_digest import (
         default_week,
-        last_whole_week,
         load_digest,
         parse_week,
     )
 
     try:
-        choose_week = last_whole_week if mail else default_week
-        first_day = parse_week(week) if week else choose_week(datetime.now(UTC).date())
+        first_day = parse_week(week) if week else default_week(datetime.now(UTC).date())
     except ValueError:
         raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None
     with open_store(settings) as store:
         digest = load_digest(store, first_day)
-    if mail:
-        from treehammer.watch.alarms.alarm_delivery import AlarmChannels
-
-        count = AlarmChannels.from_settings(settings).send_digest(digest)
-        return CommandOutput(columns=(), remarks=[f"Sent to {count} recipients."])
     rows = [
         {"section": section.title, "text": line.text, "evidence": settings.serve_url + line.path}
         for section in digest.sections
@@ -202,59 +185,30 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
 
 
 @click.command("notify")
-@click.option("--list", "listing", is_flag=True, help="Show the latest messages; send nothing.")
-@prints_rows(*_MESSAGE_COLUMNS)
+@prints_rows(*_EVENT_COLUMNS)
 @click.pass_obj
-@on_interrupt("unsent messages are kept")
-def notify_command(settings: Settings, listing: bool) -> CommandOutput:
-    """Send messages about changed states, confirmed regressions and change points.
+@on_interrupt("recorded events are kept")
+def notify_command(settings: Settings) -> CommandOutput:
+    """Record changed states, confirmed regressions and change points as events.
 
-    The states of sites are evaluated first. Each event is recorded once and sent once to each
-    recipient; patrol does the same all the time, and both may run together. The settings are those
-    named alarm_… in treehammer config show. The exit code is 4 if a message could not be sent; it
-    is sent again later.
+    The states of sites are evaluated first. Each event is recorded once; patrol does the same all the
+    time, and both may run together. Alertmanager sends messages, by the rules in web/deployment.
 
     \b
     Example: treehammer notify
-             treehammer notify --list
     """
-    from treehammer.watch.alarms.alarm_delivery import AlarmChannels
-    from treehammer.watch.store.alarms import SENT, AlarmOutbox
+    # Comparisons load scipy, which takes a third of a second.
+    from treehammer.watch.alarms.alarm_watch import record_events
+    from treehammer.watch.states.status_rules import load_status_rules
 
-    channels = AlarmChannels.from_settings(settings)
     with open_store(settings) as store:
-        if listing:
-            return CommandOutput(_list_messages(AlarmOutbox(store).list_messages(MAX_LISTED)))
-        # Comparisons load scipy, which takes a third of a second.
-        from treehammer.watch.alarms.alarm_watch import watch_and_notify
-        from treehammer.watch.states.status_rules import load_status_rules
-
         rules = load_status_rules(settings.status_rules)
-        messages = watch_and_notify(store, rules, channels, lambda: time.time_ns() // 1000)
-    failed = sum(message.delivery != SENT for message in messages)
-    remarks = [f"{len(messages) - failed} sent, {failed} failed"]
-    if not (channels.webhook or channels.mail):
-        remarks.append(_NO_CHANNEL)
-    code = ExitCode.INFRASTRUCTURE if failed else ExitCode.DONE
-    return CommandOutput(_list_messages(messages), remarks=remarks, exit_code=code)
-
-
-def _list_messages(messages: Sequence[AlarmMessage]) -> list[dict[str, Any]]:
-    return [
-        {
-            "happened": format_minute(message.happened_us),
-            "title": message.title,
-            "channel": message.channel,
-            "recipient": message.recipient,
-            "state": message.delivery,
-            "attempts": message.attempts,
-            "error": message.error,
-            "message": message.id,
-            "event": message.event_id,
-            "evidence": message.evidence,
-        }
-        for message in messages
+        events = record_events(store, rules, time.time_ns() // 1000)
+    rows = [
+        {"happened": format_minute(event.happened_us), **event.to_event_document()}
+        for event in events
     ]
+    return CommandOutput(rows, remarks=[pluralize(len(rows), "new event")])
 
 
 class _PluginCommand(click.Command):

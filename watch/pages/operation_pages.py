@@ -1,6 +1,6 @@
 """Pages of continuous operation: states with their alarms, the change of one, and the patrol.
 
-Alarms lists states of the service, sites and releases, and the events that messages are sent about.
+Alarms lists states of the service, sites and releases, and events.
 The page of a change has its reason, rule and evidence; that of the patrol its entries and starts, and
 the budget of each site.
 """
@@ -29,7 +29,7 @@ from treehammer.watch.alarms.subject_state import AlarmKind
 from treehammer.watch.pages.watch_tables import describe_state
 from treehammer.watch.states.site_status import list_uses
 from treehammer.watch.store import state_history
-from treehammer.watch.store.alarms import AlarmOutbox
+from treehammer.watch.store.alarms import EventTable
 from treehammer.watch.store.patrol_report import MAX_STARTS, PatrolReport, load_report
 from treehammer.watch.store.state_history import name_subject
 from treehammer.web import sections as ui
@@ -109,14 +109,14 @@ def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
         ui.Code("treehammer check"),
         ", ",
         ui.Link("/metrics", link_to("metrics")),
-        " and messages. During a downtime nobody is alarmed.",
+        ". During a downtime nobody is alarmed.",
     )
     events = ui.Titled("Events", _build_event_table(request))
     return PageContent("Alarms", (DataTable("states", "States", table_columns, rows), note, events))
 
 
 def _build_event_table(request: PageRequest[AlarmQuery]) -> DataTable:
-    events = [] if request.query.kind else AlarmOutbox(request.store).list_events(MAX_EVENTS)
+    events = [] if request.query.kind else EventTable(request.store).list_events(MAX_EVENTS)
     table_columns = (
         column("title", "event", is_long=True, link=_link_to_evidence),
         column("happened_us", "time, UTC", format_value=format_time),

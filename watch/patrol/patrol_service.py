@@ -32,8 +32,7 @@ from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
-from treehammer.watch.alarms.alarm_delivery import AlarmChannels
-from treehammer.watch.alarms.alarm_watch import watch_and_notify
+from treehammer.watch.alarms.alarm_watch import record_events
 from treehammer.watch.changes.change_points import update_changes
 from treehammer.watch.patrol.campaign_settlement import CampaignSettlement, follow_all
 from treehammer.watch.patrol.campaign_starts import (
@@ -142,7 +141,6 @@ class Patrol:
         self._rules = load_status_rules(settings.status_rules)
         self._settlement = CampaignSettlement(settings, store, self._starts)
         self._finder = OccasionFinder(settings, file)
-        self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
         self._next_purge_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
@@ -240,18 +238,14 @@ class Patrol:
         self._write_entries(states)
 
     def _watch(self) -> None:
-        """Evaluate states and campaigns once a minute, and send messages about events."""
+        """Evaluate states and campaigns once a minute, and record events."""
         now_us = self._read_clock()
         if now_us < self._next_watch_us:
             return
         self._next_watch_us = now_us + WATCH_S * SECOND_US
         record_reruns(self._store, self._starts, now_us)
-        messages = watch_and_notify(
-            self._store, self._rules, self._channels, self._read_clock, _log_event
-        )
-        for message in messages:
-            if message.error:
-                _LOG.warning("a message was not sent: %s: %s", message.title, message.error)
+        for event in record_events(self._store, self._rules, now_us):
+            _log_event(event)
         if now_us >= self._next_changes_us:
             self._next_changes_us = now_us + CHANGES_EVERY_S * SECOND_US
             self._update_changes(now_us)

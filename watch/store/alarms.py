@@ -1,8 +1,6 @@
-"""Storage of alarms: messages and their causes, change points, and checks of ROOT releases.
+"""Storage of alarms: events and their causes, change points, and checks of ROOT releases.
 
-An event and its messages are written in one transaction, before anything is sent. Identities are
-hashes of the event, so that several processes record it once. A message that is claimed becomes due
-again after a lease, in case that the process dies.
+Identities are hashes of the event, so that several processes record it once.
 
 A watched series has days, and the change points found in them. A check compares two ROOT releases, or
 two versions of a server, in finished campaigns, and requests the reruns that confirm it.
@@ -14,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,7 +44,6 @@ from treehammer.sql.core.watch_rows import (
 from treehammer.sql.engine.database_engine import (
     insert_missing_rows,
     insert_new_rows,
-    load_rows,
     select_latest,
     upsert_rows,
 )
@@ -55,9 +52,7 @@ from treehammer.sql.write.store import Store
 
 #: Kind of the events of a changed state.
 STATE = "state"
-#: States of a delivery.
-WAITING, SENT, GIVEN_UP = "waiting", "sent", "given up"
-#: Severity of an event that causes no message.
+#: Severity of an event that is no news.
 NO_SEVERITY = "none"
 #: Maximum characters of a text, each of which may take several bytes.
 MAX_TEXT_CHARS = MAX_TEXT // 8
@@ -65,16 +60,6 @@ _TABLE = alarm_message.c
 _IS_EVENT = _TABLE.channel.is_(None)
 #: Finished campaigns that are examined at once.
 MAX_EXAMINED = 20
-
-
-@dataclass(frozen=True)
-class OutboxSummary:
-    """Numbers of messages by delivery, and the time since which the oldest one waits."""
-
-    waiting_count: int
-    sent_count: int
-    given_up_count: int
-    oldest_us: int | None
 
 
 def hash_identity(*parts: Any) -> str:
@@ -87,8 +72,8 @@ def cut_text(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
 
-class AlarmOutbox:
-    """Events and messages in a database."""
+class EventTable:
+    """Events in a database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -102,97 +87,20 @@ class AlarmOutbox:
         rows = self._store.load_rows(AlarmMessage, latest)
         return {(row.subject_kind, row.subject): row for row in rows}
 
-    def record_events(
-        self,
-        events: Iterable[AlarmMessage],
-        list_recipients: Callable[[AlarmMessage], Iterable[tuple[str, str]]],
-    ) -> list[AlarmMessage]:
-        """Record events and their messages in one transaction; return the new ones.
-
-        Args:
-            events: to record; those that another process recorded are left out.
-            list_recipients: returns channel and address of each recipient of an event.
-        """
+    def record_events(self, events: Iterable[AlarmMessage]) -> list[AlarmMessage]:
+        """Record events in one transaction; return those that no other process recorded."""
         events = list(events)
         if not events:
             return []
         with self._store.writing_connection() as connection:
             new = [event for event in events if _insert_event(connection, event)]
-            for event in new:
-                _insert_messages(connection, event, list_recipients(event))
         return [event for event in new if event.severity != NO_SEVERITY]
-
-    def claim_message(self, now_us: int, lease_us: int) -> AlarmMessage | None:
-        """Claim the oldest message that is due; other processes skip it for the lease."""
-        query = (
-            sa.select(alarm_message)
-            .where(_TABLE.delivery == WAITING, _TABLE.due_us <= now_us)
-            .order_by(_TABLE.recorded_us, _TABLE.id)
-            .limit(1)
-        )
-        with self._store.writing_connection() as connection:
-            message = next(iter(load_rows(connection, AlarmMessage, query)), None)
-            if message is None:
-                return None
-            claimed = replace(message, attempts=message.attempts + 1, due_us=now_us + lease_us)
-            _update_message(connection, claimed)
-        return claimed
-
-    def mark_sent(self, message: AlarmMessage, now_us: int) -> AlarmMessage:
-        """Record that a message was accepted by its recipient; return it."""
-        update = replace(message, delivery=SENT, due_us=now_us, error="")
-        with self._store.writing_connection() as connection:
-            _update_message(connection, update)
-        return update
-
-    def mark_failed(self, message: AlarmMessage, error: str, *, due_us: int | None) -> AlarmMessage:
-        """Record a failed attempt; ``due_us`` is the time of the next one, None for none.
-
-        An attempt that outlasted its lease changes nothing, since a later one decides.
-        """
-        failed = replace(
-            message,
-            delivery=GIVEN_UP if due_us is None else WAITING,
-            due_us=message.due_us if due_us is None else due_us,
-            error=cut_text(error),
-        )
-        is_latest = (_TABLE.delivery == WAITING, _TABLE.attempts == message.attempts)
-        with self._store.writing_connection() as connection:
-            _update_message(connection, failed, *is_latest)
-        return failed
-
-    def summarize(self) -> OutboxSummary:
-        """Count the messages by delivery."""
-        query = sa.select(_TABLE.delivery, sa.func.count()).group_by(_TABLE.delivery)
-        oldest = sa.select(sa.func.min(_TABLE.recorded_us)).where(_TABLE.delivery == WAITING)
-        with self._store.connection() as connection:
-            counts = {delivery: int(number) for delivery, number in connection.execute(query)}
-            oldest_us = connection.scalar(oldest)
-        numbers = counts.get(WAITING, 0), counts.get(SENT, 0), counts.get(GIVEN_UP, 0)
-        return OutboxSummary(*numbers, oldest_us)
 
     def list_events(self, limit: int) -> list[AlarmMessage]:
         """List the newest events."""
-        return self._list_newest(limit, _IS_EVENT, _TABLE.severity != NO_SEVERITY)
-
-    def list_messages(self, limit: int) -> list[AlarmMessage]:
-        """List the newest messages."""
-        return self._list_newest(limit, ~_IS_EVENT)
-
-    def _list_newest(self, limit: int, *conditions: sa.ColumnElement[bool]) -> list[AlarmMessage]:
         order = (_TABLE.happened_us.desc(), _TABLE.id)
-        return self._store.load_rows(
-            AlarmMessage, sa.select(alarm_message).where(*conditions).order_by(*order).limit(limit)
-        )
-
-
-def _update_message(
-    connection: Connection, message: AlarmMessage, *conditions: sa.ColumnElement[bool]
-) -> None:
-    names = ("delivery", "attempts", "due_us", "error")
-    values = {name: getattr(message, name) for name in names}
-    conditions = (_TABLE.id == message.id, *conditions)
-    connection.execute(sa.update(alarm_message).where(*conditions).values(values))
+        query = sa.select(alarm_message).where(_IS_EVENT, _TABLE.severity != NO_SEVERITY)
+        return self._store.load_rows(AlarmMessage, query.order_by(*order).limit(limit))
 
 
 def _insert_event(connection: Connection, event: AlarmMessage) -> bool:
@@ -201,24 +109,6 @@ def _insert_event(connection: Connection, event: AlarmMessage) -> bool:
         return False
     connection.execute(sa.insert(alarm_message), [asdict(event)])
     return True
-
-
-def _insert_messages(
-    connection: Connection, event: AlarmMessage, recipients: Iterable[tuple[str, str]]
-) -> None:
-    rows = [
-        replace(
-            event,
-            id=hash_identity(event.id, channel, address),
-            channel=channel,
-            recipient=address,
-            delivery=WAITING,
-            due_us=event.recorded_us,
-        )
-        for channel, address in dict.fromkeys(recipients)
-    ]
-    if rows:
-        connection.execute(sa.insert(alarm_message), [asdict(row) for row in rows])
 
 
 def load_change_points(store: ResultsReader, first: int = 0) -> list[ChangePointRow]:

@@ -22,7 +22,7 @@ from treehammer.sql.core.watch_rows import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.watch.store import alarms, state_history
-from treehammer.watch.store.alarms import AlarmOutbox
+from treehammer.watch.store.alarms import EventTable
 from treehammer.watch.store.patrol_report import write_entries, write_limits
 from treehammer.watch.store.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 
@@ -87,7 +87,7 @@ def add_watch(store: Store) -> None:
         text=HOSTILE_TEXTS[2],
         evidence=f"/state-changes/{STATE_CHANGE}",
     )
-    AlarmOutbox(store).record_events([event], lambda _: ())
+    EventTable(store).record_events([event])
 
 
 def _add_patrol(store: Store) -> None:

@@ -47,7 +47,7 @@ from treehammer.watch.alarms.alarm_watch import REGRESSION
 from treehammer.watch.patrol import patrol_service
 from treehammer.watch.patrol.patrol_file import parse_patrol_file
 from treehammer.watch.patrol.patrol_service import open_patrol
-from treehammer.watch.store.alarms import AlarmOutbox
+from treehammer.watch.store.alarms import EventTable
 from treehammer.watch.store.patrol_report import load_report
 from treehammer.watch.store.patrol_starts import FINISHED
 
@@ -367,7 +367,7 @@ def install_slow_release(storage: XrootdStorage, folder: Path) -> str:
 
 
 def list_regressions(store: Store) -> list[AlarmMessage]:
-    events = AlarmOutbox(store).list_events(100)
+    events = EventTable(store).list_events(100)
     return [event for event in events if event.kind == REGRESSION]
 
 

@@ -79,8 +79,8 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ("serve_behind_proxy = 2", ("serve_behind_proxy", "true or false")),
         ("serve_user_header = 'X User'", ("serve_user_header", "letters")),
         (
-            "alarm_smtp_user = '" + "secret" * 2000 + "'",
-            ("alarm_smtp_user", "at most 10,000 characters"),
+            "serve_user_header = '" + "secret" * 2000 + "'",
+            ("serve_user_header", "at most 10,000 characters"),
         ),
         ("x = " + "[" * 100_000, ("not valid TOML", "30 tables and lists within each other")),
         ("x = " + "[" * 31 + "]" * 31, ("30 tables and lists within each other",)),

@@ -26,7 +26,6 @@ from treehammer import config
 from treehammer.config import Settings
 from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms.alarm_delivery import AlarmChannels
 from treehammer.watch.alarms.alarm_watch import record_events
 from treehammer.watch.alarms.release_checks import watch_campaigns
 from treehammer.watch.cli.watch_commands import check_command, notify_command
@@ -191,18 +190,16 @@ def test_events_are_listed_with_links_to_their_evidence(
 ) -> None:
     with Store.open(settings.database) as store:
         now_us = time.time_ns() // 1000
-        rules, channels = load_shipped_rules(), AlarmChannels("warning")
-        events = record_events(store, rules, channels, now_us)
+        rules = load_shipped_rules()
+        events = record_events(store, rules, now_us)
         assert {event.subject for event in events} == {"SITE_WARN", 'SITE <b>"CRIT" |Ä'}
-        assert record_events(store, rules, channels, now_us + 1) == []
+        assert record_events(store, rules, now_us + 1) == []
     rows = service.load_tables("/alarms", table="events")["events"]
     assert {row["id"] for row in rows} == {event.id for event in events}
     for row in rows:
         assert service.client.get(row["evidence"]).status_code == 200
-    result = CliRunner().invoke(
-        notify_command, ["--list", "--json"], obj=settings, standalone_mode=False
-    )
-    assert json.loads(result.output) == []
+    result = CliRunner().invoke(notify_command, ["--json"], obj=settings, standalone_mode=False)
+    assert json.loads(result.stdout) == []
 
 
 @pytest.fixture(scope="module")

@@ -1,37 +1,15 @@
-"""Alarms: events of states and recoveries, suspected regressions, and delivery of messages."""
+"""Alarms: events of states and recoveries, and suspected regressions."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import hmac
-import json
 import math
-import os
 import re
-import signal
-import socket
-import ssl
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from local_servers import (
-    MailSink,
-    drip,
-    make_authority,
-    parse_mails,
-    serve_http,
-    serve_mail,
-    serve_tcp,
-)
 from measurement_factory import (
     build_alarm_event,
     build_change_point,
@@ -42,21 +20,10 @@ from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.config import load_settings
-from treehammer.errors import ConfigError, DeliveryError
 from treehammer.sql.core.evidence import ChangeEvidence
 from treehammer.sql.core.watch_rows import AlarmMessage, ReleaseCheck
 from treehammer.sql.read.stored_comparisons import list_latest_comparisons
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms import alarm_delivery
-from treehammer.watch.alarms.alarm_delivery import (
-    LEASE_US,
-    RETRY_US,
-    AlarmChannels,
-    MailServer,
-    Webhook,
-    deliver_messages,
-)
 from treehammer.watch.alarms.alarm_overview import (
     CheckState,
     assess_release,
@@ -77,18 +44,18 @@ from treehammer.watch.alarms.release_checks import (
     watch_campaigns,
 )
 from treehammer.watch.alarms.subject_state import AlarmKind, AlarmLevel, SubjectState
-from treehammer.watch.store.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
+from treehammer.watch.store.alarms import EventTable, ReleaseCheckTable
 
 HOUR = 3_600_000_000
 
 
 @pytest.fixture
-def outbox(store: Store) -> AlarmOutbox:
-    return AlarmOutbox(store)
+def event_table(store: Store) -> EventTable:
+    return EventTable(store)
 
 
 def observe(
-    outbox: AlarmOutbox,
+    event_table: EventTable,
     level: AlarmLevel,
     now_us: int,
     *,
@@ -100,42 +67,42 @@ def observe(
         AlarmKind.SITE, "SITE_A", level, "reason", ("detail",), since_us=now_us - 5,
         evidence="/sites/SITE_A", rule=rule, is_excused=excused,
     )  # fmt: skip
-    events = find_state_changes([site], outbox.load_states(), now_us)
-    return outbox.record_events(events, lambda _: ())
+    events = find_state_changes([site], event_table.load_states(), now_us)
+    return event_table.record_events(events)
 
 
-def test_each_change_is_one_event(outbox: AlarmOutbox) -> None:
-    assert observe(outbox, AlarmLevel.OK, 10) == []
-    (event,) = observe(outbox, AlarmLevel.CRITICAL, 20)
+def test_each_change_is_one_event(event_table: EventTable) -> None:
+    assert observe(event_table, AlarmLevel.OK, 10) == []
+    (event,) = observe(event_table, AlarmLevel.CRITICAL, 20)
     assert event.title == "CRITICAL: site SITE_A, was OK: reason"
     assert event.text == "reason\ndetail\nRule: daily/1"
     assert (event.severity, event.happened_us, event.evidence) == ("critical", 15, "/sites/SITE_A")
-    assert observe(outbox, AlarmLevel.CRITICAL, 30) == []
-    (event,) = observe(outbox, AlarmLevel.OK, 40)
+    assert observe(event_table, AlarmLevel.CRITICAL, 30) == []
+    (event,) = observe(event_table, AlarmLevel.OK, 40)
     assert (event.title, event.severity) == ("OK: site SITE_A, was CRITICAL: reason", "critical")
-    (event,) = observe(outbox, AlarmLevel.CRITICAL, 50)
-    assert len(outbox.list_events(10)) == 3
+    (event,) = observe(event_table, AlarmLevel.CRITICAL, 50)
+    assert len(event_table.list_events(10)) == 3
 
 
-def test_trouble_that_a_person_sets_anew_is_an_event(outbox: AlarmOutbox) -> None:
+def test_trouble_that_a_person_sets_anew_is_an_event(event_table: EventTable) -> None:
     """The override before ended between two rounds, or the new one replaces it."""
-    observe(outbox, AlarmLevel.CRITICAL, 10, rule="override/1")
-    (event,) = observe(outbox, AlarmLevel.CRITICAL, 20, rule="override/1")
+    observe(event_table, AlarmLevel.CRITICAL, 10, rule="override/1")
+    (event,) = observe(event_table, AlarmLevel.CRITICAL, 20, rule="override/1")
     assert (event.title, event.severity) == ("CRITICAL: site SITE_A: reason", "critical")
-    assert observe(outbox, AlarmLevel.CRITICAL, 20, rule="override/1") == []
-    assert observe(outbox, AlarmLevel.CRITICAL, 30) == []
+    assert observe(event_table, AlarmLevel.CRITICAL, 20, rule="override/1") == []
+    assert observe(event_table, AlarmLevel.CRITICAL, 30) == []
 
 
-def test_processes_that_see_different_states_record_one_event(outbox: AlarmOutbox) -> None:
-    observe(outbox, AlarmLevel.OK, 10)
-    states = outbox.load_states()
+def test_processes_that_see_different_states_record_one_event(event_table: EventTable) -> None:
+    observe(event_table, AlarmLevel.OK, 10)
+    states = event_table.load_states()
     for level, now_us in ((AlarmLevel.CRITICAL, 30), (AlarmLevel.WARNING, 20)):
         site = SubjectState(AlarmKind.SITE, "SITE_A", level, "reason")
-        outbox.record_events(find_state_changes([site], states, now_us), lambda _: ())
-    assert [event.state for event in outbox.list_events(10)] == ["CRITICAL"]
+        event_table.record_events(find_state_changes([site], states, now_us))
+    assert [event.state for event in event_table.list_events(10)] == ["CRITICAL"]
     # A process whose clock is behind continues the sequence.
-    assert len(observe(outbox, AlarmLevel.WARNING, 20)) == 1
-    assert observe(outbox, AlarmLevel.WARNING, 40) == []
+    assert len(observe(event_table, AlarmLevel.WARNING, 20)) == 1
+    assert observe(event_table, AlarmLevel.WARNING, 40) == []
 
 
 @pytest.mark.parametrize(
@@ -148,18 +115,18 @@ def test_processes_that_see_different_states_record_one_event(outbox: AlarmOutbo
     ],
 )
 def test_first_sight_is_an_event_only_in_trouble(
-    outbox: AlarmOutbox, level: AlarmLevel, events: int
+    event_table: EventTable, level: AlarmLevel, events: int
 ) -> None:
-    assert len(observe(outbox, level, 10)) == events
+    assert len(observe(event_table, level, 10)) == events
 
 
-def test_nobody_is_told_of_an_excused_state(outbox: AlarmOutbox) -> None:
-    observe(outbox, AlarmLevel.OK, 10)
-    assert observe(outbox, AlarmLevel.DOWNTIME, 20, excused=True) == []
-    assert observe(outbox, AlarmLevel.WARNING, 30, excused=True) == []
-    assert observe(outbox, AlarmLevel.OK, 40) == []
-    assert observe(outbox, AlarmLevel.DOWNTIME, 50, excused=True) == []
-    assert len(observe(outbox, AlarmLevel.CRITICAL, 60)) == 1
+def test_nobody_is_told_of_an_excused_state(event_table: EventTable) -> None:
+    observe(event_table, AlarmLevel.OK, 10)
+    assert observe(event_table, AlarmLevel.DOWNTIME, 20, excused=True) == []
+    assert observe(event_table, AlarmLevel.WARNING, 30, excused=True) == []
+    assert observe(event_table, AlarmLevel.OK, 40) == []
+    assert observe(event_table, AlarmLevel.DOWNTIME, 50, excused=True) == []
+    assert len(observe(event_table, AlarmLevel.CRITICAL, 60)) == 1
 
 
 def test_recent_confirmed_slowdown_is_an_event() -> None:
@@ -187,23 +154,16 @@ def test_recent_confirmed_slowdown_is_an_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "outbox_facts", "level", "summary"),
+    ("jobs", "level", "summary"),
     [
-        ({}, (0, 3, 0, None), AlarmLevel.OK, "0 jobs in progress, 0 held"),
-        ({"running": 10, "held": 4}, (0, 0, 0, None), AlarmLevel.OK, "14 jobs in progress, 4 held"),
-        ({"running": 10, "held": 5}, (0, 0, 0, None), AlarmLevel.WARNING, "5 held jobs"),
-        ({"held": 9}, (0, 0, 0, None), AlarmLevel.CRITICAL, "9 held jobs"),
-        ({}, (1, 0, 0, 0), AlarmLevel.WARNING, "a message waits for 2 h"),
-        ({}, (0, 0, 2, None), AlarmLevel.WARNING, "2 undeliverable messages"),
+        ({}, AlarmLevel.OK, "0 jobs in progress, 0 held"),
+        ({"running": 10, "held": 4}, AlarmLevel.OK, "14 jobs in progress, 4 held"),
+        ({"running": 10, "held": 5}, AlarmLevel.WARNING, "5 held jobs"),
+        ({"held": 9}, AlarmLevel.CRITICAL, "9 held jobs"),
     ],
 )
-def test_service_is_judged_by_jobs_and_messages(
-    jobs: dict[str, int],
-    outbox_facts: tuple[int, int, int, int | None],
-    level: AlarmLevel,
-    summary: str,
-) -> None:
-    state = judge_service(jobs, OutboxSummary(*outbox_facts), 2 * HOUR, 2 * HOUR)
+def test_service_is_judged_by_jobs(jobs: dict[str, int], level: AlarmLevel, summary: str) -> None:
+    state = judge_service(jobs, 2 * HOUR, 2 * HOUR)
     assert (state.level, state.summary) == (level, summary)
 
 
@@ -214,8 +174,7 @@ def test_service_is_judged_by_jobs_and_messages(
 def test_stale_states_are_a_state_of_the_service(
     evaluated_us: int | None, level: AlarmLevel
 ) -> None:
-    outbox = OutboxSummary(0, 0, 0, None)
-    assert judge_service({}, outbox, evaluated_us, 31 * HOUR).level is level
+    assert judge_service({}, evaluated_us, 31 * HOUR).level is level
 
 
 NOW = START_US + 3_600_000_000
@@ -502,273 +461,3 @@ def test_comparison_without_verdict_is_not_called_clear(store: Store) -> None:
 
 
 EVENT = build_alarm_event()
-MESSAGE = replace(EVENT, id="m1", channel="mail", recipient="a@example.org")
-LATER = 1_800_000_000_000_000
-
-
-class SlowSink(MailSink):
-    """Mailboxes of a server that keeps a mail, and answers too late."""
-
-    async def answer(self) -> str:
-        """Return the answer to a mail that was received."""
-        await asyncio.sleep(0.7)
-        return await super().answer()
-
-
-class HookSink(BaseHTTPRequestHandler):
-    """Webhook that keeps requests and answers with the next status."""
-
-    requests: list[tuple[dict[str, str], bytes]] = []
-    statuses: list[int] = []
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.requests.append((dict(self.headers), body))
-        self.send_response(self.statuses.pop(0) if self.statuses else 204)
-        self.send_header("Location", "/elsewhere")
-        self.end_headers()
-
-
-def greet_forever(connection: socket.socket) -> None:
-    """Send line after line of a greeting."""
-    with suppress(OSError):
-        while True:
-            connection.sendall(b"220-mail\r\n")
-            time.sleep(0.05)
-
-
-@pytest.fixture
-def mail_sink() -> Iterator[tuple[MailSink, int]]:
-    sink = MailSink()
-    with serve_mail(sink) as port:
-        yield sink, port
-
-
-@pytest.fixture
-def hook() -> Iterator[str]:
-    HookSink.requests, HookSink.statuses = [], []
-    with serve_http(HookSink) as port:
-        yield f"http://127.0.0.1:{port}/hook"
-
-
-def record_event(outbox: AlarmOutbox, channels: AlarmChannels) -> None:
-    assert outbox.record_events([EVENT], channels.list_recipients) == [EVENT]
-
-
-def deliver(outbox: AlarmOutbox, channels: AlarmChannels, now_us: int = LATER) -> list[str]:
-    """Send what is due at a time; return the deliveries."""
-    return [row.delivery for row in deliver_messages(outbox, channels, lambda: now_us)]
-
-
-def test_event_reaches_each_recipient_once(
-    outbox: AlarmOutbox, mail_sink: tuple[MailSink, int], hook: str, tmp_path: Path
-) -> None:
-    sink, port = mail_sink
-    secret = tmp_path / "secret"
-    secret.write_text("swordfish\n")
-    channels = AlarmChannels.from_settings(
-        load_settings(
-            {
-                "alarm_webhook_url": hook,
-                "alarm_webhook_secret_file": secret,
-                "alarm_smtp_server": f"127.0.0.1:{port}",
-                "alarm_sender": "th@example.org",
-                "alarm_recipients": "ops@example.org, SITE_Ä=admin@a.example, SITE_B=b@b.example",
-                "serve_url": "https://results.example.org",
-            },
-            environ={},
-            folder=tmp_path,
-        )
-    )
-    record_event(outbox, channels)
-    assert deliver(outbox, channels) == ["sent"] * 3
-    assert deliver(outbox, channels) == []
-    assert sorted(mail.rcpt_tos[0] for mail in sink.mails) == ["admin@a.example", "ops@example.org"]
-    mail = parse_mails(sink)[0]
-    assert mail["Auto-Submitted"] == "auto-generated"
-    assert "Evidence: https://results.example.org/sites/SITE_%C3%84" in mail.get_content()
-    assert mail["Subject"] == "[treehammer] CRITICAL: site SITE_Ä, was OK: 3 of 4 tests failed"
-    assert mail["Date"] == "Mon, 21 Sep 2026 14:13:20 +0000"
-    ((headers, body),) = HookSink.requests
-    digest = hmac.new(b"swordfish", body, hashlib.sha256).hexdigest()
-    assert headers["X-Treehammer-Signature-256"] == f"sha256={digest}"
-    assert (
-        json.loads(body).items()
-        >= {
-            "id": "event",
-            "delivery": headers["X-Treehammer-Delivery"],
-            "state": "CRITICAL",
-            "subject": "SITE_Ä",
-            "link": "https://results.example.org/sites/SITE_%C3%84",
-        }.items()
-    )
-
-
-def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook: str) -> None:
-    channels = AlarmChannels("warning", Webhook(hook))
-    record_event(outbox, channels)
-    now_us = LATER
-    HookSink.statuses = [503, 307, *[500] * len(RETRY_US)]
-    for attempt, wait_us in enumerate(RETRY_US, 1):
-        assert deliver(outbox, channels, now_us) == ["waiting"]
-        assert len(HookSink.requests) == attempt
-        assert deliver(outbox, channels, now_us + wait_us - 1) == []
-        now_us += wait_us
-    assert deliver(outbox, channels, now_us) == ["given up"]
-    assert outbox.summarize().given_up_count == 1
-    assert len({headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests}) == 1
-    assert len({body for _, body in HookSink.requests}) == 1
-
-
-def test_dripping_servers_do_not_hang_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarm_delivery, "TIMEOUT_S", 0.5)
-    with (
-        serve_tcp(drip) as port,
-        pytest.raises(DeliveryError, match="the answer was not complete after"),
-    ):
-        Webhook(f"http://127.0.0.1:{port}/hook").send_message(MESSAGE, "")
-    with serve_tcp(greet_forever) as port:
-        server = MailServer("127.0.0.1", port, "none", "th@example.org")
-        with pytest.raises(DeliveryError, match=r"127\.0\.0\.1: .* not complete after \d s"):
-            server.send_message(MESSAGE, "")
-
-
-def test_permanent_refusal_is_given_up_at_once(
-    outbox: AlarmOutbox, mail_sink: tuple[MailSink, int], hook: str
-) -> None:
-    sink, port = mail_sink
-    sink.refusals = {"gone@example.org": "550 no such user", "busy@example.org": "451 later"}
-    server = MailServer("127.0.0.1", port, "none", "th@example.org")
-    addresses = [("", f"{name}@example.org") for name in ("gone", "busy", "ops")]
-    channels = AlarmChannels("warning", Webhook(hook), server, addresses)
-    HookSink.statuses = [410]
-    record_event(outbox, channels)
-    rows = deliver_messages(outbox, channels, lambda: LATER)
-    assert [row.recipient for row in rows if row.delivery == "sent"] == ["ops@example.org"]
-    summary = outbox.summarize()
-    assert (summary.sent_count, summary.waiting_count, summary.given_up_count) == (1, 1, 2)
-
-
-def test_message_of_a_killed_process_is_sent_again_with_its_identity(
-    outbox: AlarmOutbox, hook: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channels = AlarmChannels("warning", Webhook(hook))
-    record_event(outbox, channels)
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(AlarmOutbox, "mark_sent", die)
-    with pytest.raises(KeyboardInterrupt):
-        deliver_messages(outbox, channels, lambda: LATER)
-    monkeypatch.undo()
-    assert deliver(outbox, channels, LATER + LEASE_US - 1) == []
-    assert deliver(outbox, channels, LATER + LEASE_US) == ["sent"]
-    first, second = (headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests)
-    assert first == second
-
-
-def test_stop_signal_waits_until_the_sent_message_is_marked(
-    outbox: AlarmOutbox, hook: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channels = AlarmChannels("warning", Webhook(hook))
-    record_event(outbox, channels)
-    answer = HookSink.do_POST
-
-    def interrupt(sink: HookSink) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        answer(sink)
-
-    monkeypatch.setattr(HookSink, "do_POST", interrupt)
-    # Commands that other tests ran in this process may have left another handler.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            deliver(outbox, channels)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert outbox.summarize().sent_count == 1
-
-
-def test_lost_answer_is_repeated_with_the_same_identity(
-    outbox: AlarmOutbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(alarm_delivery, "TIMEOUT_S", 0.5)
-    addresses = [("", "a@example.org")]
-    slow, prompt = SlowSink(), MailSink()
-    with serve_mail(slow) as port:
-        server = MailServer("127.0.0.1", port, "none", "th@example.org")
-        channels = AlarmChannels("warning", None, server, addresses)
-        record_event(outbox, channels)
-        assert deliver(outbox, channels) == ["waiting"]
-    with serve_mail(prompt) as port:
-        channels = replace(channels, mail=replace(server, port=port))
-        assert deliver(outbox, channels, LATER + RETRY_US[0]) == ["sent"]
-    (first,), (second,) = parse_mails(slow), parse_mails(prompt)
-    assert first["Message-ID"] == second["Message-ID"]
-    assert first.as_string() == second.as_string()
-
-
-@pytest.mark.parametrize("tls", ["starttls", "tls"])
-def test_mail_is_encrypted_for_a_known_server_only(
-    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, certificate = MailSink(), make_authority(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    options: dict[str, Any] = (
-        {"ssl_context": context}
-        if tls == "tls"
-        else {"tls_context": context, "require_starttls": True}
-    )
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with serve_mail(sink, **options) as port:
-        MailServer("127.0.0.1", port, tls, "th@example.org").send_message(MESSAGE, "")
-        assert [mail.rcpt_tos for mail in sink.mails] == [["a@example.org"]]
-        # Another name of the same server, and a server of an unknown authority.
-        for host, authorities in (("localhost", str(certificate)), ("127.0.0.1", os.devnull)):
-            monkeypatch.setenv("SSL_CERT_FILE", authorities)
-            with pytest.raises(DeliveryError, match="CERTIFICATE_VERIFY_FAILED"):
-                MailServer(host, port, tls, "th@example.org").send_message(MESSAGE, "")
-    assert len(sink.mails) == 1
-
-
-def test_recipients_depend_on_severity_and_site() -> None:
-    server = MailServer("mx", 25, "none", "th@example.org")
-    channels = AlarmChannels("critical", None, server, [("", "all@x.y"), ("B", "b@x.y")])
-    assert list(channels.list_recipients(EVENT)) == [("mail", "all@x.y")]
-    assert not list(channels.list_recipients(replace(EVENT, severity="warning")))
-    at_b = replace(EVENT, subject="B")
-    addresses = [address for _, address in channels.list_recipients(at_b)]
-    assert addresses == ["all@x.y", "b@x.y"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("alarm_webhook_url", "http://example.org/x", "must begin with https"),
-        ("alarm_smtp_server", "mail.example.org", "HOST:PORT"),
-        ("alarm_recipients", "SITE_A", "mail addresses"),
-        ("alarm_recipients", "a@b.c\nBcc: x@y.z", "mail addresses"),
-        ("alarm_sender", "nobody", "a mail address"),
-        ("alarm_minimum", "info", "one of warning, critical"),
-    ],
-)
-def test_wrong_setting_is_refused(name: str, value: str, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        load_settings({name: value}, environ={}, folder=tmp_path)
-
-
-def test_no_secret_is_shown() -> None:
-    assert "token" not in repr(Webhook("https://hooks.example.org/token", "token"))
-    assert "token" not in repr(MailServer("mx", 25, "tls", "a@b.c", "user", "token"))
-    assert LEASE_US > 2 * alarm_delivery.TIMEOUT_S * 1e6
-
-
-def test_notify_without_channels_names_their_settings(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path / 'results.db'}"
-    with Store.open(database):
-        pass
-    printed = CliRunner().invoke(cli, ["--database", database, "notify"], catch_exceptions=False)
-    assert printed.stderr.startswith("0 sent, 0 failed")
-    assert "set alarm_webhook_url or alarm_recipients" in printed.stderr
