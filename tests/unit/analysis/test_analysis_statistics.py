@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign, ask, evidence, rows
 
@@ -122,7 +122,6 @@ def test_required_jobs_depend_on_hosts(jobs: list[int], enough: bool) -> None:
 
 
 @given(st.lists(st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=6), min_size=3, max_size=6))
-@settings(max_examples=50, deadline=None)
 def test_repeated_jobs_on_a_host_add_nothing_at_site(groups: list[list[float]]) -> None:
     once = estimate_over_hosts({str(host): values for host, values in enumerate(groups)})
     twice = estimate_over_hosts({str(host): values * 9 for host, values in enumerate(groups)})
@@ -154,7 +153,6 @@ def test_no_tests_need_no_adjustment() -> None:
 
 
 @given(P_VALUES)
-@settings(max_examples=60, deadline=None)
 def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None:
     import scipy
 
@@ -196,7 +194,6 @@ ESTIMATES = st.lists(
 
 
 @given(ESTIMATES)
-@settings(max_examples=60, deadline=None)
 def test_swapping_sides_swaps_verdicts(estimates: list[Estimate]) -> None:
     swapped = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
     mirrored = [Estimate(-estimate.mean, estimate.se, estimate.df) for estimate in estimates]
@@ -210,7 +207,6 @@ def test_swapping_sides_swaps_verdicts(estimates: list[Estimate]) -> None:
 
 @given(ESTIMATES)
 @example([Estimate(0.0, 1 / 256, 2)] * 3)
-@settings(max_examples=60, deadline=None)
 def test_shown_interval_supports_the_claim(estimates: list[Estimate]) -> None:
     """Compare each verdict with the interval at its level, except on the edge of rounding."""
     for adjust in (adjust_holm, adjust_benjamini_hochberg):
@@ -231,7 +227,6 @@ def test_shown_interval_supports_the_claim(estimates: list[Estimate]) -> None:
 
 
 @given(ESTIMATES)
-@settings(max_examples=40, deadline=None)
 def test_larger_families_decide_less(estimates: list[Estimate]) -> None:
     together = judge_family(estimates, DEFAULT_DELTA, adjust_holm)
     for estimate, judged in zip(estimates, together, strict=True):
