@@ -16,7 +16,6 @@ from tiny_dataset import write_dataset
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
@@ -31,15 +30,12 @@ DATASET = "six-sites"
 SECURE, PLAIN = ("SITE_A", "SITE_B"), ("SITE_C", "SITE_D")
 REMOTE = "REMOTE"
 SITES = (*SECURE, *PLAIN, ARC_SITE, REMOTE)
-VANISHING = PLAIN[0]
-#: Seconds after which a lost node is given up.
-LEASE_S = 20
 TEST_TOML = f"""
 [test]
 name = "six-sites"
 payload = "read.py"
 dataset = "{DATASET}"
-repeats = 2
+repeats = 1
 rounds = 1
 wall_limit_s = 60
 memory_limit_mb = 200
@@ -48,9 +44,9 @@ root = ["xrootd:6.2.1"]
 half = ["first", "second"]
 bundle = ["half"]
 """
-#: Reads every file of the dataset through its door, and takes long enough to lose its node.
+#: Reads every file of the dataset through its door.
 PAYLOAD = """
-import json, os, time
+import json, os
 from XRootD import client
 
 for url in os.environ["TREEHAMMER_URLS"].split():
@@ -60,7 +56,6 @@ for url in os.environ["TREEHAMMER_URLS"].split():
     status, content = file.read()
     assert status.ok and len(content) == 100_000, status.message
     file.close()
-time.sleep(4)
 with open(os.environ["TREEHAMMER_RESULT"], "w") as result:
     json.dump({"format": 1, "values": {}, "extras": {}, "failure": None}, result)
 """
@@ -96,13 +91,6 @@ class SixSitesUser(GridUser):
         sites: dict[str, Site] = dict(content.sites)
         behind = sites.pop(SECOND_SITE)
         sites[REMOTE] = behind.replace(name=REMOTE, batch="htcondor@remote", grid_resource="")
-        templates = self.folder / "templates"
-        templates.mkdir()
-        (templates / "htcondor.sub.j2").write_text(
-            '{% extends "shipped/htcondor.sub.j2" %}\n'
-            f"{{% set limits = dict(limits, lease_s={LEASE_S}) %}}\n"
-        )
-        sites[VANISHING] = sites[VANISHING].replace(templates=templates)
         # XRootD's client cannot initialize TLS in ARC's root folder.
         sites[ARC_SITE] = sites[ARC_SITE].replace(doors=sites[PLAIN[1]].doors)
         path = self.folder / "six.toml"
@@ -129,9 +117,7 @@ def six_sites_grid() -> Iterator[Grid]:
         yield testbed
 
 
-def test_tokens_alone_reach_six_sites_although_a_node_vanishes(
-    six_sites_grid: Grid, tmp_path: Path
-) -> None:
+def test_tokens_alone_reach_six_sites(six_sites_grid: Grid, tmp_path: Path) -> None:
     user = SixSitesUser(tmp_path, six_sites_grid)
     token = secure_storage.load_issuer(six_sites_grid.box).write_token(
         tmp_path / "token", secure_storage.READ_SCOPE, 3600
@@ -139,18 +125,7 @@ def test_tokens_alone_reach_six_sites_although_a_node_vanishes(
     options = ("--sites", ",".join(SITES), "--token-file", str(token), "--in-flight", "2")
     output = user.run_in_shell("submit", str(user.test), *options)
     assert "Submitted as" in output, output
-    user.grid.wait_until(lambda: bool(user.grid.starter_pids(VANISHING)), "a job runs there")
-    user.grid.kill_startd(VANISHING)
-    user.grid.wait_until(
-        lambda: f"no contact to slot1@{VANISHING}@" in user.run_in_shell("status", "last"),
-        "status names the lost node",
-        timeout_s=LEASE_S,
-    )
     output = user.run_in_shell("status", "last", "--follow")
-    assert "24 of 24 measured" in output, output
+    assert "12 of 12 measured" in output, output
     good = [row["site"] for row in user.read_measurements("site") if not row["failure_class"]]
-    assert Counter(good) == dict.fromkeys(SITES, 4), output
-    with Store.open(user.settings.database) as store:
-        jobs = [job.id for job in store.jobs(user.last_campaign_id()) if job.site == VANISHING]
-        failures = sorted(attempt.failure_class for attempt in store.attempts(jobs))
-    assert failures == ["", "", "lost"], "the job of the lost node started again"
+    assert Counter(good) == dict.fromkeys(SITES, 2), output
