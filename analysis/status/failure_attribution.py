@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -370,14 +370,11 @@ class FailureQuestion:
 
     def find_failing_tests(self) -> tuple[str, ...]:
         """Find the tests that fail here, without those that hardly do."""
-        by_test: defaultdict[str, Tally] = defaultdict(Tally)
-        for cell in filter(self.is_here, self.cells):
-            by_test[cell.test] += cell.tally
-        threshold = _MIN_RELATIVE_SHARE * max(
-            (tally.share for tally in by_test.values()), default=0.0
-        )
+        by_test = _tally_by("test", filter(self.is_here, self.cells))
+        worst = max((tally.share for tally in by_test.values()), default=0.0)
+        least = _MIN_RELATIVE_SHARE * worst
         return tuple(
-            sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= threshold)
+            sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= least)
         )
 
 
@@ -394,11 +391,13 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     for cell in question.cells:
         failures = cell.failures
         if cell.test in tests and not question.is_here(cell):
-            failures, other_failures = _split_failures(cell, causes)
-            unshared[cell.site].update(count_causes(other_failures))
+            is_shared = {s: count_causes({s: 1}).keys() <= causes for s in cell.failures}
+            failures = {sign: n for sign, n in cell.failures.items() if is_shared[sign]}
+            others = {sign: n for sign, n in cell.failures.items() if not is_shared[sign]}
+            unshared[cell.site].update(count_causes(others))
         if cell.good or failures:
             cells.append(replace(cell, failures=failures))
-    compared = _tally_sites(cells)
+    compared = _tally_by("site", cells)
     other_causes = {
         site: by_cause.most_common(1)[0][0]
         for site, by_cause in unshared.items()
@@ -406,16 +405,6 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
         and by_cause.total() > _MIN_RELATIVE_SHARE * compared[site].total
     }
     return replace(question, cells=cells, causes=causes, other_causes=other_causes)
-
-
-def _split_failures(
-    cell: OutcomeCell, causes: Set[str]
-) -> tuple[dict[FailureSign, int], dict[FailureSign, int]]:
-    """Split the failures of a cell into those by some causes, and the others."""
-    failures: tuple[dict[FailureSign, int], dict[FailureSign, int]] = ({}, {})
-    for sign, count in cell.failures.items():
-        failures[not count_causes({sign: count}).keys() <= causes][sign] = count
-    return failures
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
@@ -575,7 +564,7 @@ def _is_proven(factor: _Factor, question: FailureQuestion, tried: int) -> bool:
         return False
     if factor.culprit is Culprit.SITE:
         return True
-    by_site = _tally_sites(filter(factor.covers, question.cells))
+    by_site = _tally_by("site", filter(factor.covers, question.cells))
     failing = sum(tally.share >= inside.share / 2 for tally in by_site.values())
     if factor.culprit is Culprit.STORAGE and failing < MIN_SITES:
         # One reader: its own work at other storages must be better.
@@ -637,13 +626,13 @@ def _describe_factor(
 
 def _count_sites(cells: Iterable[OutcomeCell], least_share: float = 0.5) -> Tally:
     """Count the sites at which at least this share fails, among all that did the work."""
-    tallies = _tally_sites(cells).values()
+    tallies = _tally_by("site", cells).values()
     return Tally(sum(tally.share >= least_share for tally in tallies), len(tallies))
 
 
-def _tally_sites(cells: Iterable[OutcomeCell]) -> defaultdict[str, Tally]:
-    """Sum up the measurements of cells by the site of the jobs."""
-    by_site: defaultdict[str, Tally] = defaultdict(Tally)
+def _tally_by(column: str, cells: Iterable[OutcomeCell]) -> defaultdict[str, Tally]:
+    """Sum up the measurements of cells by a column, such as the site of the jobs."""
+    tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for cell in cells:
-        by_site[cell.site] += cell.tally
-    return by_site
+        tallies[getattr(cell, column)] += cell.tally
+    return tallies

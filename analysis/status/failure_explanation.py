@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +36,6 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
-    OutcomeCell,
     Period,
     PeriodCounts,
     Tally,
@@ -142,11 +141,16 @@ def _explain_failures(
         return None
     if outage := _find_downtime(store, runs):
         return _explain_by_downtime(*outage, runs)
-    question = _build_question(counts.list_cells(by, site, period), site, by, test, runs)
+    cells = counts.list_cells(by, site, period)
+    jobs = len({(run.campaign_id, run.job_id) for run in runs})
+    failures_per_job = sum(run.count for run in runs) / jobs
+    # A storage is distinguishable from its site if other sites read it.
+    readers = {cell.site for cell in cells if cell.storage_site == site}
+    is_storage = by == STORAGE_SITE and readers != {site}
+    question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
     attribution = attribute_failures(question)
     if attribution is None:
         return None
-    jobs = _count_jobs(runs)
     runs = [run for run in runs if run.test in attribution.tests]
     if len(attribution.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
@@ -159,21 +163,6 @@ def _explain_failures(
     sentence += f"; {host}" if host else ""
     action = _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
-
-
-def _build_question(
-    cells: Sequence[OutcomeCell], site: str, by: str, test: str, runs: Sequence[FailedRun]
-) -> FailureQuestion:
-    """Build the question for the cause of failures, with the work that they are compared with."""
-    failures_per_job = sum(run.count for run in runs) / _count_jobs(runs)
-    # A storage is distinguishable from its site if other sites read it.
-    readers = {cell.site for cell in cells if cell.storage_site == site}
-    is_storage = by == STORAGE_SITE and readers != {site}
-    return compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
-
-
-def _count_jobs(runs: Iterable[FailedRun]) -> int:
-    return len({(run.campaign_id, run.job_id) for run in runs})
 
 
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:
@@ -389,11 +378,11 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     since = _find_first_slow_day({**by_day, last_day: slow}, last_day)
     sentence = _describe_slowness(slow, f"at {pluralize(compared[site].peer_count, 'other site')}")
     cpu = peer_comparison.compare_sites(_load_sums(store, site, _CPU, (last_day, last_day)))
-    return FailureExplanation(
-        Culprit.SITE.value,
-        f"{sentence}: {Culprit.SITE}{since}",
-        _blame_cpu_or_door(cpu[site].difference if site in cpu else None, slow),
-    )
+    slower_cpu = cpu[site].difference if site in cpu else None
+    action = "Cause: waiting for data. Check the door's load and the network to it."
+    if slower_cpu is not None and slower_cpu >= slow / 2:
+        action = "Cause: CPU time. Check load, CPU model and limits of the site's nodes."
+    return FailureExplanation(Culprit.SITE.value, f"{sentence}: {Culprit.SITE}{since}", action)
 
 
 def _load_sums(
@@ -456,10 +445,3 @@ def _find_first_slow_day(by_day: Mapping[int, float], last_day: int) -> str:
             return f", since {number_to_day(first_day)}"
         first_day = day
     return f", since {number_to_day(first_day)} or before" if len(by_day) > 1 else ""
-
-
-def _blame_cpu_or_door(cpu: float | None, slow: float) -> str:
-    """Suggest to look at the nodes if the CPU time grew as well, otherwise at the door."""
-    if cpu is not None and cpu >= slow / 2:
-        return "Cause: CPU time. Check load, CPU model and limits of the site's nodes."
-    return "Cause: waiting for data. Check the door's load and the network to it."

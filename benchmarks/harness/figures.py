@@ -114,11 +114,6 @@ def share_figure(
     return RatioFigure(title, count / total, *bounds, total, upper_bound)
 
 
-def divide_pairs(ours: Sequence[float], peer: Sequence[float]) -> list[float]:
-    """Return the ratios of pairs, for plots."""
-    return [our_value / peer_value for our_value, peer_value in zip(ours, peer, strict=True)]
-
-
 def describe_machine() -> str:
     """Describe the machine in one line."""
     facts = node_state.collect_node_facts(Cgroup())
@@ -176,14 +171,12 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows of equal keys as an aligned table."""
     if not rows:
         return
-    lines = [list(rows[0]), *([_format_cell(value) for value in row.values()] for row in rows)]
+    lines = [list(rows[0])]
+    for row in rows:
+        lines.append([f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
-
-
-def _format_cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # Plots

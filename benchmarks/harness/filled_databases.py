@@ -72,7 +72,13 @@ def filled_database(rows: int, keep: Path | None, extra_bytes: int = 0) -> Itera
         folder = keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"rows-{rows}-from-{synthetic_measurements.day_number(0)}.db"
-        _require_disk_space(folder, rows, extra_bytes + (0 if file.exists() else BYTES_PER_ROW))
+        needed = rows * (extra_bytes + (0 if file.exists() else BYTES_PER_ROW))
+        if needed > (free := shutil.disk_usage(folder).free):
+            raise ConfigError(
+                f"{rows} rows need {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free",
+                where=str(folder),
+                hint="Use fewer rows, or a folder on another disk with --keep or TMPDIR.",
+            )
         if not file.exists():
             # Databases of other days show nothing on the pages of today.
             for outdated in folder.glob(f"rows-{rows}-from-*"):
@@ -82,16 +88,6 @@ def filled_database(rows: int, keep: Path | None, extra_bytes: int = 0) -> Itera
             _fill_database(f"sqlite:///{part.absolute()}", rows)
             part.rename(file)
         yield file.absolute()
-
-
-def _require_disk_space(folder: Path, rows: int, row_bytes: int) -> None:
-    needed, free = rows * row_bytes, shutil.disk_usage(folder).free
-    if free < needed:
-        raise ConfigError(
-            f"{rows} rows need {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free",
-            where=str(folder),
-            hint="Use fewer rows, or a folder on another disk with --keep or TMPDIR.",
-        )
 
 
 def seed_campaigns(rows: int) -> synthetic_measurements.SyntheticCampaigns:
@@ -193,6 +189,3 @@ def _copy_seed(engine: Engine, copies: int, days: int) -> None:
             with connection.begin():
                 later_us = copy * days * DAY_US
                 connection.execute(statement, {"copy": copy, "later_us": later_us})
-        with connection.begin():
-            connection.exec_driver_sql("DROP TABLE seed")
-            connection.exec_driver_sql("DROP TABLE moved_day")

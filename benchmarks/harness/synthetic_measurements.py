@@ -163,7 +163,11 @@ class SyntheticCampaigns:
     def _measured_metrics(self) -> Sequence[tuple[str, str, float]]:
         texts = _text_values(0, 0, 0, 0)
         return [
-            (metric.name, metric.type, _typical_size(metric.name))
+            (
+                metric.name,
+                metric.type,
+                next((n for end, n in _TYPICAL_SIZES.items() if metric.name.endswith(end)), 1.0),
+            )
             for metric in CATALOGUE
             if metric.type in ("int", "float")
             and metric.name not in texts
@@ -336,7 +340,3 @@ def _failed_values(values: dict[str, Any], failure: str) -> dict[str, Any]:
         "failure_transient": True,
         "log_excerpt": "Error in <TNetXNGFile::ReadBuffer>: [ERROR] Operation expired\n" * 30,
     }
-
-
-def _typical_size(name: str) -> float:
-    return next((size for end, size in _TYPICAL_SIZES.items() if name.endswith(end)), 1.0)

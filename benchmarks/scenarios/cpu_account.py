@@ -20,7 +20,6 @@ from typing import Any
 from benchmarks.harness.figures import (
     BENCHMARKS_FOLDER,
     RatioFigure,
-    divide_pairs,
     median_ratio,
     plot_points,
     write_results,
@@ -64,7 +63,7 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:
         for shape, both in pairs.items():
             recorded, counted = zip(*both, strict=True)
             yield median_ratio(f"CPU recorded / {name}, {shape}", recorded, counted)
-            ratios[f"{name}, {shape}"] = divide_pairs(recorded, counted)
+            ratios[f"{name}, {shape}"] = [a / b for a, b in zip(recorded, counted, strict=True)]
     plot_points("cpu", "CPU of a process tree: recorded / independent account", "ratio", ratios)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from benchmarks.harness.figures import (
     RatioFigure,
-    divide_pairs,
     median_ratio,
     plot_points,
     write_results,
@@ -86,5 +85,7 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:
         ):
             title = f"CPU of the loop, {name}, {dataset}, {cache} MB cache"
             yield median_ratio(title, ours, peer, at_most=bound)
-            ratios[f"{name}, {dataset}, {cache} MB"] = divide_pairs(ours, peer)
+            ratios[f"{name}, {dataset}, {cache} MB"] = [
+                a / b for a, b in zip(ours, peer, strict=True)
+            ]
     plot_points("kit", "Cost of measuring: CPU of the loop", "ratio of adjacent loops", ratios)
