@@ -22,9 +22,8 @@ FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT, S3_CLIENT, PELICAN_CLIENT = (
     *("file", "xrootd", "http", "s3", "pelican"),
 )
 
-#: Operations on a door: ROOT reads it directly, a job copies from it, this machine compares files
-#: with the manifest, and this machine writes files for Rucio.
-OPERATIONS = READ, STAGE, VERIFY, PLACE = "read", "stage", "verify", "place"
+#: Operations of a job on a door: ROOT reads it directly, or the job copies from it.
+READ, STAGE = "read", "stage"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ INSTRUMENT_VERSION = 1
 
 Value = Union[int, float, str, bool, List[int], List[float], None]
 
-METRIC_TYPES = ("int", "float", "text", "bool", "ints", "floats")
 METRIC_OWNERS = ("plan", "worker", "payload")
 
 #: The phases of one pass, in order, each timed as wall, user and system seconds.
@@ -125,7 +124,7 @@ class Metric:
 
     Attributes:
         name: lower-case identifier, at most 30 characters (Oracle's old limit).
-        type: one of :data:`METRIC_TYPES`.
+        type: ``int``, ``float``, ``text``, ``bool``, ``ints`` or ``floats``.
         unit: SI unit, ``1`` for counts and ratios, empty for text.
         better: ``lower``, ``higher`` or empty when neither is better.
         meaning: one sentence for people.
