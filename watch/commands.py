@@ -20,7 +20,7 @@ COMMANDS = {
         ),
         "digest": LazyCommand(
             "watch.cli.watch_commands:digest_command",
-            "Print or mail the changes of a week.",
+            "Print the changes of a week.",
             reads_results=True,
         ),
         "check": LazyCommand(
