@@ -49,7 +49,7 @@ from ..kit.treehammer_load.clients.http_client import PlainHttpClient
 from ..kit.treehammer_load.load_driver import ClosedLoop, ClosedLoopDriver, LoadTimer
 from ..kit.treehammer_load.operation import LoadFile, Operation, StorageClient
 from ..kit.treehammer_load.recorder import Recorder, StepClock, merge_latencies
-from ..kit.treehammer_load.workloads import place_pieces, sequence_reads
+from ..kit.treehammer_load.schedules import place_pieces, sequence_reads
 
 # --- Definition
 #

@@ -39,7 +39,7 @@ from .load_driver import (
     LoadTimer,
     LoadWatchdog,
 )
-from .load_task import GENERATOR, TIMEOUT_S, LoadTask, perform_reads_before
+from .load_task import GENERATOR, TIMEOUT_S, LoadTask
 from .operation import Flight, Operation, StorageClient
 from .recorder import (
     Recorder,
@@ -53,6 +53,7 @@ from .recorder import (
 )
 from .replay import REPLAYED, Replay
 from .workloads import LoadSpan, MakeOperations, MakePreparation, VanishPoller, find_opening_time
+from .written_files import perform_reads_before
 
 #: Seconds behind its start up to which a job sends missed operations; a later one begins with the next
 #: whole step.

@@ -31,7 +31,7 @@ from treehammer.load.kit.treehammer_load.clients.copy_client import CopyClient, 
 from treehammer.load.kit.treehammer_load.clients.file_client import MAX_READ, FileClient
 from treehammer.load.kit.treehammer_load.clients.http_client import PlainHttpClient
 from treehammer.load.kit.treehammer_load.clients.xrootd_client import classify_exit
-from treehammer.load.kit.treehammer_load.load_task import LoadTask, WrittenFiles
+from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import (
     Chunk,
     Flight,
@@ -42,6 +42,7 @@ from treehammer.load.kit.treehammer_load.operation import (
 from treehammer.load.kit.treehammer_load.operation import StorageClient as Client
 from treehammer.load.kit.treehammer_load.recorder import summarize_loop
 from treehammer.load.kit.treehammer_load.workloads import VanishPoller
+from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
 
 
 @pytest.mark.parametrize("direct", [False, True])
@@ -537,14 +538,14 @@ def test_loads_over_xrootd_need_no_ssl(tmp_path: Path) -> None:
 PAYLOAD = """
 import ctypes, threading
 from treehammer.load.kit import treehammer_load
-from treehammer.load.kit.treehammer_load import load_driver, load_task, payload
+from treehammer.load.kit.treehammer_load import load_driver, payload, written_files
 from treehammer.load.kit.treehammer_load.clients.file_client import FileClient
 
 def hang_in_client(self, flight):
     {hang}
 
-payload.GRACE_S = load_task.GRACE_S = load_driver.REPORT_S = 0.2
-load_task.PREPARATION_S = 0.2
+payload.GRACE_S = written_files.GRACE_S = load_driver.REPORT_S = 0.2
+written_files.PREPARATION_S = 0.2
 FileClient.start = hang_in_client
 treehammer_load.run({load})
 """

@@ -22,14 +22,20 @@ from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.operation_steps import find_operation_problems
-from treehammer.load.kit.treehammer_load import load_driver, operation, recorder, workloads
+from treehammer.load.kit.treehammer_load import (
+    load_driver,
+    operation,
+    recorder,
+    schedules,
+    workloads,
+)
 from treehammer.load.kit.treehammer_load.clients import make_client
 from treehammer.load.kit.treehammer_load.load_driver import (
     ClosedLoop,
     ClosedLoopDriver,
     LoadTimer,
 )
-from treehammer.load.kit.treehammer_load.load_task import LoadTask, WrittenFiles
+from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import (
     NO_CEILING,
     CeilingShare,
@@ -44,13 +50,14 @@ from treehammer.load.kit.treehammer_load.recorder import (
     summarize_loop,
     summarize_rows,
 )
+from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
 
 FILE = LoadFile("root://host//a", 1_000_000)
 
 
 def opens(rate: float, end_s: float) -> Iterator[Operation]:
-    instants = workloads.pace_at_rate(rate, 0.0, end_s)
-    operations: Iterator[Operation] = workloads.schedule_opens(instants, 1, [FILE], seed=1)
+    instants = schedules.pace_at_rate(rate, 0.0, end_s)
+    operations: Iterator[Operation] = schedules.schedule_opens(instants, 1, [FILE], seed=1)
     return operations
 
 
@@ -96,7 +103,7 @@ def test_stall_shows_in_tail_and_does_not_delay_sending() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer, stall=(1.5, 2.5))
     rows = run_load(opens(50, 4), 4.0, timer, storage)
-    assert storage.sent == pytest.approx(list(workloads.pace_at_rate(50, 0.0, 4.0)))
+    assert storage.sent == pytest.approx(list(schedules.pace_at_rate(50, 0.0, 4.0)))
     assert sum(r["done"] for r in rows) == 200
     assert not any(r["generator_limited"] for r in rows)
     whole = LatencyHistogram.sum(LatencyHistogram.decode(r["latency"]) for r in rows)
@@ -220,15 +227,15 @@ def test_schedule_at_the_ceiling_is_not_delayed() -> None:
     storage = SimulatedStorage(timer)
     rows = run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
     assert not any(r["held"] for r in rows)
-    assert storage.sent == pytest.approx(list(workloads.pace_at_rate(200, 0.0, 10.0)))
+    assert storage.sent == pytest.approx(list(schedules.pace_at_rate(200, 0.0, 10.0)))
 
 
 def test_traffic_stops_at_the_ceiling() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
-    instants = workloads.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
-    chooser = workloads.make_chunk_chooser("random", 100_000, 1)
-    reads = workloads.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
+    instants = schedules.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
+    chooser = schedules.make_chunk_chooser("random", 100_000, 1)
+    reads = schedules.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
     run_load(reads, 10.0, timer, storage, CeilingShare(mb_per_s=5))
     assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), (
         "50 MB/s were asked for"
@@ -547,22 +554,22 @@ FILES = [LoadFile("root://host//a", 100), LoadFile("root://host//b", 100)]
 
 @pytest.mark.parametrize("rate", [0.3, 7.0, 50.0, 200.0])
 def test_rate_gives_exact_number_of_even_instants(rate: float) -> None:
-    found = list(workloads.pace_at_rate(rate, 5.0, 25.0))
+    found = list(schedules.pace_at_rate(rate, 5.0, 25.0))
     assert len(found) == round(20 * rate)
     assert found[0] == 5.0
     assert [b - a for a, b in pairwise(found)] == pytest.approx([1 / rate] * (len(found) - 1))
 
 
 def test_generators_that_load_together_alternate() -> None:
-    parts = [list(workloads.pace_at_rate(2.0, 0.0, 10.0, part, 4)) for part in range(4)]
-    assert sorted(chain(*parts)) == pytest.approx(list(workloads.pace_at_rate(8.0, 0.0, 10.0)))
+    parts = [list(schedules.pace_at_rate(2.0, 0.0, 10.0, part, 4)) for part in range(4)]
+    assert sorted(chain(*parts)) == pytest.approx(list(schedules.pace_at_rate(8.0, 0.0, 10.0)))
 
 
 def test_each_client_acts_once_a_period_at_its_own_phase() -> None:
-    found = list(workloads.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
+    found = list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
     assert found == sorted(found)
-    assert found == list(workloads.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
-    assert found != list(workloads.pace_clients(50, 10.0, 20.0, 60.0, seed=4))
+    assert found == list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
+    assert found != list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=4))
     assert len(found) == 50 * 4
     for client in range(50):
         own = [due for due, who in found if who == client]
@@ -573,7 +580,7 @@ def test_each_client_acts_once_a_period_at_its_own_phase() -> None:
 
 def test_opens_go_through_all_clients_and_files() -> None:
     found = list(
-        workloads.schedule_opens(workloads.pace_at_rate(10.0, 0.0, 10.0), 3, FILES, seed=1)
+        schedules.schedule_opens(schedules.pace_at_rate(10.0, 0.0, 10.0), 3, FILES, seed=1)
     )
     assert [op.client for op in found[:4]] == [0, 1, 2, 0]
     assert {op.file for op in found} == set(FILES)
@@ -581,9 +588,9 @@ def test_opens_go_through_all_clients_and_files() -> None:
 
 
 def test_readers_open_before_they_read() -> None:
-    instants = workloads.pace_clients(4, 2.0, 0.0, 4.0, seed=1)
-    chooser = workloads.make_chunk_chooser(workloads.CONSECUTIVE, 25, 1)
-    found = list(workloads.schedule_reads(instants, 4, FILES, 1, chooser, (-2.0, 0.0)))
+    instants = schedules.pace_clients(4, 2.0, 0.0, 4.0, seed=1)
+    chooser = schedules.make_chunk_chooser(schedules.CONSECUTIVE, 25, 1)
+    found = list(schedules.schedule_reads(instants, 4, FILES, 1, chooser, (-2.0, 0.0)))
     assert [(op.due_s, op.name, op.client) for op in found[:4]] == [
         (-2.0, "open", 0),
         (-1.5, "open", 1),
@@ -606,7 +613,7 @@ def test_vector_is_disjoint_ordered_and_complete(
     pieces: int, more: int, free: int, seed: int
 ) -> None:
     block = pieces + more
-    choose = workloads.make_chunk_chooser(workloads.VECTOR, block, pieces)
+    choose = schedules.make_chunk_chooser(schedules.VECTOR, block, pieces)
     found = choose(0, block + free, random.Random(seed))
     assert len(found) == pieces
     assert sum(size for _, size in found) == block
@@ -620,7 +627,7 @@ def test_vector_is_disjoint_ordered_and_complete(
 
 @given(seed=st.integers())
 def test_random_block_lies_in_file(seed: int) -> None:
-    choose = workloads.make_chunk_chooser(workloads.RANDOM, 40, 1)
+    choose = schedules.make_chunk_chooser(schedules.RANDOM, 40, 1)
     ((offset, size),) = choose(0, 100, random.Random(seed))
     assert size == 40
     assert 0 <= offset <= 60
