@@ -63,11 +63,12 @@ FAMILIES: Families = {
 def list_samples(store: Store, now_us: int) -> Iterator[Sample]:
     """List the samples of states, uses and regressions."""
     yield from _list_states(store, now_us)
+    yield from _list_uses(store)
     yield from _list_regressions(store, now_us)
 
 
 def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
-    """List the states that ``treehammer check`` prints, those of jobs and storages, and permitted use."""
+    """List the states that ``treehammer check`` prints, and those of jobs and storages."""
     for alarm_state in alarm_overview.assess_all(store, now_us):
         subject = [alarm_state.kind.value, alarm_state.name]
         yield "state_code", subject, alarm_state.level.code
@@ -91,6 +92,10 @@ def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
             subject = [KIND_WORDS[row.subject_kind], row.site]
             yield "state_code", subject, AlarmLevel(row.state.upper()).code
             yield "state_since_seconds", subject, row.since_us / 1e6
+
+
+def _list_uses(store: Store) -> Iterator[Sample]:
+    """List the permitted uses."""
     for (kind, label), use in list_uses(store).by_subject.items():
         site, door = locate_subject(kind, label)
         for usability in Usability:
