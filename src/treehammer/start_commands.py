@@ -75,7 +75,7 @@ def find_demo_test() -> str:
 )
 @click.pass_context
 def demo(context: click.Context, output: Path) -> ExitCode:
-    """Compare two ROOT releases on this machine, within four minutes.
+    """Compare two ROOT releases on this machine, in two minutes after its downloads.
 
     Fetches both releases and makes the dataset first, where they are missing; prints each command
     before it runs it.  Gives a verdict on all branches and on 2 % of them.  Leaves with 1 when a
