@@ -144,7 +144,8 @@ def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow
         if row.metric == quantity.metric and row.effect is not None
     ]
     if not effects:
-        raise UnmeasuredError("; ".join(verdict.problems) or "too little was measured")
+        problems = "; ".join(problem.rstrip(".") for problem in verdict.problems)
+        raise UnmeasuredError(problems or "too little was measured")
     effect, low, high = effects[0]
     if len(effects) > 1:
         raise UnmeasuredError(f"{len(effects)} variants or sites have a verdict each")

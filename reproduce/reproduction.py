@@ -52,7 +52,7 @@ def reproduce_results(
         try:
             campaign = _measure(result, sites, settings, bars, display)
         except TreehammerError as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split()).rstrip(".")
             yield Reproduction(result, Agreement.UNJUDGED, reason=reason)
             continue
         with Store.open(settings.database) as store:

@@ -31,7 +31,9 @@ from treehammer.verticals import import_parts
 #: Commands by section of ``treehammer --help``, in the order of a user's work; verticals add theirs.
 SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Get started": {
-        "demo": LazyCommand("start_commands:demo", "Compare two ROOT releases on this machine."),
+        "demo": LazyCommand(
+            "start_commands:demo", "Measure two published results, and compare two ROOT releases."
+        ),
         "tests": LazyCommand("submit.cli.check_commands:tests", "List, show and check tests."),
         "datasets": LazyCommand(
             "submit.cli.datasets_commands:datasets", "Make, place and verify datasets."
