@@ -11,7 +11,6 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 from measurement_factory import (
-    build_alarm_event,
     build_change_point,
     make_campaign_row,
     make_job_row,
@@ -458,6 +457,3 @@ def test_comparison_without_verdict_is_not_called_clear(store: Store) -> None:
         watch_campaigns(store, NOW)
     (check,) = list_checks(store)
     assert (check.state, check.compared) == (CheckState.CLEAR, 0)
-
-
-EVENT = build_alarm_event()
