@@ -18,10 +18,7 @@ from markupsafe import Markup
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
-from treehammer.analysis.comparison.comparison_result import (
-    CampaignVerdict,
-    judge_campaign,
-)
+from treehammer.analysis.comparison.comparison_result import CampaignVerdict, judge_campaign
 from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.limit_outcomes import LimitReport, judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table

@@ -16,12 +16,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import PART_COLUMNS, d
 from treehammer.analysis.statistics.metric_units import DisplayUnit
 from treehammer.collectors.record import day_numbers
 from treehammer.tables import DataTable, Row
-from treehammer.text_formatting import (
-    format_signed,
-    format_significant,
-    pluralize,
-    write_minus,
-)
+from treehammer.text_formatting import format_signed, format_significant, pluralize, write_minus
 from treehammer.web.labels import head_axis, head_column, title_column
 
 #: Convert a date into a database day number (YYYYMMDD).

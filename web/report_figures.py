@@ -23,10 +23,7 @@ from treehammer.analysis.statistics.job_pairs import (
     is_usable,
     lookup_value,
 )
-from treehammer.analysis.statistics.metric_units import (
-    find_display_unit,
-    head_unit,
-)
+from treehammer.analysis.statistics.metric_units import find_display_unit, head_unit
 from treehammer.analysis.statistics.sample import parse_variant
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treehammer.load.analysis.cache_cost import (
-    LIMIT,
-    CacheComparison,
-    LogMean,
-)
-from treehammer.load.analysis.cache_reads import (
-    STATES,
-    TEST,
-    WHOLE_COPY,
-)
+from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean
+from treehammer.load.analysis.cache_reads import STATES, TEST, WHOLE_COPY
 from treehammer.text_formatting import format_significant
 
 

@@ -7,22 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from treehammer.load.analysis.cache_conclusion import (
-    conclude_evolution,
-    describe_condition,
-)
-from treehammer.load.analysis.cache_cost import (
-    LIMIT,
-    CacheComparison,
-    LogMean,
-)
-from treehammer.load.analysis.cache_reads import (
-    COLUMNS,
-    METRICS,
-    TEST,
-    CacheRead,
-    parse_read,
-)
+from treehammer.load.analysis.cache_conclusion import conclude_evolution, describe_condition
+from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean
+from treehammer.load.analysis.cache_reads import COLUMNS, METRICS, TEST, CacheRead, parse_read
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
 from treehammer.web.figures.figure_layout import (

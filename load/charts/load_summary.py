@@ -12,33 +12,13 @@ from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.collectors.record.latency_histograms import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES
-from treehammer.load.charts.load_charts import (
-    draw_levels,
-    draw_sides,
-    draw_steps,
-    sort_levels,
-)
-from treehammer.load.charts.load_levels import (
-    LoadDetails,
-    LoadQuery,
-    level_of,
-    load_details,
-)
+from treehammer.load.charts.load_charts import draw_levels, draw_sides, draw_steps, sort_levels
+from treehammer.load.charts.load_levels import LoadDetails, LoadQuery, level_of, load_details
 from treehammer.load.operation_figures import OperationGroup
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.tables import (
-    DataTable,
-    Row,
-    TableColumn,
-    hidden_columns,
-)
-from treehammer.text_formatting import (
-    format_cell,
-    format_counts,
-    format_share,
-    format_significant,
-)
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.text_formatting import format_cell, format_counts, format_share, format_significant
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns

@@ -8,16 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from treehammer.load.analysis.cache_conclusion import conclude
-from treehammer.load.analysis.cache_cost import (
-    CacheCell,
-    CacheComparison,
-)
-from treehammer.load.analysis.cache_reads import (
-    COUNTS,
-    CacheRead,
-    list_setups,
-    shorten_setups,
-)
+from treehammer.load.analysis.cache_cost import CacheCell, CacheComparison
+from treehammer.load.analysis.cache_reads import COUNTS, CacheRead, list_setups, shorten_setups
 from treehammer.load.charts.cache_figures import RATE_TITLE, lay_out_figures, load_cache_reads
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.read.query_model import parse_alternatives

@@ -12,16 +12,9 @@ import anyio
 
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.collectors.job_spec import JobState
-from treehammer.collectors.record.operation_steps import (
-    SERVER,
-    LoadProgress,
-)
+from treehammer.collectors.record.operation_steps import SERVER, LoadProgress
 from treehammer.errors import TreehammerError
-from treehammer.load.charts.load_charts import (
-    make_side_table,
-    step_number,
-    step_start_s,
-)
+from treehammer.load.charts.load_charts import make_side_table, step_number, step_start_s
 from treehammer.load.charts.load_levels import (
     LoadDetails,
     LoadQuery,
@@ -43,22 +36,10 @@ from treehammer.load.outcome import StartSpread, summarize_campaign_starts
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
 from treehammer.submit.batch.interface import BatchSystem
-from treehammer.submit.campaigns.campaign_outcome import (
-    describe_running_loads,
-)
+from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
 from treehammer.submit.campaigns.tracker import group_by_batch_system
-from treehammer.tables import (
-    MAX_SHOWN_ROWS,
-    DataTable,
-    TableColumn,
-    build_table,
-    hidden_columns,
-)
-from treehammer.text_formatting import (
-    format_counts,
-    format_share,
-    pluralize,
-)
+from treehammer.tables import MAX_SHOWN_ROWS, DataTable, TableColumn, build_table, hidden_columns
+from treehammer.text_formatting import format_counts, format_share, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns

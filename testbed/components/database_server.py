@@ -27,12 +27,7 @@ from treehammer.testbed.component import Component, DaemonSpec
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
-from treehammer.testbed.workspace import (
-    ENVIRONMENT_MARK,
-    ProgressCallback,
-    Workspace,
-    write_secret,
-)
+from treehammer.testbed.workspace import ENVIRONMENT_MARK, ProgressCallback, Workspace, write_secret
 
 if TYPE_CHECKING:  # psycopg is imported where it is used: it takes 0.15 s to load
     from psycopg import sql

@@ -21,12 +21,7 @@ from rucio.common.types import InternalAccount, InternalScope
 from rucio.core import account as accounts
 from rucio.core import account_limit, distance, identity, rse, scope
 from rucio.db.sqla import util
-from rucio.db.sqla.constants import (
-    AccountType,
-    DatabaseOperationType,
-    IdentityType,
-    RSEType,
-)
+from rucio.db.sqla.constants import AccountType, DatabaseOperationType, IdentityType, RSEType
 from rucio.db.sqla.session import db_session, get_engine
 from rucio.web.rest.main import application
 from sqlalchemy.exc import OperationalError

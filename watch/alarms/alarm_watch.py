@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from treehammer.analysis.comparison.verdict_text import (
-    format_effect,
-)
+from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck

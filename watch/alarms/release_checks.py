@@ -50,14 +50,8 @@ from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.campaign_queries import load_campaign
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms.alarm_overview import (
-    CheckState,
-    describe_step,
-)
-from treehammer.watch.store.alarms import (
-    ReleaseCheckTable,
-    hash_identity,
-)
+from treehammer.watch.alarms.alarm_overview import CheckState, describe_step
+from treehammer.watch.store.alarms import ReleaseCheckTable, hash_identity
 
 #: Reruns that may fail to decide.
 MAX_RERUNS = 3

@@ -7,11 +7,7 @@ from typing import Any
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.text_formatting import format_share, pluralize
 from treehammer.watch.bisection.bisection_search import Conclusion, FoundStep, SearchOutcome
-from treehammer.watch.bisection.bisection_state import (
-    SKIPPED,
-    BisectionState,
-    ProbeRecord,
-)
+from treehammer.watch.bisection.bisection_state import SKIPPED, BisectionState, ProbeRecord
 
 
 def describe_start(state: BisectionState) -> str:

@@ -32,11 +32,7 @@ from treehammer.sql.read.overview_queries import (
 from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.stored_comparisons import MAX_COMPARISONS, list_latest_comparisons
-from treehammer.text_formatting import (
-    format_time,
-    join_names,
-    pluralize,
-)
+from treehammer.text_formatting import format_time, join_names, pluralize
 from treehammer.watch.changes.change_points import (
     describe_quantity,
     describe_time,

@@ -163,11 +163,7 @@ def digest_command(settings: Settings, week: str, html: bool) -> CommandOutput:
     Example: treehammer digest --week 2026-W46
              treehammer digest --html | mail -a 'Content-Type: text/html' -s Week io@example.org
     """
-    from treehammer.watch.changes.weekly_digest import (
-        default_week,
-        load_digest,
-        parse_week,
-    )
+    from treehammer.watch.changes.weekly_digest import default_week, load_digest, parse_week
 
     try:
         first_day = parse_week(week) if week else default_week(datetime.now(UTC).date())

@@ -18,12 +18,7 @@ from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.json_documents import RepeatedKeyError, load_json
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
-from treehammer.errors import (
-    ConfigError,
-    NothingToDoError,
-    SourceUnreachableError,
-    suggest_word,
-)
+from treehammer.errors import ConfigError, NothingToDoError, SourceUnreachableError, suggest_word
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.submit.sites.site_model import Site

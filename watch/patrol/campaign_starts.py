@@ -27,9 +27,7 @@ from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.campaign_request import (
-    plan_request,
-)
+from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.submission import check_plan_limits, submit_plan
 from treehammer.submit.planning.cost_estimate import find_review
 from treehammer.submit.planning.plan import Plan

@@ -30,13 +30,7 @@ from treehammer.sql.core.schema import (
     status_change,
     status_rule_set,
 )
-from treehammer.sql.core.subjects import (
-    CENTRAL,
-    DOOR,
-    KIND_WORDS,
-    SUBJECT_KINDS,
-    label_door,
-)
+from treehammer.sql.core.subjects import CENTRAL, DOOR, KIND_WORDS, SUBJECT_KINDS, label_door
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.engine.database_engine import (
     insert_missing_rows,

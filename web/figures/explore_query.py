@@ -11,10 +11,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, TIMED
-from treehammer.collectors.record.metric_catalogue import (
-    CATALOGUE,
-    LONG_TEXT_METRICS,
-)
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, LONG_TEXT_METRICS
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries, query_model
 from treehammer.sql.write.store import Store

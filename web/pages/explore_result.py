@@ -20,11 +20,7 @@ from treehammer.text_formatting import format_share
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.columns import metric_column, outcome_columns
-from treehammer.web.display_formats import (
-    aligned_format,
-    day_from_number,
-    day_number,
-)
+from treehammer.web.display_formats import aligned_format, day_from_number, day_number
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_figure import (
     LATENCY_METRIC,

@@ -11,10 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from treehammer.analysis.statistics.metric_units import (
-    format_metric,
-    head_unit,
-)
+from treehammer.analysis.statistics.metric_units import format_metric, head_unit
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.errors import NothingToDoError
@@ -27,10 +24,7 @@ from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import OUTCOME_COLUMNS
-from treehammer.web.display_formats import (
-    format_per_cent,
-    format_seconds,
-)
+from treehammer.web.display_formats import format_per_cent, format_seconds
 from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column

@@ -26,12 +26,7 @@ from treehammer.text_formatting import format_share, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import HeatCell, SparkCell
-from treehammer.web.display_formats import (
-    day_number,
-    format_day,
-    format_per_cent,
-    midnight_us,
-)
+from treehammer.web.display_formats import day_number, format_day, format_per_cent, midnight_us
 from treehammer.web.figures.figure_layout import shorten_label
 
 #: Days searched for the last grade before a change.

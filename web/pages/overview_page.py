@@ -21,11 +21,7 @@ from treehammer.analysis.comparison.conclusion import (
 )
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
-from treehammer.analysis.status.day_outcomes import (
-    DAY_GRADES,
-    DayOutcomes,
-    describe_daily_rule,
-)
+from treehammer.analysis.status.day_outcomes import DAY_GRADES, DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries, stored_comparisons

@@ -51,12 +51,7 @@ from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.pages import common_tables, site_charts
-from treehammer.web.pages.site_standing import (
-    FILTERS,
-    MAX_PARTS,
-    SiteQuery,
-    describe_standing,
-)
+from treehammer.web.pages.site_standing import FILTERS, MAX_PARTS, SiteQuery, describe_standing
 
 _ALL_COUNTED = "All executions are counted, including untimed checks of values, regardless of the filters above."
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)

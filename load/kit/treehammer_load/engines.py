@@ -18,17 +18,7 @@ import socket
 import sqlite3
 import subprocess
 from dataclasses import dataclass
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from ....collectors.json_documents import decode_json

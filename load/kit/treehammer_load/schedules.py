@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import random
 from itertools import accumulate, count
-from typing import (
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Sequence,
-    Tuple,
-)
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
-from ....collectors.record.operation_steps import (
-    OPEN,
-    READ,
-    VECTOR_READ,
-)
-from .operation import (
-    Chunk,
-    LoadFile,
-    Operation,
-)
+from ....collectors.record.operation_steps import OPEN, READ, VECTOR_READ
+from .operation import Chunk, LoadFile, Operation
 
 #: Patterns of reading.
 CONSECUTIVE, RANDOM, VECTOR = "consecutive", "random", "vector"

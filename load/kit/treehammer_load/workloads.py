@@ -43,14 +43,7 @@ from ....collectors.record.operation_steps import (
 from .engines import EngineLoad, read_engine
 from .load_driver import ClosedLoop
 from .load_task import GENERATOR, LoadTask
-from .operation import (
-    Flight,
-    LoadFile,
-    Operation,
-    StorageClient,
-    WrappingClient,
-    make_blocks,
-)
+from .operation import Flight, LoadFile, Operation, StorageClient, WrappingClient, make_blocks
 from .schedules import (
     PATTERNS,
     RANDOM,

@@ -18,10 +18,7 @@ import pytest
 from job_factory import make_execution, make_job
 
 from treehammer.collectors import worker_zipapp
-from treehammer.collectors.job_spec import (
-    ExecutionSpec,
-    InputFile,
-)
+from treehammer.collectors.job_spec import ExecutionSpec, InputFile
 from treehammer.collectors.record.measurement_record import Measurement
 
 

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from measurement_factory import (
-    HOUR_US,
-    STORY_US,
-    make_measurement,
-)
+from measurement_factory import HOUR_US, STORY_US, make_measurement
 
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number

@@ -6,13 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from plan_factory import (
-    SHELL_TEST,
-    FakeBatch,
-    make_grid_plan,
-    make_grid_site,
-    make_settings,
-)
+from plan_factory import SHELL_TEST, FakeBatch, make_grid_plan, make_grid_site, make_settings
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.campaign_plan import CampaignPlan

@@ -16,10 +16,7 @@ from treehammer.config import load_settings
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import (
-    CampaignRequest,
-    SubmissionOptions,
-)
+from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 
 SITES_TOML = """
 [pools.pool]

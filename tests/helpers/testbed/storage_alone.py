@@ -11,9 +11,7 @@ from grid_fixtures import run_components
 
 from treehammer import config
 from treehammer.testbed import workspace
-from treehammer.testbed.components.xrootd_storage import (
-    XrootdStorage,
-)
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
 
 #: Several run at a time in one process.
 _NUMBERS = itertools.count(1)

@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.job_spec import (
-    ExecutionSpec,
-)
+from treehammer.collectors.job_spec import ExecutionSpec
 from treehammer.load.worker import benchmark
 from treehammer.load.worker.benchmark import PARTS
 

@@ -14,10 +14,7 @@ from load_generator import read_metrics
 from object_store import ObjectStore, run_object_store
 
 from treehammer import config
-from treehammer.collectors.job_spec import (
-    InputFile,
-    LoadSpec,
-)
+from treehammer.collectors.job_spec import InputFile, LoadSpec
 from treehammer.collectors.software import providers
 
 

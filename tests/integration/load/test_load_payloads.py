@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from load_generator import read_metrics
 
-from treehammer.collectors.job_spec import (
-    InputFile,
-    LoadSpec,
-)
+from treehammer.collectors.job_spec import InputFile, LoadSpec
 
 SOURCE = "int answer(void) { return 41; }\n"
 PATCH = """\

@@ -16,13 +16,7 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 from command_forker import run_command
-from monitoring_servers import (
-    DEPLOYMENT,
-    fetch_json,
-    query_prometheus,
-    run_prometheus,
-    wait_for,
-)
+from monitoring_servers import DEPLOYMENT, fetch_json, query_prometheus, run_prometheus, wait_for
 from page_database import add_load_campaign, fill_store
 from postgres_fixture import SharedPostgresServer
 from service_process import serve_folder

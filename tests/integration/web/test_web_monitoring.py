@@ -32,11 +32,7 @@ from simulated_campaign import START_US, add_campaign
 
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms.release_checks import (
-    record_rerun,
-    requested_reruns,
-    watch_campaigns,
-)
+from treehammer.watch.alarms.release_checks import record_rerun, requested_reruns, watch_campaigns
 from treehammer.watch.states.site_status import update_states
 from treehammer.watch.states.status_rules import load_shipped_rules
 from treehammer.watch.store import state_history

@@ -7,11 +7,7 @@ from random import Random
 
 import pytest
 
-from treehammer.analysis.descriptive.door_comparison import (
-    DoorComparison,
-    DoorMean,
-    compare_doors,
-)
+from treehammer.analysis.descriptive.door_comparison import DoorComparison, DoorMean, compare_doors
 
 WORK = ("ttree-read", '{"branches":0.02}', "data", "6.40.00")
 

@@ -8,13 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from failure_story import SITES, TODAY, explain, run, run_everywhere
-from measurement_factory import (
-    HOUR_US,
-    STORY_US,
-    make_campaign_row,
-    make_downtime,
-    make_job_row,
-)
+from measurement_factory import HOUR_US, STORY_US, make_campaign_row, make_downtime, make_job_row
 
 from treehammer.analysis.status import failure_explanation
 from treehammer.analysis.status.failure_attribution import (

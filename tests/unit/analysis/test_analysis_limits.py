@@ -22,9 +22,7 @@ from treehammer.analysis.comparison.limit_outcomes import (
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.campaign_report import (
-    write_report,
-)
+from treehammer.web.campaign_report import write_report
 
 
 @pytest.mark.parametrize(

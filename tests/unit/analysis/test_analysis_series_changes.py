@@ -46,9 +46,7 @@ from treehammer.analysis.comparison.series_changes import (
     summarize_counters,
 )
 from treehammer.analysis.statistics.sample import Sample
-from treehammer.collectors.record.metric_catalogue import (
-    find_access_mode,
-)
+from treehammer.collectors.record.metric_catalogue import find_access_mode
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store

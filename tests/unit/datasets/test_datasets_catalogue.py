@@ -26,13 +26,7 @@ from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.datasets.tree_measurement import compare_trees
-from treehammer.errors import (
-    ConfigError,
-    DatasetError,
-    SoftwareError,
-    SourceError,
-    TreehammerError,
-)
+from treehammer.errors import ConfigError, DatasetError, SoftwareError, SourceError, TreehammerError
 from treehammer.hctests import git_repository
 from treehammer.text_formatting import no_progress
 

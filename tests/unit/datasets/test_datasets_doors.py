@@ -13,14 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from local_servers import (
-    CONTENT,
-    SIZE,
-    LyingDoor,
-    Pool,
-    serve_http,
-    serve_tcp,
-)
+from local_servers import CONTENT, SIZE, LyingDoor, Pool, serve_http, serve_tcp
 
 from treehammer.collectors import http_requests
 from treehammer.datasets import doors

@@ -14,11 +14,7 @@ from simulated_load import perform_operations
 
 from treehammer.load.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
 from treehammer.load.kit.treehammer_load.clients.http_client import PlainHttpClient
-from treehammer.load.kit.treehammer_load.operation import (
-    LoadFile,
-    Operation,
-    StorageClient,
-)
+from treehammer.load.kit.treehammer_load.operation import LoadFile, Operation, StorageClient
 
 
 def test_load_leaves_token_at_door(door: str) -> None:

@@ -22,11 +22,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.record.operation_steps import OPERATION_FAILURES, OPERATIONS
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.load.kit.treehammer_load import load_task, payload, workloads
-from treehammer.load.kit.treehammer_load.clients import (
-    http_client,
-    make_client,
-    xrootd_client,
-)
+from treehammer.load.kit.treehammer_load.clients import http_client, make_client, xrootd_client
 from treehammer.load.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
 from treehammer.load.kit.treehammer_load.clients.file_client import MAX_READ, FileClient
 from treehammer.load.kit.treehammer_load.clients.http_client import PlainHttpClient

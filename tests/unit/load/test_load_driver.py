@@ -30,11 +30,7 @@ from treehammer.load.kit.treehammer_load import (
     workloads,
 )
 from treehammer.load.kit.treehammer_load.clients import make_client
-from treehammer.load.kit.treehammer_load.load_driver import (
-    ClosedLoop,
-    ClosedLoopDriver,
-    LoadTimer,
-)
+from treehammer.load.kit.treehammer_load.load_driver import ClosedLoop, ClosedLoopDriver, LoadTimer
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import (
     NO_CEILING,

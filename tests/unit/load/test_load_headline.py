@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measurement_factory import (
-    make_campaign_row,
-    make_measurement,
-    make_operation,
-)
+from measurement_factory import make_campaign_row, make_measurement, make_operation
 from repository_code import call_command
 from service_thread import ServiceThread
 
@@ -29,9 +25,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.campaign_report import (
-    write_report,
-)
+from treehammer.web.campaign_report import write_report
 
 HEADLINE = ("open_p99_s", "rate_hz", "queue_depth", "open_success_fraction")
 

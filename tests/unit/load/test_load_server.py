@@ -33,11 +33,7 @@ from treehammer.load.kit.treehammer_load.clients.xrootd_files import XrootdHandl
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Operation
 from treehammer.load.kit.treehammer_load.recorder import StepClock
-from treehammer.load.kit.treehammer_load.replay import (
-    Replay,
-    load_recording,
-    replay_recording,
-)
+from treehammer.load.kit.treehammer_load.replay import Replay, load_recording, replay_recording
 from treehammer.load.kit.treehammer_load.server import log_parser
 from treehammer.load.kit.treehammer_load.server.log_formats import (
     DPM,
@@ -56,9 +52,7 @@ from treehammer.load.kit.treehammer_load.server.monitoring_stream import (
     ServerRecorder,
     StreamDecoder,
 )
-from treehammer.load.kit.treehammer_load.server.server_payloads import (
-    follow_log,
-)
+from treehammer.load.kit.treehammer_load.server.server_payloads import follow_log
 from treehammer.load.kit.treehammer_load.workloads import LoadSpan
 
 #: Two streams of one connection overlap; their answers come from other threads.

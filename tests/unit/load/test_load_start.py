@@ -18,9 +18,7 @@ from local_servers import serve_http
 from treehammer.collectors.job_spec import LoadSpec
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.worker.child_processes import StopSignals
-from treehammer.collectors.worker.service_client import (
-    ServiceEndpoint,
-)
+from treehammer.collectors.worker.service_client import ServiceEndpoint
 from treehammer.load.worker import load_start
 from treehammer.load.worker.load_start import CommonStart, LoadStart
 from treehammer.load.worker.start_meetings import (

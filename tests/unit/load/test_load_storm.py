@@ -11,18 +11,10 @@ from simulated_load import perform_operations
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.load.kit.treehammer_load import storm
-from treehammer.load.kit.treehammer_load.clients.xrootd_client import (
-    classify_exit,
-    classify_status,
-)
+from treehammer.load.kit.treehammer_load.clients.xrootd_client import classify_exit, classify_status
 from treehammer.load.kit.treehammer_load.load_driver import ClosedLoopDriver, LoadTimer
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
-from treehammer.load.kit.treehammer_load.operation import (
-    Flight,
-    LoadFile,
-    Operation,
-    StorageClient,
-)
+from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Operation, StorageClient
 from treehammer.load.kit.treehammer_load.recorder import Recorder, StepClock
 
 #: Lines of XRootD's client 6.2.1: a wait that is kept, one that is too long, and two redirects.

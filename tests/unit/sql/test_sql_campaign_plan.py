@@ -18,10 +18,7 @@ from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.core import schema
 from treehammer.sql.core.campaign_plan import SCHEMA_VERSION, CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.campaign_queries import (
-    load_plans_with_own_metrics,
-    load_sequential_plans,
-)
+from treehammer.sql.read.campaign_queries import load_plans_with_own_metrics, load_sequential_plans
 from treehammer.sql.transfer.arrow_stream import companion_schema
 from treehammer.sql.transfer.measurement_files import parse_rows
 from treehammer.sql.write.store import Store
@@ -58,7 +55,7 @@ PLANS = {
         "sites": ["SITE_A", "SITE_B"],
         "watch": [{"hash": "h", "settings": {}, "sites": ["DISK1"], "test": "server-watch"}],
     },
-    "Unreleased": {
+    "0.3.0": {
         "definition": {"axes": {"root": ["6.40.00"]}, "headline": ["open_p99_s"], "later": 1},
         "estimate": {"cpu_s": None, "read_bytes": 55_000_000_000, "wall_s": 25200.5},
         "included": {"SITE_A:root": "probe only"},
@@ -67,6 +64,8 @@ PLANS = {
         "submitter": "alice",
         "until_decided": {"checksums": "c0ffee", "delta": 0.02, "looks": [5, 10]},
     },
+    # What a change after the last release adds to plans.
+    "Unreleased": {"schema_version": SCHEMA_VERSION, "sites": ["local"]},
 }
 
 
@@ -87,7 +86,8 @@ def test_plan_of_every_version_is_read_and_kept() -> None:
     assert columns == {
         "0.1.0": (False, False, "root", ""),
         "0.2.0": (True, False, "cache_mb prefetch", ""),
-        "Unreleased": (True, True, "", "alice"),
+        "0.3.0": (True, True, "", "alice"),
+        "Unreleased": (False, False, "", ""),
     }
 
 

@@ -16,12 +16,7 @@ import pyarrow as pa
 import pytest
 from measurement_factory import make_campaign_row, make_measurement
 from repository_code import invoke_command
-from store_helpers import (
-    ExportedStore,
-    WriteExport,
-    awkward_measurements,
-    write_export,
-)
+from store_helpers import ExportedStore, WriteExport, awkward_measurements, write_export
 
 import treehammer
 from treehammer import config

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 from local_servers import serve_http
 
-from treehammer.collectors.worker.delay_proxy import (
-    CHUNK_BYTES,
-    MIN_WINDOW_BYTES,
-    DelayProxy,
-    Link,
-)
+from treehammer.collectors.worker.delay_proxy import CHUNK_BYTES, MIN_WINDOW_BYTES, DelayProxy, Link
 from treehammer.testbed.programs import fts_service
 from treehammer.testbed.programs.fts_service import TransferQueue, make_handler
 

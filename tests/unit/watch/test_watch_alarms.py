@@ -10,11 +10,7 @@ from functools import partial
 
 import pytest
 from click.testing import CliRunner
-from measurement_factory import (
-    build_change_point,
-    make_campaign_row,
-    make_job_row,
-)
+from measurement_factory import build_change_point, make_campaign_row, make_job_row
 from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer.cli import cli

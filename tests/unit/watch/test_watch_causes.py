@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 from failure_story import explain, run, run_everywhere
-from measurement_factory import (
-    HOUR_US,
-    STORY_US,
-    make_run,
-)
+from measurement_factory import HOUR_US, STORY_US, make_run
 
 from treehammer.collectors.record import node_needs
 from treehammer.sql.write.store import Store

@@ -33,12 +33,7 @@ from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictE
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import ChangePointRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.write.store import Store
-from treehammer.watch.changes.weekly_digest import (
-    default_week,
-    load_digest,
-    parse_week,
-    this_week,
-)
+from treehammer.watch.changes.weekly_digest import default_week, load_digest, parse_week, this_week
 from treehammer.watch.store.alarms import replace_change_points, replace_watched_days
 from treehammer.watch.store.state_history import record_evaluation
 from treehammer.web import display_formats

@@ -13,12 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from measurement_factory import (
-    build_verdict,
-    make_campaign_row,
-    make_job_row,
-    make_measurement,
-)
+from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
 from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 

@@ -26,11 +26,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.web import report_figures
-from treehammer.web.campaign_report import (
-    REPORT_COLUMNS,
-    CampaignReport,
-    render_report,
-)
+from treehammer.web.campaign_report import REPORT_COLUMNS, CampaignReport, render_report
 from treehammer.web.display_formats import format_mean_and_rms
 from treehammer.web.figures.figure_layout import PALETTE, choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot

@@ -18,13 +18,8 @@ from job_factory import make_execution, make_job, write_payload_job
 from machine_requirements import skip_or_fail
 
 from treehammer import config
-from treehammer.collectors.job_spec import (
-    ExecutionLimits,
-    InputFile,
-)
-from treehammer.collectors.record.metric_catalogue import (
-    METRICS_BY_NAME,
-)
+from treehammer.collectors.job_spec import ExecutionLimits, InputFile
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
 from treehammer.submit.cli.check_commands import tests as commands

@@ -17,11 +17,7 @@ import psutil
 import pytest
 from polling import wait_until
 
-from treehammer.collectors.job_spec import (
-    MIN_LAUNCH_CPU_S,
-    ExecutionLimits,
-    ExecutionSpec,
-)
+from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, ExecutionLimits, ExecutionSpec
 
 #: A payload that ends in the way of its axis.
 ENDS = """

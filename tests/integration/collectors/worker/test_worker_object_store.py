@@ -15,12 +15,7 @@ from object_store import ObjectStore, run_object_store
 from storage_alone import run_storage
 
 from treehammer import config
-from treehammer.collectors.job_spec import (
-    CHECKSUM,
-    ExecutionLimits,
-    InputFile,
-    SoftwareRequest,
-)
+from treehammer.collectors.job_spec import CHECKSUM, ExecutionLimits, InputFile, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.datasets import doors
 from treehammer.datasets.doors import FileObservation, ProbeTarget

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from datetime import date
 
-from measurement_factory import (
-    make_measurement,
-    make_operation,
-)
+from measurement_factory import make_measurement, make_operation
 
 from treehammer.load.operation_figures import load_operations
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.maintenance import (
-    check_database,
-)
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 

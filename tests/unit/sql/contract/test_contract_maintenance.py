@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from measurement_factory import (
-    STARTED_US,
-    make_campaign_row,
-    make_job_row,
-    make_measurement,
-)
+from measurement_factory import STARTED_US, make_campaign_row, make_job_row, make_measurement
 from store_helpers import find_rollup_differences
 
 from treehammer.collectors.record.measurement_record import Measurement

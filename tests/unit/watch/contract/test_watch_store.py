@@ -32,11 +32,7 @@ from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import STORAGE_SITE
 from treehammer.sql.write.store import Store
-from treehammer.watch.changes.change_points import (
-    describe_change,
-    select_changes,
-    update_changes,
-)
+from treehammer.watch.changes.change_points import describe_change, select_changes, update_changes
 from treehammer.watch.changes.daily_series import NodeIdentity
 from treehammer.watch.changes.weekly_digest import load_digest, this_week
 from treehammer.watch.states.site_status import update_states
