@@ -128,9 +128,9 @@ def test_queries_select_by_columns_of_the_plan(store: Store) -> None:
         stored = row.has_own_metrics, row.is_sequential, row.axes or "", row.submitter or ""
         assert (row.plan, stored) == (plans[row.id], list_columns(plans[row.id]))
     own = load_plans_with_own_metrics(store)
-    assert own == [(version, plans[version]) for version in ("Unreleased", "0.2.0")]
+    assert own == [(version, plans[version]) for version in ("0.3.0", "0.2.0")]
     sequential = load_sequential_plans(store, plans)
-    assert sequential == {"Unreleased": plans["Unreleased"].until_decided}
+    assert sequential == {"0.3.0": plans["0.3.0"].until_decided}
     store.include_sites("0.2.0", {"SITE_B": "forced"})
     included = plans["0.2.0"].replace(included={"SITE_B": "forced"})
     assert store.campaign("0.2.0") == replace(
