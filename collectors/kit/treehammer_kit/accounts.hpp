@@ -126,9 +126,9 @@ struct Kernel {
    double run_queue_s = -1; // of this thread
    Long64_t io_cost = 0, queue_cost = 0; // bytes read by taking the snapshot itself
 
-   void TakeIo()
+   void TakeIo(const char *path = "/proc/self/io")
    {
-      const std::string text = ReadProc("/proc/self/io");
+      const std::string text = ReadProc(path);
       io_cost = text.size();
       read_chars = Field(text, "rchar: ");
       read_bytes = Field(text, "\nread_bytes: ");

@@ -106,6 +106,8 @@ class FileReader {
 protected:
    std::unique_ptr<TFile> fFile;
    Long64_t fOthersNs = 0, fLoopCpuNs = 0;
+   Kernel fLastIo, fLastOwnIo; // at the end of the last turn, of the process and of this thread
+   static constexpr const char *kThreadIo = "/proc/thread-self/io";
 
    bool Fail(const char *failure, const char *reason, std::string text)
    {
@@ -198,6 +200,7 @@ protected:
       loop = Clock();
       fLoopCpuNs = 0;
       fOthersNs = OtherThreadsNs();
+      EndTurnIo();
    }
 
    /// Run one turn of a loop that counts its events and bytes in its argument.
@@ -213,13 +216,12 @@ protected:
    }
 
    /// Run one turn of the loop and add it to the loop's figures.  Other threads may also work during
-   /// the other process' turns: all their CPU time since the last turn counts.
+   /// the other process' turns: all their CPU time and reads since the last turn count.
    template <typename Body>
    bool MeasureTurn(Body &&body)
    {
-      Kernel before, after;
+      Kernel before = BeginTurnIo(), after;
       rusage used_before{}, used_after{};
-      before.TakeIo();
       before.TakeQueue();
       getrusage(RUSAGE_SELF, &used_before);
       const Clock start = Clock::Now();
@@ -234,6 +236,7 @@ protected:
       getrusage(RUSAGE_SELF, &used_after);
       after.TakeQueue();
       after.TakeIo();
+      EndTurnIo(after);
       if (!good || !WithoutErrors("read", "reading"))
          return false;
       AccountKernel(before, after);
@@ -245,6 +248,32 @@ protected:
       turn.switches_involuntary = used_after.ru_nivcsw - used_before.ru_nivcsw;
       turn.device_bytes = std::max<Long64_t>(0, after.read_bytes - before.read_bytes);
       return true;
+   }
+
+   /// Remember the kernel's counters at the end of a turn, of the process and then of this thread.
+   void EndTurnIo(Kernel process = {})
+   {
+      if (process.read_chars < 0)
+         process.TakeIo();
+      fLastIo = process;
+      fLastOwnIo.TakeIo(kThreadIo);
+   }
+
+   /// The counters from which a turn counts: those at the end of the last one, with what this thread
+   /// read between the turns, its commands among it.
+   Kernel BeginTurnIo() const
+   {
+      Kernel own, begin = fLastIo;
+      own.TakeIo(kThreadIo);
+      if (own.read_chars < 0 || fLastOwnIo.read_chars < 0 || fLastIo.read_chars < 0) {
+         begin.read_chars = -1;
+         return begin;
+      }
+      begin.read_chars += fLastIo.io_cost + own.read_chars - fLastOwnIo.read_chars;
+      begin.read_calls += 1 + own.read_calls - fLastOwnIo.read_calls;
+      begin.read_bytes += own.read_bytes - fLastOwnIo.read_bytes;
+      begin.io_cost = own.io_cost;
+      return begin;
    }
 
    /// Run the loop; its exceptions become failures.

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +96,7 @@ RESULTS = ("events_kept", "histogram_entries", "histogram_checksum")
 
 
 class TurnPayload:
-    """Runs a payload that finds all commands of the worker in its pipe."""
+    """Runs a payload in turns, as the worker would."""
 
     def __init__(self, run_payload: Callable[..., Any], folder: Path) -> None:
         self._run_payload = run_payload
@@ -105,23 +107,35 @@ class TurnPayload:
         setup: providers.SoftwareSetup,
         *files: Path,
         one_pass: Sequence[str],
+        calibration: Sequence[str] = CALIBRATION,
+        pause_s: float = 0.0,
         **options: Any,
     ) -> tuple[Any, dict[str, list[list[int]]]]:
-        """Run two passes; return the outcome, and the answers by command."""
-        commands = [*CALIBRATION, *one_pass, *one_pass]
+        """Run two passes, with pauses before their turns; return the outcome, and the answers by command."""
+        commands = [*calibration, *one_pass, *one_pass]
         paths = [f"{self._prefix}.{name}" for name in ("commands", "answers")]
         for path in paths:
             Path(path).unlink(missing_ok=True)
             os.mkfifo(path)
-        to_payload, from_payload = (os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths)
-        os.write(to_payload, "".join(f"{line}\n" for line in (*commands, "finish")).encode())
+        to_payload, from_payload = (os.open(path, os.O_RDWR) for path in paths)
+        lines: list[str] = []
+
+        def converse() -> None:
+            with os.fdopen(from_payload, encoding="ascii") as stream:
+                for command in (*commands, "finish"):
+                    lines.append(stream.readline().strip())
+                    time.sleep(pause_s)
+                    os.write(to_payload, f"{command}\n".encode())
+
+        worker = threading.Thread(target=converse, daemon=True)
+        worker.start()
         setup = replace(setup, env={**setup.env, "TREEHAMMER_TURNS": str(self._prefix)})
         done = self._run_payload(setup, *files, **options)
         assert done.failure is None, done.log
         assert done.values["passes_counted"] == 2
-        ready, *lines = os.read(from_payload, 65536).decode().splitlines()
+        worker.join()
         os.close(to_payload)
-        os.close(from_payload)
+        ready, *lines = lines
         assert ready == "ready"
         answers: dict[str, list[list[int]]] = {}
         for command, line in zip(commands, lines, strict=True):
@@ -218,6 +232,63 @@ def test_turns_of_uproot_have_the_results_of_whole_passes(
     assert first[2] > 0
     assert last[2] == 0
     assert last[0] < first[0] / 10
+
+
+#: Writes an RNTuple of 3 clusters of 40 MB, which are read longer than a turn of one entry takes.
+MAKE_LARGE_CLUSTERS = """
+import sys, os, ROOT
+ROOT.gInterpreter.Declare('''
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriteOptions.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+void make_large(const char *path) {
+   auto model = ROOT::RNTupleModel::Create();
+   auto values = model->MakeField<std::array<double, 5000>>("values");
+   ROOT::RNTupleWriteOptions options;
+   options.SetCompression(0);
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path, options);
+   for (int entry = 1; entry <= 3000; ++entry) {
+      for (auto &value : *values)
+         value = 0.1 * entry + (&value - values->data());
+      writer->Fill();
+      if (entry % 1000 == 0)
+         writer->CommitCluster();
+   }
+}''')
+ROOT.make_large(sys.argv[1])
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+def test_what_is_read_ahead_between_turns_counts(
+    in_turns: TurnPayload,
+    latest_release: providers.SoftwareSetup,
+    run_script: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """The thread of a cluster cache reads the next cluster while the other side has its turn."""
+    file = tmp_path / "clusters.root"
+    run_script(latest_release, MAKE_LARGE_CLUSTERS, file)
+    # The first entry of a cluster lets the thread begin, which is not waited for.
+    starts = [start for cluster in range(0, 3000, 1000) for start in (cluster, cluster + 1)]
+    turns = [f"run {start} {end}" for start, end in zip(starts, [*starts[1:], 3000], strict=True)]
+    done, _ = in_turns.run(
+        latest_release,
+        file,
+        calibration=("open 0", "run 0 16", "run 16 50", "discard"),
+        one_pass=("open 0", *turns, "close"),
+        pause_s=0.02,
+        payload=READ_BOTH,
+        format="rntuple",
+        cache_mb=30,
+    )
+    values = done.values
+    fetched = values["ntuple_payload_bytes"] + values["ntuple_overhead_bytes"]
+    assert values["ntuple_clusters_loaded"] == 3
+    assert (values["kernel_read_chars"], values["kernel_read_calls"]) == (
+        fetched,
+        values["ntuple_ranges_read"],
+    )
 
 
 def assert_equal_results(done: Any, whole: Any) -> None:
