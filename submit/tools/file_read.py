@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, SOLO, InputFile, SoftwareRequest
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, select_branches
-from treehammer.collectors.software import providers
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers, wheels
 from treehammer.collectors.storage_access import READ, find_limit, find_scheme, normalize_url
 from treehammer.config import Settings
 from treehammer.datasets import DEFAULT_ROOT, doors, tree_measurement
@@ -36,6 +39,8 @@ from treehammer.submit.sites.replicas import RucioPlacement
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.text_formatting import ProgressFactory, byte_progress
 
+#: The ROOT of this environment, as a value of the axis root.
+CURRENT = "current"
 #: Test of reads with several threads.
 _THREADS_TEST = "rdf-read"
 #: Columns of such a read by default: a histogram of each is compiled.
@@ -153,7 +158,10 @@ class MeasuredFiles:
 def choose_releases(
     texts: Sequence[str], addresses: Sequence[str], software_dir: Path
 ) -> tuple[str, ...]:
-    """Choose the releases to read with: those named, else the newest cached one that can.
+    """Choose the releases to read with: those named, else a ROOT at hand, else one to fetch.
+
+    At hand are cached releases, the newest first, and the ROOT of this environment: of conda, a view on
+    CVMFS, or a build whose ``thisroot.sh`` was sourced.
 
     Raises:
         ConfigError: a text names no ROOT, or a release that cannot read the addresses.
@@ -173,8 +181,29 @@ def choose_releases(
     if texts:
         return tuple(dict.fromkeys(texts))
     cached = [*providers.list_prepared_releases(software_dir)][::-1]
-    releases = dict.fromkeys([*cached, DEFAULT_ROOT, *providers.WHEELS])
-    return (next(release for release in releases if not _find_limit(release, addresses)),)
+    able = [release for release in cached if not _find_limit(release, addresses)]
+    if not able and _has_own_root():
+        able = [CURRENT]
+    fetched = (DEFAULT_ROOT, *providers.WHEELS)
+    return (next(chain(able, (root for root in fetched if not _find_limit(root, addresses)))),)
+
+
+def _has_own_root() -> bool:
+    """Return whether a Python of this environment imports ROOT."""
+    try:
+        providers.setup_software(providers.parse_software_request(CURRENT), os.environ, "")
+    except ExecutionError:
+        return False
+    return True
+
+
+def describe_fetches(releases: Sequence[str], software_dir: Path) -> Iterator[str]:
+    """Say what will be fetched before these releases can read, and how much."""
+    for release in releases:
+        request = providers.parse_software_request(release)
+        if title := providers.find_missing_release(request, software_dir):
+            size = wheels.find_release(request).size
+            yield f"No ROOT is at hand: {title} is fetched once ({size}), into {software_dir}."
 
 
 def _find_limit(text: str, addresses: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from repository_code import call_command
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
+from treehammer.collectors.software.setup_commands import raise_setup_error
 from treehammer.config import Settings
 from treehammer.datasets import DEFAULT_ROOT, root_process, tree_measurement
 from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
@@ -35,6 +36,7 @@ from treehammer.submit.tools.file_read import (
     OpenedFiles,
     ReadRequest,
     choose_releases,
+    describe_fetches,
     open_files,
     plan_read,
 )
@@ -110,7 +112,14 @@ def test_newest_cached_release_that_can_read_is_chosen(
     # The wheels of 6.40 have no class that reads HTTP.
     assert choose_releases((), ["http://host/x.root"], tmp_path) == ("6.38.00",)
     cached.clear()
+    monkeypatch.setattr(providers, "setup_software", lambda *_: None)
+    assert choose_releases((), ["x.root"], tmp_path) == ("current",)
+    monkeypatch.setattr(
+        providers, "setup_software", lambda *_: raise_setup_error("missing", "no ROOT")
+    )
     assert choose_releases((), ["x.root"], tmp_path) == (DEFAULT_ROOT,)
+    (fetched,) = describe_fetches((DEFAULT_ROOT,), tmp_path)
+    assert "No ROOT is at hand: ROOT 6.40.00 is fetched once (240 MB to fetch" in fetched
     assert choose_releases(("6.38.00", "6.38.00"), ["x"], tmp_path) == ("6.38.00",)
 
 
