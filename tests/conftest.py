@@ -174,9 +174,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path in groups:
                 assign_group(item, groups[item.path])
-    if os.environ.get("CI"):  # A shared runner is slow at times; a failure twice is one.
+    if os.environ.get("CI"):
+        # A shared runner is slow at times; a failure twice is one.  A rerun has no time-out, so what timed
+        # out is not run again.
         for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=[r"Timeout \(>"]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -45,12 +45,12 @@ def test_hanging_test_fails_alone(tmp_path: Path) -> None:
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     done = subprocess.run(
-        ["scripts/test.sh", "-o", "timeout=3", "-o", "faulthandler_timeout=8"],
+        ["scripts/test.sh", "-o", "timeout=5", "-o", "faulthandler_timeout=15"],
         cwd=tmp_path,
-        env={**environment, "TREEHAMMER_TEST_WORKERS": "2"},
+        env={**environment, "CI": "true", "TREEHAMMER_TEST_WORKERS": "2"},
         capture_output=True,
         text=True,
-        timeout=800,  # four workers begin, each with 6 s of CPU, while the others work
+        timeout=400,  # four workers begin, each with 6 s of CPU, while the others work
         check=False,
     )
     failures = re.findall(r"^FAILED tests/(\S+)", done.stdout, re.MULTILINE)
