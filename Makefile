@@ -9,7 +9,7 @@ help: ## list the targets
 install: ## create .venv with everything a developer needs
 	@scripts/install.sh
 
-demo: install ## measure two published results, and compare two ROOT releases (two minutes, after its downloads)
+demo: install ## measure two published results, and compare two ROOT releases (150 s, after its downloads)
 	@$(BIN)/treehammer demo
 
 lint: install ## check format, style, types and package layers

@@ -76,7 +76,7 @@ def find_demo_test() -> str:
 )
 @click.pass_context
 def demo(context: click.Context, output: Path) -> ExitCode:
-    """Measure two published results, and compare two ROOT releases; two minutes after its downloads.
+    """Measure two published results, and compare two ROOT releases; 150 s after its downloads.
 
     Fetches both releases and makes the datasets first, where they are missing; prints each command
     before it runs it.  First come compressions and formats, whose answers are in print, then two
