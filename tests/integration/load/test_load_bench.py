@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,24 +15,8 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.job_spec import ExecutionSpec
 from treehammer.load.worker import benchmark
 from treehammer.load.worker.benchmark import PARTS
-
-Spec = Callable[..., ExecutionSpec]
-
-DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')"
-QUICK = f"import os; {DONE}"
-NAP = f"import os, time; time.sleep(0.3); {DONE}"
-#: A worker that uploads after every execution.
-EAGER = """
-import sys
-from treehammer.collectors.worker import __main__
-from treehammer.collectors.worker import uploader
-uploader.UPLOAD_INTERVAL_S = 0.0
-uploader.backoff_pause_s = lambda *_: 0.0
-sys.exit(__main__.main(["run", "job.json"]))
-"""
 
 #: Small enough for seconds; a vector read needs 4 MB.
 TRIAL = ("--file-mb", "4", "--rounds", "1")

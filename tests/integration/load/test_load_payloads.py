@@ -12,31 +12,6 @@ from load_generator import read_metrics
 
 from treehammer.collectors.job_spec import InputFile, LoadSpec
 
-SOURCE = "int answer(void) { return 41; }\n"
-PATCH = """\
---- answer.c
-+++ answer.c
-@@ -1 +1 @@
--int answer(void) { return 41; }
-+int answer(void) { return 42; }
-"""
-BUILD = """#!/bin/sh
-set -eu
-patch answer.c fix.patch
-cc -shared -fPIC -o libanswer.so answer.c
-echo once >> BUILDS
-"""
-#: Loads the library by its name alone, and reports its answer.
-BUILD_PAYLOAD = """
-    #!/usr/bin/python3
-    import ctypes, json, os
-    found = {"answer": ctypes.CDLL("libanswer.so").answer()}
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    assert preloaded == os.environ["TREEHAMMER_BUILD"] + "/libanswer.so", preloaded
-    with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
-        json.dump({"format": 1, "values": {}, "extras": found}, stream)
-    """
-
 #: Ends its load of a minute like a job that is evicted.
 LOAD_PAYLOAD = """
 import os, signal, threading, treehammer_load
