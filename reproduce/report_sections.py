@@ -20,15 +20,18 @@ def list_sections(store: Store, campaigns: Sequence[CampaignRow]) -> Iterator[Re
     reproductions = [*_judge_campaigns(store, campaigns)]
     if not reproductions:
         return
-    chart = PrintFigure([item for item in reproductions if item.measured])
-    drawing = draw_inline(chart.specification, "print", chart.title)
+    measured = [item for item in reproductions if item.measured]
     yield ReportSection(
         "In print, and here",
         [*map(_describe, reproductions)],
         DataTable("published", "", COLUMNS, [item.to_row() for item in reproductions]),
-        InlineFigure(drawing, CAPTION) if chart.reproductions else None,
+        _draw(PrintFigure(measured)) if measured else None,
         {reproduction.campaign for reproduction in reproductions},
     )
+
+
+def _draw(chart: PrintFigure) -> InlineFigure:
+    return InlineFigure(draw_inline(chart.specification, "print", chart.title), CAPTION)
 
 
 def _judge_campaigns(store: Store, campaigns: Sequence[CampaignRow]) -> Iterator[Reproduction]:
