@@ -420,13 +420,13 @@ def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[s
     Example: treehammer testbed put reference-small
     """
     from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-    from treehammer.testbed.components import site_list
+    from treehammer.testbed.components import dataset_placement
 
     box = _load_running_testbed(name, settings)
     catalogue = FolderCatalogue(settings.datasets_dir)
     for dataset in datasets:
         with on_interrupt("completely copied files stay; repeat the command"):
-            copied = site_list.place_dataset(dataset, catalogue, box, sites, progress_bar)
+            copied = dataset_placement.place_dataset(dataset, catalogue, box, sites, progress_bar)
         count = pluralize(sum(copied.values()), "file")
         click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
 

@@ -43,9 +43,6 @@ _PROXY_CERT_INFO = x509.UnrecognizedExtension(
 _KEY_BITS = 2048
 
 
-# --- authority
-
-
 class CertificateAuthority:
     """Signs certificates with a key that exists in memory only.
 
@@ -152,9 +149,6 @@ def _encode_key(
     return text.decode("ascii")
 
 
-# --- users and proxies
-
-
 @dataclass(frozen=True)
 class UserCertificate:
     """Certificate of a person, and its key."""
@@ -193,9 +187,6 @@ class UserCertificate:
         private = _encode_key(key, serialization.PrivateFormat.TraditionalOpenSSL)
         write_secret(path, private.join(chain))
         return path
-
-
-# --- tokens
 
 
 @dataclass(frozen=True)

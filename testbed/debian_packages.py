@@ -184,9 +184,6 @@ def check_tools() -> None:
             raise TestbedError(f"there is no {name}", hint=remedy)
 
 
-# --- apt
-
-
 def _run_apt(*command: str, folder: Path = Path("/")) -> str:
     hint = (
         f"Check the network, and that Debian's mirror (apt's, or ${MIRROR_VARIABLE}) has the suite, then "
@@ -236,9 +233,6 @@ def _apt_options(folder: Path, suite: str) -> list[str]:
         "APT::Update::Error-Mode": "any",
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-
-
-# --- unpacking
 
 
 def _unpack_archives(root: Path, archives: Iterable[Path]) -> None:

@@ -41,9 +41,6 @@ _SERVERS = {
 }
 
 
-# --- faults
-
-
 @contextmanager
 def stop_daemon(
     box: Workspace, components: Sequence[Component], name: str, signal_number: int | None = None
@@ -167,9 +164,6 @@ def wait_until(condition: Callable[[], bool], message: str) -> None:
         if time.monotonic() > end:
             raise TestbedError(f"{message} within {TIMEOUT_S:.0f} s")
         time.sleep(0.1)
-
-
-# --- restarts and upgrades
 
 
 def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) -> None:

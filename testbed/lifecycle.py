@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,13 +15,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import TestbedError
 from treehammer.testbed import mount_namespace
 from treehammer.testbed.component import Component, DaemonSpec
+from treehammer.testbed.process_search import (
+    find_processes,
+    is_alive,
+    list_children,
+    listening_ports,
+    send_signal,
+    start_time,
+)
 from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,
     GridOptions,
@@ -40,9 +45,6 @@ LOG_LINES = 15
 KILL_ROUNDS = 50
 #: Daemons started by this process, which reaps them; those of others are children of init.
 STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []
-
-
-# --- saved state
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,6 @@ def read_state(folder: Path) -> WorkspaceState | None:
 def write_state(folder: Path, state: WorkspaceState) -> None:
     """Save the state of a testbed."""
     write_atomically(_state_path(folder), format_json(state, indent=1) + "\n")
-
-
-# --- start and end
 
 
 def bring_up(
@@ -306,9 +305,6 @@ def _remove_workspace(box: Workspace) -> bool:
     return existed
 
 
-# --- daemons and logs
-
-
 def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
     """List name, pid, state, start (UTC) and listening TCP ports of each daemon.
 
@@ -354,89 +350,6 @@ def read_last_lines(path: Path, lines: int) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
     except OSError:
         return []
-
-
-# --- processes
-
-
-def start_time(pid: int) -> int:
-    """Return the process's start in clock ticks since boot; 0 for a zombie or no process.
-
-    Pid and start time identify a process; a pid alone is reused.  ``psutil``'s creation time depends
-    on the wall clock, which may be set.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    # The command name is in parentheses and may contain anything, even ") R 1".
-    fields = text.rpartition(")")[2].split()
-    return 0 if fields[0] in ("Z", "X") else int(fields[19])
-
-
-def send_signal(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may just have ended."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def is_alive(pid: int, started: int) -> bool:
-    """Return whether the process with this pid and start (clock ticks since boot) still runs."""
-    return bool(started) and start_time(pid) == started
-
-
-def find_processes(folder: Path) -> set[int]:
-    """Return the pids of all living processes of the testbed in this folder.
-
-    They carry its mark in their environment, descend from one that does, or share its mount namespace,
-    because a job may change its environment.
-    """
-    mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
-    spaces: dict[int, Path] = {}
-    children: dict[int, list[int]] = defaultdict(list)
-    marked: set[int] = set()
-    for pid in psutil.pids():
-        with suppress(OSError):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                marked.add(pid)
-        with suppress(OSError):
-            spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
-        with suppress(psutil.Error):
-            children[psutil.Process(pid).ppid()].append(pid)
-    ancestors = [*marked]
-    while ancestors:
-        descendants = children.pop(ancestors.pop(), [])
-        marked.update(descendants)
-        ancestors += descendants
-    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {spaces[os.getpid()]}
-    pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
-    return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
-
-
-def list_children(pid: int) -> list[tuple[str, int, float]]:
-    """List name, pid and start (seconds since the epoch) of a daemon's children.
-
-    Several children of one program are distinguished by their last argument; copies of the daemon
-    itself, such as PostgreSQL's process per connection, are omitted.
-    """
-    children: list[tuple[str, int, float]] = []
-    with suppress(psutil.Error):
-        daemon = psutil.Process(pid)
-        processes = [child for child in daemon.children() if child.name() != daemon.name()]
-        names = [process.name() for process in processes]
-        for process, name in zip(processes, names, strict=True):
-            last = [process.cmdline()[-1]] if names.count(name) > 1 else []
-            children.append(("-".join([name, *last]), process.pid, process.create_time()))
-    return children
-
-
-def listening_ports(pid: int) -> list[int]:
-    """Return the TCP ports on which a process listens, sorted."""
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return []
-    return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
 
 
 def kill_processes(folder: Path) -> None:

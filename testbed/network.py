@@ -68,9 +68,6 @@ def find_free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) ->
     )
 
 
-# --- sites
-
-
 @dataclass(frozen=True)
 class NetworkDistance:
     """Round trip in ms and rate in Mbit/s between a storage and its readers."""
@@ -132,9 +129,6 @@ def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
         http = index in ((1, count - 1) if count > 2 else (0,))
         profiles.append(SiteProfile(site, distance, http=http, cache=index == 0, kind=kind))
     return tuple(profiles)
-
-
-# --- links
 
 
 @dataclass(frozen=True)
@@ -266,9 +260,6 @@ def _choose_free_network(name: str) -> int:
         where=_ADDRESS_FORMAT.format("*", 1),
         hint="Stop other testbeds: treehammer testbed down --name NAME",
     )
-
-
-# --- C programs
 
 
 def compile_program(name: str, cache: Path, say: ProgressCallback, *options: str) -> Path:

@@ -39,9 +39,6 @@ def fork_child(work: Callable[[], object]) -> int:
     return pid
 
 
-# --- Shapes; each returns its number of processes ---------------------------------------------
-
-
 def single_process() -> int:
     burn_cpu(CPU_S)
     return 0

@@ -25,7 +25,7 @@ from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 
 if TYPE_CHECKING:
-    from treehammer.testbed.components.database_server import PostgresServer
+    from treehammer.testbed.components.postgres_server import PostgresServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAYLOADS_FOLDER = REPOSITORY / "benchmarks" / "payloads"
@@ -124,7 +124,7 @@ def wait_for_service(process: subprocess.Popen[bytes], port: int) -> None:
 @contextmanager
 def run_postgres(folder: Path) -> Iterator[PostgresServer]:
     """Run a durable PostgreSQL server with its data in a folder."""
-    from treehammer.testbed.components.database_server import PostgresServer, install_postgres
+    from treehammer.testbed.components.postgres_server import PostgresServer, install_postgres
 
     programs = install_postgres(config.load_settings().cache_dir / "testbed", print)
     folder.mkdir(exist_ok=True)

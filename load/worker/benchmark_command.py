@@ -20,7 +20,8 @@ from ...collectors.worker.probes.node_state import collect_node_facts
 from ...collectors.worker.probes.process_stats import Cgroup, read_text
 from ...collectors.worker.probes.storage_door import identify_door_server, measure_reachability
 from ..kit.treehammer_load.operation import LoadFile
-from .benchmark import (
+from .benchmark import BenchmarkResult, run_benchmark
+from .benchmark_definition import (
     BENCHMARK_VERSION,
     CLIENTS,
     FILE_MB,
@@ -28,12 +29,10 @@ from .benchmark import (
     PARTS,
     ROUNDS,
     BenchmarkError,
-    BenchmarkResult,
     Part,
     find_ratio,
     provide_files,
     require_folder,
-    run_benchmark,
     write_files,
 )
 
@@ -246,8 +245,6 @@ def format_runs(summary: Mapping[str, Any]) -> str:
         text += f", standard deviation {100 * spread:.1f} %"
     return f"{text}, from {format_number(min(scores))} to {format_number(max(scores))}\n"
 
-
-# --- Command
 
 #: Smallest files of a trial: a vector read must fit.
 _MIN_FILE_MB = 4

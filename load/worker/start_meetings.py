@@ -66,8 +66,6 @@ class Meeting(Protocol):
         ...
 
 
-# --- In a folder
-
 #: Seconds between two listings of the folder.
 POLL_S = 0.2
 #: Seconds after the agreement before which no payload is launched: all jobs look once more.
@@ -136,8 +134,6 @@ class FolderMeeting:
             os.link(draft, os.path.join(self._folder, _START_FILE))
         os.unlink(draft)
 
-
-# --- At the results service
 
 #: Round trips of the first exchange and of each further one.
 FIRST_ROUND_TRIPS, ROUND_TRIPS = 8, 1

@@ -9,7 +9,7 @@ from ...collectors.kit.treehammer_kit.payload_task import PayloadError
 from ...collectors.worker.child_processes import print_line
 from ..kit.treehammer_load.server import log_parser
 from . import benchmark_command
-from .benchmark import BenchmarkError
+from .benchmark_definition import BenchmarkError
 
 INVALID_INPUT, INTERRUPTED = 2, 130
 

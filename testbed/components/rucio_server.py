@@ -61,8 +61,6 @@ _SCRIPT_NAMES = (
 )
 
 
-# --- accounts
-
 #: User accounts: scopes in which they may define data, bytes on each RSE, attributes. The first one
 #: runs tests; the second is another user with little quota.
 ACCOUNTS: dict[str, dict[str, Any]] = {
@@ -112,9 +110,6 @@ def write_rucio_token(
     return issuer.write_token(path, scope, lifetime_s, subject=account, audience=TOKEN_AUDIENCE)
 
 
-# --- component
-
-
 class RucioServer(Component):
     """Component for Rucio's server, daemons and transfers.
 
@@ -151,8 +146,6 @@ class RucioServer(Component):
             "XRD_CONNECTIONWINDOW": "3",
             "XRD_CONNECTIONRETRY": "1",
         }
-
-    # --- before it starts
 
     def install(self, say: ProgressCallback) -> None:
         """Install Rucio and its Python environment into the cache.
@@ -294,8 +287,6 @@ class RucioServer(Component):
             },
         }
 
-    # --- while it runs
-
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return issuer, transfers, the server (which fills the database first) and the daemons."""
         prepared, xrdcp = str(self.folder / "prepared"), str(self.storage.programs / "xrdcp")
@@ -317,9 +308,6 @@ class RucioServer(Component):
         services = {"the transfer service": self.transfers_port, "the server": self.port}
         addresses = {name: f"https://{LISTEN_ADDRESS}:{port}" for name, port in services.items()}
         return next((name for name, url in addresses.items() if not is_listening(url)), "")
-
-
-# --- installation
 
 
 def install_rucio(cache: Path, say: ProgressCallback) -> Path:

@@ -94,8 +94,6 @@ class SecureStorage(Component):
         self.certificates = certificate_folder(box)
         self._programs = _PACKAGES.root(box.cache) / "usr/bin"
 
-    # --- before it starts
-
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return the authorities, which jobs need."""
         return [VisibleFolder(self.certificates, self.certificates)]
@@ -162,8 +160,6 @@ class SecureStorage(Component):
             )
             self.box.write_file(folder / name, text)
 
-    # --- while it runs
-
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the issuer first, then the servers of each site."""
         issuer = self.issuer.daemon(self.box, "token-issuer", self._certificate, self._key)
@@ -228,9 +224,6 @@ def load_issuer(box: Workspace) -> TokenIssuer:
         TestbedError: the testbed has none.
     """
     return TokenIssuer.load(box, secure_folder(box), "--secure-sites 2")
-
-
-# --- virtual organization
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,6 @@ class XrootdStorage(Component):
         self._wanlink = self._loopback = Path()
         self._versions: dict[str, str] = {}
 
-    # --- before it starts
-
     def install(self, say: ProgressCallback) -> None:
         """Install XRootD and compile the testbed's own programs.
 
@@ -182,8 +180,6 @@ class XrootdStorage(Component):
             **values,
         )
         self.box.write_file(folder / "xrootd.cfg", text)
-
-    # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return links first, then the redirector, then each site's servers."""

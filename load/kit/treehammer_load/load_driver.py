@@ -23,8 +23,6 @@ from ....collectors.kit.treehammer_kit.payload_task import PayloadError, write_r
 from .operation import NO_CEILING, OPENING, CeilingShare, Flight, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
-# --- Watchdog
-
 #: Seconds after the last time limit of its operations after which a load hangs.
 GRACE_S = 60.0
 #: Seconds for the report of a process that hangs.
@@ -67,8 +65,6 @@ class LoadWatchdog:
             write_result(result, {}, {}, error.document)
         os._exit(1)
 
-
-# --- Operations at their instants
 
 #: Operations on their way at a time; more would only fill the memory.  Further ones wait and are
 #: late.
@@ -316,8 +312,6 @@ class _CpuAccount:
             self._record(step, cores)
         self._begin_s, self._begin_cpu_s = now, cpu_s
 
-
-# --- Closed loops
 
 _LOOP_POLL_S = 0.02
 

@@ -271,8 +271,6 @@ def classify_os_error(error: OSError) -> str:
     return _FAILURES_BY_ERRNO.get(error.errno or 0, "other")
 
 
-# --- Content of files
-
 #: Bytes of a block, and blocks after which the content repeats.
 BLOCK, BLOCKS = 1 << 22, 8
 

@@ -29,7 +29,8 @@ from ....collectors.kit.treehammer_kit.payload_task import PayloadError
 from ....collectors.record.operation_steps import CONNECT, LOAD_PROGRESS_NAME, VANISH
 from .clients import make_client
 from .clients.copy_client import CopyClient, CopyCommand
-from .engines import ENGINE_GRACE_S, EngineLoad, read_engine
+from .engines.engine import ENGINE_GRACE_S, EngineLoad
+from .engines.engine_run import read_engine, run_engine
 from .load_driver import (
     GRACE_S,
     STOP_GRACE_S,
@@ -39,11 +40,7 @@ from .load_driver import (
     LoadTimer,
     LoadWatchdog,
 )
-from .load_task import GENERATOR, TIMEOUT_S, LoadTask
-from .operation import Flight, Operation, StorageClient
-from .recorder import (
-    Recorder,
-    StepClock,
+from .load_figures import (
     measure_round_trip,
     summarize_calls,
     summarize_far_tails,
@@ -51,6 +48,9 @@ from .recorder import (
     summarize_rows,
     summarize_transfers,
 )
+from .load_task import GENERATOR, TIMEOUT_S, LoadTask
+from .operation import Flight, Operation, StorageClient
+from .recorder import Recorder, StepClock
 from .replay import REPLAYED, Replay
 from .workloads import LoadSpan, MakeOperations, MakePreparation, VanishPoller, find_opening_time
 from .written_files import perform_reads_before
@@ -280,7 +280,7 @@ class _Load:
         return self._report(driver, rows, {**figures, **replay.summarize()})
 
     def _run_engine(self, load: EngineLoad) -> LoadOutcome:
-        result = load.perform(self._steps, self._timer, _locate_progress())
+        result = run_engine(load, self._steps, self._timer, _locate_progress())
         values = {
             "load_started_us": self._steps.start_us + round(result.began_s * 1e6),
             "inventory": result.inventory,

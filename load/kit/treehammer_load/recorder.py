@@ -1,23 +1,16 @@
-"""Counts and latencies of a load by time step, operation and server, and the figures of one load.
-
-Only the steps in which the generator was not the limit enter the figures.
-"""
+"""Counts and latencies of a load by time step, operation and server."""
 
 from __future__ import annotations
 
-import socket
 import threading
-import time
 from typing import (
     Any,
     Callable,
-    Collection,
     Dict,
     List,
     Mapping,
     NamedTuple,
     Optional,
-    Sequence,
     Set,
     Tuple,
 )
@@ -25,9 +18,7 @@ from typing import (
 from ....collectors.record.latency_histograms import LatencyHistogram
 from ....collectors.record.operation_steps import (
     CLIENT,
-    DELETE,
     LATE_S,
-    MAIN_OPERATIONS,
     LoadProgress,
     make_operation_step,
 )
@@ -229,211 +220,3 @@ class Recorder:
             generator_limited=self.is_limited(step),
             bytes=counts.bytes,
         )
-
-
-# --- Figures of a load
-
-Row = Mapping[str, Any]
-
-_ROUND_TRIPS = 5
-_CONNECT_TIMEOUT_S = 2.0
-
-
-def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
-    """Summarize the main operation of a load: the writes, deletions or reads, else the opens.
-
-    Steps in which the generator was the limit are counted and otherwise left out; if all were,
-    neither rates nor latencies remain.
-    """
-    counted_rows = [row for row in _choose_rows(rows) if not row["generator_limited"]]
-    return _summarize_main(rows, _count_seconds(counted_rows))
-
-
-def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
-    """Summarize the main operation; ``seconds`` is the time of the steps that count."""
-    selected_rows = _choose_rows(rows)
-    counted_rows = [row for row in selected_rows if not row["generator_limited"]]
-    scheduled = sum(row["scheduled"] for row in selected_rows)
-    figures = {
-        "limited_steps": float(
-            len({row["step"] for row in selected_rows if row["generator_limited"]})
-        ),
-        "late_share": sum(row["late"] for row in selected_rows) / max(scheduled, 1),
-    }
-    if counted_rows:
-        figures.update(_summarize_rates(counted_rows, seconds))
-    histogram = merge_latencies(counted_rows)
-    if histogram.count:
-        figures.update(_summarize_latencies(histogram))
-    return figures
-
-
-def summarize_loop(
-    rows: Sequence[Row],
-    spans: Mapping[str, Tuple[float, float]],
-    step_s: float,
-    *,
-    by_server: bool = False,
-) -> Dict[str, float]:
-    """Summarize a closed loop, in which as many operations are due as are done.
-
-    The total time and bytes are of all steps; the time is left out after a failure.  Rates are of
-    the time from the first instant to the last end, without steps that are left out.
-
-    Args:
-        rows: operations.
-        spans: operation -> first instant and last end, in seconds from the start of step 0.
-        step_s: length of a step.
-        by_server: add the slowest and fastest server's rate.
-    """
-    selected_rows = _choose_rows(rows)
-    if not selected_rows:
-        return _summarize_main(rows, 0.0)
-    span = spans[selected_rows[0]["operation"]]
-    limited = {row["step"] for row in selected_rows if row["generator_limited"]}
-    seconds = _count_busy_seconds(span, step_s, limited)
-    figures = _summarize_main(rows, seconds)
-    figures.pop("attempted_hz", None)
-    figures["total_mb"] = sum(row["bytes"] for row in selected_rows) / 1e6
-    if not sum(row["failed"] for row in rows):
-        figures["total_s"] = span[1] - span[0]
-    counted_rows = [row for row in selected_rows if not row["generator_limited"]]
-    histogram = merge_latencies(counted_rows)
-    if histogram.count:
-        figures["latency_deviation_s"] = histogram.standard_deviation
-    if by_server and counted_rows:
-        figures.update(_summarize_servers(counted_rows, seconds))
-    return figures
-
-
-def _count_busy_seconds(
-    span: Tuple[float, float], step_s: float, limited: Collection[int]
-) -> float:
-    """Count the seconds of a span outside the steps in which the generator was the limit."""
-    first_s, last_s = span
-    left_out = sum(
-        max(0.0, min(last_s, (step + 1) * step_s) - max(first_s, step * step_s)) for step in limited
-    )
-    return max(last_s - first_s - left_out, 1e-6)
-
-
-def _count_seconds(rows: Sequence[Row]) -> float:
-    return float(sum({row["step"]: row["step_s"] for row in rows}.values()))
-
-
-def summarize_calls(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
-    """Summarize each of several operations: ``NAME_p50_s`` and ``NAME_p99_s``."""
-    return _find_quantiles(rows, names, {"p50": 0.5, "p99": 0.99})
-
-
-def summarize_far_tails(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
-    """Summarize the slowest operations of each name: ``NAME_p999_s``."""
-    return _find_quantiles(rows, names, {"p999": 0.999})
-
-
-def _find_quantiles(
-    rows: Sequence[Row], names: Sequence[str], quantiles: Mapping[str, float]
-) -> Dict[str, float]:
-    figures: Dict[str, float] = {}
-    for name in names:
-        unlimited_rows = [
-            row for row in rows if row["operation"] == name and not row["generator_limited"]
-        ]
-        histogram = merge_latencies(unlimited_rows)
-        if histogram.count:
-            for title, fraction in quantiles.items():
-                figures[f"{name}_{title}_s"] = histogram.quantile(fraction)
-    return figures
-
-
-def summarize_transfers(rows: Sequence[Row], calls: Sequence[str]) -> Dict[str, float]:
-    """Summarize transfers without data: each call, failures of all, and deletions as their rate."""
-    counted_rows = [row for row in rows if not row["generator_limited"]]
-    limited = {row["step"] for row in rows if row["generator_limited"]}
-    figures = {**summarize_calls(rows, calls), "limited_steps": float(len(limited))}
-    deletions = [row for row in counted_rows if row["operation"] == DELETE]
-    for name, group in (("achieved_hz", deletions), ("failed_share", counted_rows)):
-        rates = _summarize_rates(group, _count_seconds(group))
-        if name in rates:
-            figures[name] = rates[name]
-    return figures
-
-
-def _choose_rows(rows: Sequence[Row]) -> List[Row]:
-    names = {row["operation"] for row in rows}
-    name = next((name for name in MAIN_OPERATIONS if name in names), "")
-    return [row for row in rows if row["operation"] == name]
-
-
-def merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:
-    """Merge the latencies of rows."""
-    return LatencyHistogram.sum(
-        LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
-    )
-
-
-def _summarize_servers(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
-    """Compare servers; failures without a known server count for none."""
-    moved: Dict[str, int] = {}
-    for row in rows:
-        moved[row["server"]] = moved.get(row["server"], 0) + row["bytes"]
-    rates = [size / seconds / 1e6 for server, size in moved.items() if server]
-    if not rates:
-        return {}
-    return {
-        "servers": float(len(rates)),
-        "server_mb_per_s_min": min(rates),
-        "server_mb_per_s_max": max(rates),
-    }
-
-
-def _summarize_rates(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
-    scheduled, completed = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
-    if not scheduled:  # all began in steps that are left out
-        return {}
-    return {
-        "attempted_hz": scheduled / seconds,
-        "achieved_hz": completed / seconds,
-        "achieved_mb_per_s": sum(row["bytes"] for row in rows) / seconds / 1e6,
-        "failed_share": sum(row["failed"] for row in rows) / scheduled,
-    }
-
-
-def _summarize_latencies(histogram: LatencyHistogram) -> Dict[str, float]:
-    return {
-        "latency_mean_s": histogram.mean,
-        "latency_p50_s": histogram.quantile(0.5),
-        "latency_p95_s": histogram.quantile(0.95),
-        "latency_p99_s": histogram.quantile(0.99),
-        "latency_max_s": histogram.maximum,
-    }
-
-
-def measure_round_trip(rows: Sequence[Row]) -> Dict[str, float]:
-    """Measure the round trip to the server that was used most, as the shortest TCP connect."""
-    used: Dict[str, int] = {}
-    for row in rows:
-        used[row["server"]] = used.get(row["server"], 0) + row["done"]
-    server = max(used, key=lambda name: used[name], default="")
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdigit():
-        return {}
-    times: List[float] = []
-    for _ in range(_ROUND_TRIPS):
-        spent = _time_connect(host.strip("[]"), int(port))
-        if spent is None:
-            return {}
-        times.append(spent)
-    return {"round_trip_s": min(times)}
-
-
-def _time_connect(host: str, port: int) -> Optional[float]:
-    try:
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(address[0], socket.SOCK_STREAM) as connection:
-            connection.settimeout(_CONNECT_TIMEOUT_S)
-            start = time.monotonic()
-            connection.connect(address[4])
-            return time.monotonic() - start
-    except OSError:
-        return None

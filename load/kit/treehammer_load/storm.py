@@ -45,9 +45,6 @@ _FAILURE_FIGURES = {
 _MAX_LOGGED = 5
 
 
-# --- Workload
-
-
 def storm_files(task: LoadTask, _span: object) -> ClosedLoop:
     """Read ``files`` small files by each of ``clients``; each up to ``retries`` times again."""
     return _Storm(task).make_loop()
@@ -110,9 +107,6 @@ class _Storm:
             FILES_UNREAD: float(self._clients * self._files - ended),
             "lost_s": self._lost_s,
         }
-
-
-# --- Clients
 
 
 def make_storm_client(task: LoadTask, clients: int) -> StormClient:

@@ -40,7 +40,8 @@ from ....collectors.record.operation_steps import (
     VANISH,
     WRITE_FILE,
 )
-from .engines import EngineLoad, read_engine
+from .engines.engine import EngineLoad
+from .engines.engine_run import read_engine
 from .load_driver import ClosedLoop
 from .load_task import GENERATOR, LoadTask
 from .operation import Flight, LoadFile, Operation, StorageClient, WrappingClient, make_blocks
@@ -285,8 +286,6 @@ class VanishPoller(WrappingClient):
             self._ask(flight)
 
 
-# --- Whole files
-
 WRITE_STREAM, READ_STREAM = "write", "read"
 #: Assignment of files to clients: each client reads its own, or all read the same one.
 OWN, ONE = "own", "one"
@@ -382,8 +381,6 @@ class _Streams(NamedTuple):
         name = f"c{client}/{number}" if self.folders == MANY else f"{client}-{number}"
         return self.written.name_file(name, self.size, client + number)
 
-
-# --- Calls to the namespace
 
 #: Calls of one transfer to its folder, then to its file.
 _CALLS = (MKDIR, CREATE, STAT, LOCATE, OPEN, CLOSE, DELETE, RMDIR)

@@ -17,7 +17,7 @@ from psycopg import sql
 from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.sql.write.store import Store
-from treehammer.testbed.components import database_server
+from treehammer.testbed.components import postgres_server
 
 #: Role with a password and without permission to create tables.
 GUEST_ROLE, GUEST_PASSWORD = "guest", "s3cret-pa:ss/w@rd"
@@ -25,16 +25,16 @@ GUEST_ROLE, GUEST_PASSWORD = "guest", "s3cret-pa:ss/w@rd"
 MIN_MEMORY_BYTES = 4_000_000_000
 _SETTINGS = {
     "shared_buffers": "32MB",
-    **database_server.UNSAFE_FAST_SETTINGS,
+    **postgres_server.UNSAFE_FAST_SETTINGS,
     # The background work of a server that lives for minutes would only take time from the tests.
     "autovacuum": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",
 }
-_ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{database_server.TRUST_LOCAL_ACCESS}"
+_ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{postgres_server.TRUST_LOCAL_ACCESS}"
 
 
-class SharedPostgresServer(database_server.PostgresServer):
+class SharedPostgresServer(postgres_server.PostgresServer):
     """Server shared by tests, which create and drop their databases."""
 
     process: subprocess.Popen[bytes] | None
@@ -93,7 +93,7 @@ class SharedPostgresServer(database_server.PostgresServer):
         if self.process:
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(database_server.TIMEOUT_S)
+            self.process.wait(postgres_server.TIMEOUT_S)
             self.process = None
 
     def _next_name(self) -> str:
@@ -126,7 +126,7 @@ class SharedPostgresServer(database_server.PostgresServer):
 def require_programs() -> Path:
     """Find the folder of PostgreSQL's programs; skip the test if they are missing."""
     try:
-        return database_server.install_postgres(config.load_settings().cache_dir / "testbed", print)
+        return postgres_server.install_postgres(config.load_settings().cache_dir / "testbed", print)
     except TestbedError as error:
         skip_or_fail(f"no PostgreSQL: {error}")
 

@@ -31,7 +31,7 @@ from treehammer.testbed.components import condor_pool, site_list
 from treehammer.testbed.components.secure_storage import READ_SCOPE, SecureStorage
 from treehammer.testbed.components.site_list import build_components, sites_file_path
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
-from treehammer.testbed.lifecycle import start_time
+from treehammer.testbed.process_search import start_time
 from treehammer.testbed.workspace import Workspace
 
 SITE_COUNT = 3

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from treehammer import config
-from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed import lifecycle, process_search, workspace
 from treehammer.testbed.components import site_list
 from treehammer.testbed.components.site_list import sites_file_path
 
@@ -42,7 +42,7 @@ def main() -> None:
             {
                 "uid": os.getuid(),
                 "folder": str(box.folder),
-                "left": box.folder.exists() or bool(lifecycle.find_processes(box.folder)),
+                "left": box.folder.exists() or bool(process_search.find_processes(box.folder)),
                 "checks": json.loads(checked.stdout),
                 "submitted": submitted.stdout + submitted.stderr,
                 "stored": json.loads(stored.stdout),

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from treehammer.load.worker import benchmark
-from treehammer.load.worker.benchmark import PARTS
+from treehammer.load.worker import benchmark_definition
+from treehammer.load.worker.benchmark_definition import PARTS
 
 #: Small enough for seconds; a vector read needs 4 MB.
 TRIAL = ("--file-mb", "4", "--rounds", "1")
@@ -123,7 +123,7 @@ def test_folder_is_measured_and_left_as_it_was(packed_worker: Path, tmp_path: Pa
 
 def test_url_is_measured_by_the_standard_library(worker: Path, tmp_path: Path, served: str) -> None:
     assert run_bench(worker, str(tmp_path), "--make", *TRIAL).returncode == 0
-    assert len([*tmp_path.iterdir()]) == benchmark.CLIENTS
+    assert len([*tmp_path.iterdir()]) == benchmark_definition.CLIENTS
     evictions = tmp_path / "evictions"
     done = run_bench(worker, f"{served}/a", "--evict", f"echo one >> {evictions}", *TRIAL)
     assert (done.returncode, done.stderr) == (0, "")

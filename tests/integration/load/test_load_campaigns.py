@@ -46,7 +46,7 @@ from treehammer.submit.sites.site_model import LoadPermission, Site
 from treehammer.submit.sites.sites_file import write_sites_file
 from treehammer.testbed import network
 from treehammer.testbed.component import DaemonSpec
-from treehammer.testbed.components import site_list
+from treehammer.testbed.components import dataset_placement, site_list
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.network import NetworkLocation
 
@@ -484,7 +484,7 @@ def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
     with run_storage(network.PROXY, TracedStorage) as storage:
         catalogue = FolderCatalogue(settings.datasets_dir)
         catalogue.make_raw(raw_spec("streams", 2))
-        site_list.place_dataset("streams", catalogue, storage.box)
+        dataset_placement.place_dataset("streams", catalogue, storage.box)
         doors = tuple(door for door in storage.doors("SITE_A") if door.name == "root")
         write_sites_file(
             [

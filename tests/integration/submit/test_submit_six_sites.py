@@ -19,7 +19,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
-from treehammer.testbed.components import secure_storage, site_list
+from treehammer.testbed.components import dataset_placement, secure_storage
 from treehammer.testbed.components.arc_element import ARC_SITE
 from treehammer.testbed.components.condor_pool import SECOND_SITE
 from treehammer.testbed.components.site_list import build_components
@@ -74,7 +74,9 @@ class SixSitesUser(GridUser):
         self._write_sites(grid)
         contents = {f"{n}.bin": os.urandom(100_000) for n in range(2)}
         write_dataset(self.settings.datasets_dir, DATASET, contents)
-        site_list.place_dataset(DATASET, FolderCatalogue(self.settings.datasets_dir), grid.box)
+        dataset_placement.place_dataset(
+            DATASET, FolderCatalogue(self.settings.datasets_dir), grid.box
+        )
 
     def _write_sites(self, grid: Grid) -> None:
         """Replace the second pool's site by one behind its schedd, with a SciToken."""

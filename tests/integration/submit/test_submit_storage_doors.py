@@ -33,7 +33,7 @@ from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIP
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import probe_sites
-from treehammer.testbed.components import site_list
+from treehammer.testbed.components import dataset_placement
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
 
@@ -41,7 +41,7 @@ def place_raw_files(user: GridUser, size: int) -> list[str]:
     """Place two raw files as dataset ``streams`` at all sites; return their checksums."""
     catalogue = FolderCatalogue(user.settings.datasets_dir)
     manifest = catalogue.make_raw(raw_spec("streams", 2, size))
-    site_list.place_dataset("streams", catalogue, user.grid.box)
+    dataset_placement.place_dataset("streams", catalogue, user.grid.box)
     return [file.sha256 for file in manifest.files]
 
 
@@ -210,7 +210,7 @@ def settings(
     )
     defaults.datasets_dir.parent.mkdir()
     defaults.datasets_dir.symlink_to(tiny_catalogue.root)
-    site_list.place_dataset("tiny", tiny_catalogue, grid.box)
+    dataset_placement.place_dataset("tiny", tiny_catalogue, grid.box)
     return replace(defaults, sites_file=grid.sites_file)
 
 
@@ -273,7 +273,9 @@ def test_bad_replica_is_never_staged(grid: Grid, tmp_path: Path) -> None:
     user.write_sites_file(**{DISTANT: {"doors": doors}})
     place_raw_files(user, 100_000)
     user.set_payload(":")
-    replica = next(site_list.replica_path(grid.box, DISTANT, "streams", "x").parent.glob("*.bin"))
+    replica = next(
+        dataset_placement.replica_path(grid.box, DISTANT, "streams", "x").parent.glob("*.bin")
+    )
     replica_files.corrupt_file(replica)
     user.submit_campaign(
         *("--sites", DISTANT, "--wait", "-P", "door=http", "-P", "access=staged"),

@@ -26,7 +26,7 @@ from treehammer.errors import TestbedError
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.testbed import cli, faults, lifecycle, mount_namespace, workspace
+from treehammer.testbed import cli, faults, lifecycle, mount_namespace, process_search, workspace
 from treehammer.testbed.component import Component
 from treehammer.testbed.components import database_server, site_list
 from treehammer.testbed.credentials import CertificateAuthority
@@ -136,7 +136,7 @@ def test_password_file_is_private(brought: Brought) -> None:
     assert stat.S_IMODE((folder / "passwords").stat().st_mode) == 0o600
     command_lines = [
         Path(f"/proc/{pid}/cmdline").read_bytes()
-        for pid in lifecycle.find_processes(brought.box.folder)
+        for pid in process_search.find_processes(brought.box.folder)
     ]
     assert command_lines
     log = lifecycle.daemon_log_path(brought.box, database_server.DAEMON_NAME).read_bytes()
@@ -205,7 +205,7 @@ def test_campaign_survives_crash_of_the_database(brought: Brought, user: User) -
 def test_database_down_leaves_nothing(brought: Brought) -> None:
     port = brought.part.port
     verb("down", "--name", NAME)
-    assert not lifecycle.find_processes(brought.box.folder)
+    assert not process_search.find_processes(brought.box.folder)
     assert not brought.box.folder.exists()
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -24,17 +24,17 @@ from machine_requirements import skip_or_fail
 import treehammer
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed import lifecycle, mount_namespace, workspace
+from treehammer.testbed import lifecycle, mount_namespace, process_search, workspace
 from treehammer.testbed.component import VisibleFolder
 from treehammer.testbed.components import condor_pool, site_list
-from treehammer.testbed.lifecycle import start_time
+from treehammer.testbed.process_search import start_time
 from treehammer.testbed.workspace import Workspace
 
 UP = """
 import sys
 from treehammer import config
 from treehammer.testbed.components import site_list
-from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed import lifecycle, process_search, workspace
 box = workspace.define_workspace(sys.argv[1], 1, config.load_settings())
 lifecycle.bring_up(box, site_list.build_pools(box), print)
 """
@@ -56,7 +56,7 @@ def box() -> Iterator[Workspace]:
     box = workspace.define_workspace(NAME, 1, config.load_settings())
     yield box
     lifecycle.take_down(box, print)
-    assert not lifecycle.find_processes(box.folder)
+    assert not process_search.find_processes(box.folder)
 
 
 def up(box: Workspace) -> bool:
@@ -120,7 +120,7 @@ def test_down_leaves_no_process_file_or_port(box: Workspace) -> None:
     assert down(box)
 
     assert not [row for row in rows if start_time(row["pid"])]
-    assert not lifecycle.find_processes(box.folder)
+    assert not process_search.find_processes(box.folder)
     assert not hidden_processes()
     assert not box.folder.exists()
     assert not {name for name in temporary_files() - before if "ondor" in name or "GAHP" in name}
@@ -148,7 +148,7 @@ def test_up_again_changes_nothing_but_a_dead_daemon(box: Workspace) -> None:
 
 
 def wait_until_gone(box: Workspace) -> None:
-    Grid.wait_until(lambda: not lifecycle.find_processes(box.folder), "all processes end", 60)
+    Grid.wait_until(lambda: not process_search.find_processes(box.folder), "all processes end", 60)
     assert not box.folder.exists()
 
 
@@ -168,13 +168,13 @@ def test_interrupted_up_leaves_nothing(box: Workspace) -> None:
     began = subprocess.Popen(
         [sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not lifecycle.find_processes(box.folder):
+    while not process_search.find_processes(box.folder):
         time.sleep(0.01)
         assert began.poll() is None
     began.send_signal(2)
     assert began.wait(60)
 
-    assert not lifecycle.find_processes(box.folder)
+    assert not process_search.find_processes(box.folder)
     assert not box.folder.exists()
 
 
@@ -187,7 +187,7 @@ def test_failed_up_gives_reason_and_leaves_nothing(
     with pytest.raises(TestbedError, match=r"not ready after 0 s: condor: SITE_A"):
         up(box)
 
-    assert not lifecycle.find_processes(box.folder)
+    assert not process_search.find_processes(box.folder)
     assert not box.folder.exists()
 
 

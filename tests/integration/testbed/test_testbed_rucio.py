@@ -19,7 +19,7 @@ from grid_fixtures import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
 from treehammer import config
-from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed import lifecycle, process_search, workspace
 from treehammer.testbed.components import rucio_server, site_list
 from treehammer.testbed.components.xrootd_storage import (
     RUCIO_FOLDER,
@@ -168,14 +168,14 @@ def test_status_and_logs_include_rucio(rucio_grid: Grid) -> None:
     ours = {"postgresql", "rucio-issuer", "rucio-server", "rucio-daemons", "rucio-transfers"}
     assert ours <= daemons
     assert ours <= set(lifecycle.find_logs(rucio_grid.box))
-    assert lifecycle.find_processes(rucio_grid.box.folder)
+    assert process_search.find_processes(rucio_grid.box.folder)
 
 
 UP = """
 import sys
 from treehammer import config
 from treehammer.testbed.components import database_server, rucio_server, xrootd_storage
-from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed import lifecycle, process_search, workspace
 box = workspace.define_workspace(sys.argv[1], 1, config.load_settings(), rucio=True)
 storage = xrootd_storage.XrootdStorage(box)
 server = database_server.DatabaseServer(box)
@@ -198,7 +198,7 @@ def test_killed_up_is_cleaned(rucio_grid: Grid) -> None:
         killed.wait()
         lifecycle.take_down(box, print)  # the watch of its owner may have done so already
 
-    assert not lifecycle.find_processes(box.folder)
+    assert not process_search.find_processes(box.folder)
     assert not box.folder.exists()
     # Servers of tests beside this one come and go, and for moments leave some, too.
     rucio_grid.wait_until(lambda: not left_memory() - before, "no shared memory is left")

@@ -28,7 +28,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed import faults, network
-from treehammer.testbed.components import site_list
+from treehammer.testbed.components import dataset_placement
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, programs_folder
 from treehammer.testbed.debian_packages import SUITE
 from treehammer.testbed.network import LONG_DISTANCE, LOOPBACK
@@ -76,7 +76,7 @@ os._exit(0)
 @pytest.fixture(scope="module")
 def placed(grid: Grid, tiny_catalogue: FolderCatalogue) -> Grid:
     """A testbed whose sites all have ``tiny``."""
-    site_list.place_dataset("tiny", tiny_catalogue, grid.box)
+    dataset_placement.place_dataset("tiny", tiny_catalogue, grid.box)
     return grid
 
 
@@ -297,7 +297,7 @@ def test_reads_that_the_client_tries_again_are_counted(
         return int(done.stdout)
 
     with run_storage("proxy", sites=1) as storage:
-        site_list.place_dataset("tiny", tiny_catalogue, storage.box)
+        dataset_placement.place_dataset("tiny", tiny_catalogue, storage.box)
         server = "127.0.0.1", storage.ports["SITE_A"]["root"]
         sizes = set()
         for release, cuts in product(("6.38.00", "6.40.00"), (0, 2)):
@@ -309,9 +309,6 @@ def test_reads_that_the_client_tries_again_are_counted(
                 sizes.add(read(release, port, log))
             assert log.count_lost_reads() == cuts
         assert len(sizes) == 1
-
-
-# --- Distance, made in both ways
 
 
 def test_distance_by_tunnel() -> None:

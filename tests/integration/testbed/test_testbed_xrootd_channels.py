@@ -33,7 +33,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
 from treehammer.testbed import faults, network
-from treehammer.testbed.components import site_list, xrootd_storage
+from treehammer.testbed.components import dataset_placement, xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
@@ -111,7 +111,7 @@ def settings(storage: XrootdStorage, tmp_path: Path) -> Iterator[Settings]:
     settings = config.load_settings(flags, environ={}, folder=tmp_path)
     catalogue = FolderCatalogue(settings.datasets_dir)
     catalogue.make_raw(raw_spec(DATASET, 1))
-    site_list.place_dataset(DATASET, catalogue, storage.box)
+    dataset_placement.place_dataset(DATASET, catalogue, storage.box)
     yield settings
     bench = SpoolHarness(settings.data_dir / "bench", spool=settings.spool_dir)
     bench.kill_runner()

@@ -14,8 +14,9 @@ from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.worker.probes.page_cache import PageCacheState
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.load.kit.treehammer_load.operation import LoadFile
-from treehammer.load.worker import benchmark, benchmark_command
-from treehammer.load.worker.benchmark import PARTS, BenchmarkResult, PartResult, compute_score
+from treehammer.load.worker import benchmark_command, benchmark_definition
+from treehammer.load.worker.benchmark import BenchmarkResult, PartResult
+from treehammer.load.worker.benchmark_definition import PARTS, compute_score
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_scores_of_uneven_rounds_are_marked(
         for value in values:
             part_result = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
             result.rounds[part.name].append(part_result)
-    files = [LoadFile(str(tmp_path), benchmark.FILE_MB * 1_000_000)]
+    files = [LoadFile(str(tmp_path), benchmark_definition.FILE_MB * 1_000_000)]
     sheet = benchmark_command.build_sheet({"address": "/mnt"}, files, result, "")
     assert sheet["score"] is not None
     assert sheet["repeatable"] is repeatable
@@ -94,10 +95,10 @@ def test_scores_of_uneven_rounds_are_marked(
 
 
 def test_content_is_defined_and_never_repeats(tmp_path: Path) -> None:
-    files = benchmark.write_files(str(tmp_path), 9)
-    blocks = [block for file in files for block in benchmark.iterate_content(file)]
+    files = benchmark_definition.write_files(str(tmp_path), 9)
+    blocks = [block for file in files for block in benchmark_definition.iterate_content(file)]
     assert len(set(blocks)) == len(blocks) == 12
-    assert files[1].adler32 == benchmark.add_checksum(files[1]).adler32
+    assert files[1].adler32 == benchmark_definition.add_checksum(files[1]).adler32
     assert os.path.getsize(files[1].url) == 9_000_000
 
 

@@ -142,8 +142,6 @@ def test_client_learns_its_block_and_streams() -> None:
         make_task(streams=2).list_client_settings("http://host/f")
 
 
-# --- .cinfo
-
 #: A file of XRootD 5.8.1 while its reader had it open: xrdpfc_print gives 24414 kB in 191 blocks of
 #: 128 kB, complete, one access of 7004 kB hit and 320 kB missed.
 REAL_INFO = bytes.fromhex(
@@ -195,8 +193,6 @@ def test_any_bytes_are_refused_as_cache_info(content: bytes) -> None:
         parse_cache_info(content)
 
 
-# --- pfc stream
-
 EVENT = {
     "event": "file_close",
     "lfn": "/f0",
@@ -223,8 +219,6 @@ def test_stream_packets_hold_closes() -> None:
     assert list(parse_stream_packet(make_packet(b_hit="x"))) == []
     assert list(parse_stream_packet(b'f\0\0{"event":')) == []
 
-
-# --- counts of a load
 
 URLS = {"root://host//f0": [(0, 100), (900, 200)], "root://host//f1": [(9000, 100)]}
 

@@ -27,6 +27,7 @@ from treehammer.load.kit.treehammer_load.clients.copy_client import CopyClient, 
 from treehammer.load.kit.treehammer_load.clients.file_client import MAX_READ, FileClient
 from treehammer.load.kit.treehammer_load.clients.http_client import PlainHttpClient
 from treehammer.load.kit.treehammer_load.clients.xrootd_client import classify_exit
+from treehammer.load.kit.treehammer_load.load_figures import summarize_loop
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import (
     Chunk,
@@ -36,7 +37,6 @@ from treehammer.load.kit.treehammer_load.operation import (
     classify_os_error,
 )
 from treehammer.load.kit.treehammer_load.operation import StorageClient as Client
-from treehammer.load.kit.treehammer_load.recorder import summarize_loop
 from treehammer.load.kit.treehammer_load.workloads import VanishPoller
 from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
 

@@ -31,6 +31,7 @@ from treehammer.load.kit.treehammer_load import (
 )
 from treehammer.load.kit.treehammer_load.clients import make_client
 from treehammer.load.kit.treehammer_load.load_driver import ClosedLoop, ClosedLoopDriver, LoadTimer
+from treehammer.load.kit.treehammer_load.load_figures import summarize_loop, summarize_rows
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import (
     NO_CEILING,
@@ -40,12 +41,7 @@ from treehammer.load.kit.treehammer_load.operation import (
     Operation,
     StorageClient,
 )
-from treehammer.load.kit.treehammer_load.recorder import (
-    Recorder,
-    StepClock,
-    summarize_loop,
-    summarize_rows,
-)
+from treehammer.load.kit.treehammer_load.recorder import Recorder, StepClock
 from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
 
 FILE = LoadFile("root://host//a", 1_000_000)

@@ -14,7 +14,14 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.operation_steps import LoadProgress, find_operation_problems
 from treehammer.collectors.record.xrootd_recording import parse_recording
-from treehammer.load.kit.treehammer_load import engines, workloads
+from treehammer.load.kit.treehammer_load import workloads
+from treehammer.load.kit.treehammer_load.engines import (
+    engine_run,
+    fio_engine,
+    oha_engine,
+    xrdreplay_engine,
+)
+from treehammer.load.kit.treehammer_load.engines.engine import EngineLoad
 from treehammer.load.kit.treehammer_load.load_driver import LoadTimer
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import CeilingShare, LoadFile
@@ -57,7 +64,7 @@ def make_task(
 
 
 def test_fio_reports_differ_by_the_steps() -> None:
-    steps = engines.parse_fio(FIO)
+    steps = fio_engine.parse_fio(FIO)
     assert [(step.start_s, step.done, step.bytes) for step in steps] == [
         (0.0, 14, 45056),
         (0.844, 10, 45056),
@@ -70,14 +77,14 @@ def test_fio_reports_differ_by_the_steps() -> None:
 
 def test_fio_failures_are_classed_by_their_error() -> None:
     failing = FIO.splitlines()[0].replace('"total_err": 0', '"total_err": 3')
-    (step,) = engines.parse_fio(failing.replace('"first_error": 0', '"first_error": 5'))
+    (step,) = fio_engine.parse_fio(failing.replace('"first_error": 0', '"first_error": 5'))
     assert step.failures == {"server-error": 3}
     with pytest.raises(PayloadError, match="no report"):
-        engines.parse_fio("fio: nothing")
+        fio_engine.parse_fio("fio: nothing")
 
 
 def test_report_of_fio_that_was_cut_off_counts_as_far_as_it_goes() -> None:
-    assert len(engines.parse_fio(FIO[:-100])) == 2
+    assert len(fio_engine.parse_fio(FIO[:-100])) == 2
 
 
 def test_reports_of_fio_are_stated_while_it_runs(
@@ -97,21 +104,23 @@ def test_reports_of_fio_are_stated_while_it_runs(
     (tmp_path / "last").write_text(rest)
     axes: dict[str, Any] = {"clients": 2, "period_s": 0.1, "block_kb": 4, "engine": "fio"}
     load = workloads.read_files(make_task("/data/a", **axes), SPAN)
-    assert isinstance(load, engines.EngineLoad)
-    result = load.perform(StepClock(1.0, 1_000_000), LoadTimer(time.monotonic()), str(progress))
+    assert isinstance(load, EngineLoad)
+    result = engine_run.run_engine(
+        load, StepClock(1.0, 1_000_000), LoadTimer(time.monotonic()), str(progress)
+    )
     assert LoadProgress.read(str(tmp_path / "seen")) == (0, 0.844, 14, 0, 45056)
     assert [row["done"] for row in result.rows] == [14, 10, 0]
 
 
 def test_summary_of_xrdreplay_has_counts_and_no_latencies() -> None:
-    (step,) = engines.parse_xrdreplay(XRDREPLAY)
+    (step,) = xrdreplay_engine.parse_xrdreplay(XRDREPLAY)
     assert (step.done, step.bytes, step.failures) == (2000, 8_192_000, {})
     assert step.seconds == 0.281129
     assert step.latency.count == 0
-    (step,) = engines.parse_xrdreplay(XRDREPLAY.replace("Errors  : 0", "Errors  : 7"))
+    (step,) = xrdreplay_engine.parse_xrdreplay(XRDREPLAY.replace("Errors  : 0", "Errors  : 7"))
     assert (step.done, step.failures) == (1993, {"other": 7})
     with pytest.raises(PayloadError, match="Total Runtime"):
-        engines.parse_xrdreplay("terminate called")
+        xrdreplay_engine.parse_xrdreplay("terminate called")
 
 
 def make_program(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
@@ -128,9 +137,9 @@ def make_program(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text:
     monkeypatch.chdir(folder)
 
 
-def perform(load: Any) -> engines.EngineResult:
-    assert isinstance(load, engines.EngineLoad)
-    return load.perform(StepClock(1.0, 1_000_000), LoadTimer(time.monotonic()))
+def perform(load: Any) -> engine_run.EngineResult:
+    assert isinstance(load, EngineLoad)
+    return engine_run.run_engine(load, StepClock(1.0, 1_000_000), LoadTimer(time.monotonic()))
 
 
 def test_paced_reads_become_a_job_of_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +178,7 @@ def test_patterns_become_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyP
     loop = workloads.read_pattern(
         make_task("root://host:1094//store/a", **{**axes, "engine": "generator"}), None
     )
-    assert not isinstance(loop, engines.EngineLoad)
+    assert not isinstance(loop, EngineLoad)
     expected = {chunk for sequence in loop.sequences for each in sequence for chunk in each.chunks}
     assert {chunk for each in recorded if each.name == "read" for chunk in each.chunks} == expected
     (row,) = result.rows
@@ -223,10 +232,10 @@ def test_engines_keep_the_ceiling() -> None:
     ceiling = CeilingShare(mb_per_s=1.0)
     for period in (0.0, 0.001):
         load = workloads.read_files(make_task("/a", ceiling=ceiling, period_s=period, **axes), SPAN)
-        assert isinstance(load, engines.EngineLoad)
+        assert isinstance(load, EngineLoad)
         assert load.rate_hz == 50  # 1 MB/s in 10 kB by two clients
     load = workloads.read_files(make_task("/a", ceiling=ceiling, period_s=1.0, **axes), SPAN)
-    assert isinstance(load, engines.EngineLoad)
+    assert isinstance(load, EngineLoad)
     assert load.rate_hz == 1
 
 
@@ -254,7 +263,7 @@ OHA = {
 
 def test_requests_of_oha_are_counted_by_step(tmp_path: Path) -> None:
     path = tmp_path / "requests.db"
-    assert engines.read_oha_requests(str(path)) == []
+    assert oha_engine.read_oha_requests(str(path)) == []
     connection = sqlite3.connect(path)
     connection.execute(
         "CREATE TABLE oha (url TEXT, start REAL, start_latency_correction REAL, end REAL,"
@@ -264,13 +273,13 @@ def test_requests_of_oha_are_counted_by_step(tmp_path: Path) -> None:
     connection.executemany("INSERT INTO oha VALUES ('', ?, ?, ?, 0, ?, 0, 1)", rows)
     connection.commit()
     connection.close()
-    requests = engines.read_oha_requests(str(path))
+    requests = oha_engine.read_oha_requests(str(path))
     # Latency counts from the scheduled instant.
     assert [round(latency_s, 4) for _, latency_s, _ in requests] == [0.002, 0.204, 0.01]
-    steps = engines.parse_oha(json.dumps(OHA), requests, 1.0)
+    steps = oha_engine.parse_oha(json.dumps(OHA), requests, 1.0)
     assert [(step.start_s, step.done) for step in steps] == [(0, 2), (1, 0)]
     assert [step.seconds for step in steps] == pytest.approx([1, 1.0018])
     assert steps[1].failures == {"not-found": 1, "unfinished": 2, "refused": 1}
     assert isinstance(steps[0].latency, LatencyHistogram)
     with pytest.raises(PayloadError, match="no report"):
-        engines.parse_oha("", [], 1.0)
+        oha_engine.parse_oha("", [], 1.0)

@@ -22,10 +22,10 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import digest_file
 from treehammer.errors import ConfigError, DatasetError, TestbedError
 from treehammer.testbed import debian_packages
-from treehammer.testbed.components import cvmfs_mount, site_list
+from treehammer.testbed.components import cvmfs_mount, dataset_placement
 from treehammer.testbed.components.arc_element import ArcElement
 from treehammer.testbed.components.cvmfs_mount import PLATFORM, install_release
-from treehammer.testbed.components.site_list import place_dataset, replica_path
+from treehammer.testbed.components.dataset_placement import place_dataset, replica_path
 from treehammer.testbed.components.xrootd_storage import storage_folder
 from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.workspace import Workspace, run_program
@@ -304,7 +304,7 @@ def test_full_disk_leaves_no_partial_copy(
         copy_to.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(site_list, "digest_file", full)
+    monkeypatch.setattr(dataset_placement, "digest_file", full)
     with pytest.raises(TestbedError, match="the disk is full"):
         place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}

@@ -18,10 +18,10 @@ from polling import wait_until
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, TestbedError, TreehammerError
-from treehammer.testbed import cli, faults, lifecycle, workspace
+from treehammer.testbed import cli, faults, lifecycle, process_search, workspace
 from treehammer.testbed.component import DaemonSpec, VisibleFolder
 from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
-from treehammer.testbed.lifecycle import RunningDaemon, WorkspaceState, start_time
+from treehammer.testbed.lifecycle import RunningDaemon, WorkspaceState
 from treehammer.testbed.mount_namespace import render_mount_script, topmost_inaccessible_parent
 from treehammer.testbed.network import (
     LONG_DISTANCE,
@@ -30,6 +30,7 @@ from treehammer.testbed.network import (
     NetworkDistance,
     build_profiles,
 )
+from treehammer.testbed.process_search import start_time
 
 
 @pytest.fixture
@@ -359,16 +360,16 @@ def test_testbed_ends_with_its_killed_owner(tmp_path: Path) -> None:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
         # The watch, the server, and its children, one of them without the mark.
-        wait_until(lambda: len(lifecycle.find_processes(folder)) == 4, "all have started")
+        wait_until(lambda: len(process_search.find_processes(folder)) == 4, "all have started")
         owner.kill()
-    wait_until(lambda: not lifecycle.find_processes(folder), "all processes end", 60)
+    wait_until(lambda: not process_search.find_processes(folder), "all processes end", 60)
     assert not folder.exists()
 
 
 def test_servers_that_tests_start_end_with_the_run() -> None:
     watched = Path(os.environ[workspace.ENVIRONMENT_MARK])
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as server:
-        assert server.pid in lifecycle.find_processes(watched)
+        assert server.pid in process_search.find_processes(watched)
         server.kill()
 
 
