@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import heapq
 import os
+import signal
 import sys
 import threading
 import time
@@ -28,6 +29,14 @@ GRACE_S = 60.0
 #: Seconds for the report of a process that hangs.
 REPORT_S = 10.0
 _STDERR = 2
+
+
+def stop_on_signals() -> Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 class LoadWatchdog:

@@ -15,6 +15,7 @@ from typing import (
     Mapping,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
@@ -36,19 +37,16 @@ def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
     Steps in which the generator was the limit are counted and otherwise left out; if all were,
     neither rates nor latencies remain.
     """
-    counted_rows = [row for row in _choose_rows(rows) if not row["generator_limited"]]
-    return _summarize_main(rows, _count_seconds(counted_rows))
+    return _summarize_main(rows, _count_seconds(_select_counted(_choose_rows(rows))))
 
 
 def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
     """Summarize the main operation; ``seconds`` is the time of the steps that count."""
     selected_rows = _choose_rows(rows)
-    counted_rows = [row for row in selected_rows if not row["generator_limited"]]
+    counted_rows = _select_counted(selected_rows)
     scheduled = sum(row["scheduled"] for row in selected_rows)
     figures = {
-        "limited_steps": float(
-            len({row["step"] for row in selected_rows if row["generator_limited"]})
-        ),
+        "limited_steps": float(len(_find_limited(selected_rows))),
         "late_share": sum(row["late"] for row in selected_rows) / max(scheduled, 1),
     }
     if counted_rows:
@@ -81,14 +79,13 @@ def summarize_loop(
     if not selected_rows:
         return _summarize_main(rows, 0.0)
     span = spans[selected_rows[0]["operation"]]
-    limited = {row["step"] for row in selected_rows if row["generator_limited"]}
-    seconds = _count_busy_seconds(span, step_s, limited)
+    seconds = _count_busy_seconds(span, step_s, _find_limited(selected_rows))
     figures = _summarize_main(rows, seconds)
     figures.pop("attempted_hz", None)
     figures["total_mb"] = sum(row["bytes"] for row in selected_rows) / 1e6
     if not sum(row["failed"] for row in rows):
         figures["total_s"] = span[1] - span[0]
-    counted_rows = [row for row in selected_rows if not row["generator_limited"]]
+    counted_rows = _select_counted(selected_rows)
     histogram = merge_latencies(counted_rows)
     if histogram.count:
         figures["latency_deviation_s"] = histogram.standard_deviation
@@ -127,10 +124,8 @@ def _find_quantiles(
 ) -> Dict[str, float]:
     figures: Dict[str, float] = {}
     for name in names:
-        unlimited_rows = [
-            row for row in rows if row["operation"] == name and not row["generator_limited"]
-        ]
-        histogram = merge_latencies(unlimited_rows)
+        named_rows = [row for row in _select_counted(rows) if row["operation"] == name]
+        histogram = merge_latencies(named_rows)
         if histogram.count:
             for title, fraction in quantiles.items():
                 figures[f"{name}_{title}_s"] = histogram.quantile(fraction)
@@ -139,9 +134,8 @@ def _find_quantiles(
 
 def summarize_transfers(rows: Sequence[Row], calls: Sequence[str]) -> Dict[str, float]:
     """Summarize transfers without data: each call, failures of all, and deletions as their rate."""
-    counted_rows = [row for row in rows if not row["generator_limited"]]
-    limited = {row["step"] for row in rows if row["generator_limited"]}
-    figures = {**summarize_calls(rows, calls), "limited_steps": float(len(limited))}
+    counted_rows = _select_counted(rows)
+    figures = {**summarize_calls(rows, calls), "limited_steps": float(len(_find_limited(rows)))}
     deletions = [row for row in counted_rows if row["operation"] == DELETE]
     for name, group in (("achieved_hz", deletions), ("failed_share", counted_rows)):
         rates = _summarize_rates(group, _count_seconds(group))
@@ -154,6 +148,14 @@ def _choose_rows(rows: Sequence[Row]) -> List[Row]:
     names = {row["operation"] for row in rows}
     name = next((name for name in MAIN_OPERATIONS if name in names), "")
     return [row for row in rows if row["operation"] == name]
+
+
+def _select_counted(rows: Sequence[Row]) -> List[Row]:
+    return [row for row in rows if not row["generator_limited"]]
+
+
+def _find_limited(rows: Sequence[Row]) -> Set[int]:
+    return {row["step"] for row in rows if row["generator_limited"]}
 
 
 def merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 from dataclasses import replace
@@ -39,6 +38,7 @@ from .load_driver import (
     LoadDriver,
     LoadTimer,
     LoadWatchdog,
+    stop_on_signals,
 )
 from .load_figures import (
     measure_round_trip,
@@ -84,10 +84,31 @@ class LoadOutcome(NamedTuple):
     figures: Dict[str, float]
 
 
+def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
+    """Make the client of a task's storage, with a copy program and polls if the task requires them."""
+    os.environ.update(task.list_client_settings(task.url))  # before a library reads them
+    if read_engine(task) != GENERATOR:
+        return StorageClient(clients, 0.0)  # the engine has its own
+    client = make_client(
+        task.url,
+        clients,
+        task.read_number("timeout_s", TIMEOUT_S, (0, 3600)),
+        direct=task.read_choice("io", ("buffered", "direct")) == "direct",
+    )
+    poll_s = task.read_poll_s()
+    if poll_s:
+        client = VanishPoller(client, poll_s)
+    if task.client != GENERATOR:
+        command = CopyCommand.find(task.client, task.url, puts=task.puts_copies, env=os.environ)
+        size = task.read_size() if task.puts_copies else None
+        client = CopyClient(client, command, task.url, size)
+    return client
+
+
 def run(
     make_operations: MakeOperations,
     prepare: Optional[MakePreparation] = None,
-    make_client: Optional[MakeTaskClient] = None,
+    make_client: MakeTaskClient = _make_task_client,
 ) -> NoReturn:
     """Run the load described by ``job.json``, write the result, and exit.
 
@@ -124,9 +145,9 @@ def perform_load(
     make_operations: MakeOperations,
     prepare: Optional[MakePreparation] = None,
     *,
-    make_client: Optional[MakeTaskClient] = None,
+    make_client: MakeTaskClient = _make_task_client,
     prepare_reads: Sequence[Iterator[Operation]] = (),
-    begin: Optional[Callable[[], object]] = None,
+    begin: Callable[[], object] = lambda: None,
 ) -> LoadOutcome:
     """Perform a load until its end or SIGTERM, and remove the files that it wrote.
 
@@ -141,25 +162,21 @@ def perform_load(
         PayloadError: the task cannot be performed.
     """
     clients = task.read_clients()
-    client = (make_client or _make_task_client)(task, clients)
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    client = make_client(task, clients)
+    stop = stop_on_signals()
     written = task.written
-    wrong: Dict[str, float] = {}
     try:
-        preparation = prepare(task) if prepare else ()
         if written is not None:
-            written.prepare(client, preparation, stop, task.ceiling)
+            written.prepare(client, prepare(task) if prepare else (), stop, task.ceiling)
         if prepare_reads:
             sequences = [_leave_out(client.unsupported, sequence) for sequence in prepare_reads]
             perform_reads_before(client, sequences, stop, task.ceiling)
-        if begin is not None:
-            begin()
+        begin()
         outcome = _Load(task, client, clients, stop).perform(make_operations)
-        if written is not None and task.puts_copies and not stop.is_set():
-            wrong["files_wrong"] = float(written.count_wrong(client, stop, task.ceiling))
         outcome.figures.update(client.summarize())
+        if written is not None and task.puts_copies and not stop.is_set():
+            wrong = written.count_wrong(client, stop, task.ceiling)
+            outcome.figures["files_wrong"] = float(wrong)
     finally:
         client.abort()
         if written is not None:
@@ -167,30 +184,9 @@ def perform_load(
         client.close()
     if written is not None:
         outcome.figures.update(
-            wrong, files_removed=float(written.removed), files_left=float(len(written.adler32s))
+            files_removed=float(written.removed), files_left=float(len(written.adler32s))
         )
     return outcome
-
-
-def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
-    """Make the client of a task's storage, with a copy program and polls if the task requires them."""
-    os.environ.update(task.list_client_settings(task.url))  # before a library reads them
-    if read_engine(task) != GENERATOR:
-        return StorageClient(clients, 0.0)  # the engine has its own
-    client = make_client(
-        task.url,
-        clients,
-        task.read_number("timeout_s", TIMEOUT_S, (0, 3600)),
-        direct=task.read_choice("io", ("buffered", "direct")) == "direct",
-    )
-    poll_s = task.read_poll_s()
-    if poll_s:
-        client = VanishPoller(client, poll_s)
-    if task.client != GENERATOR:
-        command = CopyCommand.find(task.client, task.url, puts=task.puts_copies, env=os.environ)
-        size = task.read_size() if task.puts_copies else None
-        client = CopyClient(client, command, task.url, size)
-    return client
 
 
 def make_step_clock(task: LoadTask, start_us: int, now_s: float) -> StepClock:

@@ -12,7 +12,9 @@ import re
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Callable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -173,25 +175,18 @@ class Engine:
                     timer.wait(_POLL_S)
                     for number, part in self.read_new_steps(outputs[0]):
                         report(number, part)
-                if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.send_signal(signal.SIGINT)  # nothing happens if it has ended
                     process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
             finally:
                 process.kill()
                 process.wait()
-        texts = []
-        for path in outputs:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                texts.append(stream.read())
-        if process.returncode and not timer.stopped and not self.has_report(texts[0]):
-            message = (
-                f"{self.name} ended with {process.returncode}: {texts[1].strip()[-_MAX_ERROR:]}"
-            )
+        output, errors = (Path(path).read_text("utf-8", "replace") for path in outputs)
+        if process.returncode and not timer.stopped and not self.has_report(output):
+            message = f"{self.name} ended with {process.returncode}: {errors.strip()[-_MAX_ERROR:]}"
             raise PayloadError("payload", "exit", "load", message)
         self.read_files()
-        return texts[0]
+        return output
 
     def build_command(self) -> List[str]:
         """Write the engine's files and build its command line."""

@@ -32,6 +32,15 @@ class FioEngine(Engine):
         self._reports = _FioReports()
         self._read_bytes = self._step = 0
 
+    def _check(self) -> None:
+        super()._check()
+        rate_hz = self.load.rate_hz
+        if rate_hz != int(rate_hz):
+            raise make_error(
+                f"engine = 'fio': {rate_hz:g} reads/s of each client; fio keeps whole numbers, so "
+                "that 1 / period_s must be one"
+            )
+
     def read_new_steps(self, output: str) -> Iterator[Tuple[int, EngineStep]]:
         """Iterate over the steps of new reports."""
         if os.path.getsize(output) == self._read_bytes:
@@ -47,12 +56,6 @@ class FioEngine(Engine):
     def build_command(self) -> List[str]:
         """Write the job file, in which each client has a section."""
         load, task = self.load, self.task
-        rate_hz = load.rate_hz
-        if rate_hz != int(rate_hz):
-            raise make_error(
-                f"engine = 'fio': {rate_hz:g} reads/s of each client; fio keeps whole numbers, so "
-                "that 1 / period_s must be one"
-            )
         low, high = load.block
         direct = task.read_choice("io", ("buffered", "direct")) == "direct"
         options: Dict[str, Any] = {
@@ -71,8 +74,8 @@ class FioEngine(Engine):
         }
         if load.is_random and not direct:
             options["bs_unaligned"] = 1
-        if rate_hz:
-            options["rate_iops"] = int(rate_hz)
+        if load.rate_hz:
+            options["rate_iops"] = int(load.rate_hz)
         options.update({"number_ios": load.reads} if load.reads else {"time_based": 1})
         lines = ["[global]", *(f"{name}={value}" for name, value in options.items())]
         for client in range(load.clients):

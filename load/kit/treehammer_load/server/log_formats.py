@@ -112,6 +112,15 @@ class LogLine(NamedTuple):
     time_us: int
     groups: Dict[str, Optional[str]]
 
+    @property
+    def key(self) -> Tuple[str, str]:
+        """Identity of its call: request and stream."""
+        return self.groups["request"] or "", self.groups.get("stream") or ""
+
+    def read_number(self, name: str) -> int:
+        """Return the number of a group; 0 without it."""
+        return int(self.groups.get(name) or 0)
+
 
 class LineReader:
     """Reads lines of one format."""

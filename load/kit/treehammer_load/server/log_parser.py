@@ -91,21 +91,20 @@ class LogParser:
             yield self._give_up(now_us)
 
     def _take(self, line: LogLine) -> Iterator[ServerCall]:
-        groups = line.groups
-        key = groups["request"] or "", groups.get("stream") or ""
+        key = line.key
         if line.role == "begin":
             yield from self._begin(key, line)
             return
         call = self._open.get(key)
         if call is None:
             return
-        call.bytes += int(groups.get("bytes") or 0)
+        call.bytes += line.read_number("bytes")
         if line.role == "work":
             wait_us = max(line.time_us - call.start_us, 0)
             name = self._format.operations[call.name]
             yield ServerCall(call.start_us, wait_us, f"{name}_wait", "", 0, key[0])
         elif line.role == "pause":
-            call.pause_s = int(groups["seconds"] or 0)
+            call.pause_s = line.read_number("seconds")
         elif line.role == "again":
             call.paused_us = line.time_us
         elif line.role == "redirect":
@@ -114,7 +113,7 @@ class LogParser:
             yield ended._replace(operation=ended.operation + REDIRECT_SUFFIX, bytes=0)
         elif line.role == "end":
             del self._open[key]
-            yield self._end(key, call, line.time_us, groups.get("code") or "")
+            yield self._end(key, call, line.time_us, line.groups.get("code") or "")
 
     def _begin(self, key: Tuple[str, str], line: LogLine) -> Iterator[ServerCall]:
         name = line.groups["operation"] or ""
@@ -131,7 +130,7 @@ class LogParser:
             return
         if len(self._open) >= MAX_OPEN_CALLS:
             yield self._give_up(line.time_us)
-        self._open[key] = _OpenCall(name, line.time_us, int(line.groups.get("size") or 0))
+        self._open[key] = _OpenCall(name, line.time_us, line.read_number("size"))
 
     def _give_up(self, now_us: int) -> ServerCall:
         key, call = self._open.popitem(last=False)

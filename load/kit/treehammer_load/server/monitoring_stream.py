@@ -7,11 +7,9 @@ A server counts the reads of a file when it is closed.
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
-from .....collectors.record.latency_histograms import LatencyHistogram
-from ..recorder import StepClock
-from .server_recorder import make_server_row
+from .server_recorder import ServerRecorder
 
 #: Largest UDP packet.
 MAX_PACKET_BYTES = 65_536
@@ -91,57 +89,16 @@ def _decode_records(packet: bytes) -> Iterator[StreamEvent]:
         offset += size
 
 
-class StreamRecorder:
-    """Counts of a server's calls, by time step and operation, without latencies.
+class StreamRecorder(ServerRecorder):
+    """Counts of a server's calls as its stream reports them, without latencies."""
 
-    Args:
-        steps: division of time.
-        duration_s: seconds from step 0 to the end of the load.
-        settle_s: seconds after it, whose events count to the last step.
-        server: name of the server.
-
-    Attributes:
-        calls: calls that were counted.
-    """
-
-    def __init__(self, steps: StepClock, duration_s: float, settle_s: float, server: str) -> None:
-        self._steps, self._duration_s, self._server = steps, duration_s, server
-        self._end_s = duration_s + settle_s
-        self._last = steps.find_step(duration_s - 1e-6)
-        self._sums: Dict[Tuple[int, str], List[int]] = {}
-        self.calls = 0
-
-    def end_load(self, duration_s: float, settle_s: float) -> None:
-        """Set another end of the load, because it ended earlier."""
-        self._duration_s, self._end_s = duration_s, duration_s + settle_s
-        self._last = self._steps.find_step(duration_s - 1e-6)
-
-    def record(self, event: StreamEvent) -> None:
+    def record_event(self, event: StreamEvent) -> None:
         """Count an event of the load; windows end at whole seconds."""
         at_s = (event.time_us - self._steps.start_us) / 1e6
-        if not self._steps.first * self._steps.step_s - 1 < at_s < self._end_s:
-            return
-        self.calls += event.calls
-        sums = self._sums.setdefault(
-            (min(self._steps.find_step(at_s), self._last), event.operation), [0, 0]
-        )
-        sums[0] += event.calls
-        sums[1] += event.bytes
+        if self._steps.first * self._steps.step_s - 1 < at_s < self._end_s:
+            counts = self._count(at_s, event.operation, event.calls)
+            counts.bytes += event.bytes
 
     def list_rows(self) -> List[Dict[str, Any]]:
         """List the rows of the measurement."""
-        rows = []
-        for (step, operation), (count, moved) in sorted(self._sums.items()):
-            row = make_server_row(
-                self._steps,
-                self._duration_s,
-                step,
-                LatencyHistogram(),
-                {},
-                operation=operation,
-                server=self._server,
-                scheduled=count,
-                bytes=moved,
-            )
-            rows.append({**row, "done": count})
-        return rows
+        return [{**row, "done": row["scheduled"]} for row in super().list_rows()]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-import signal
 import socket
 import sys
 import time
-from threading import Event
 from typing import Any, Dict, Iterator, List, Sequence
 
 from .....collectors.kit.treehammer_kit.pass_summary import compute_share
 from .....collectors.record.latency_histograms import LatencyHistogram
-from ..load_driver import LoadTimer
+from ..load_driver import LoadTimer, stop_on_signals
 from ..load_task import LoadTask
 from ..payload import LoadOutcome, make_step_clock
 from ..recorder import StepClock
@@ -40,11 +38,8 @@ class _ServerSide:
     """
 
     def __init__(self, task: LoadTask, *, covers_past: bool = False) -> None:
-        self.stop = Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stop.set())
         start_us = round(time.time() * 1e6) if task.start_us is None else task.start_us
-        self.timer = LoadTimer.from_start(start_us, self.stop)
+        self.timer = LoadTimer.from_start(start_us, stop_on_signals())
         if covers_past:  # a log also holds entries from before this job
             self.steps = StepClock(task.step_s, start_us, task.first_step)
         else:
@@ -142,7 +137,7 @@ def _receive_stream(task: LoadTask, address: str, settle_s: float) -> LoadOutcom
             except OSError:  # none arrived
                 continue
             for event in decoder.decode(packet):
-                recorder.record(event)
+                recorder.record_event(event)
     figures = {
         "calls": float(recorder.calls),
         "lost_packets": float(decoder.lost + decoder.invalid),

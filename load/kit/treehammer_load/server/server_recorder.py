@@ -47,15 +47,19 @@ class ServerRecorder:
             earliest_s -= 0.999999
         if not earliest_s <= start_s < self._end_s:
             return
-        self.calls += 1
-        key = min(self._steps.find_step(start_s), self._last), call.operation
-        counts = self._counts.setdefault(key, StepCounts())
-        counts.scheduled += 1
+        counts = self._count(start_s, call.operation, 1)
         if call.failure:
             counts.failures[call.failure] = counts.failures.get(call.failure, 0) + 1
         else:
             counts.latency.record(call.duration_us / 1e6)
             counts.bytes += call.bytes
+
+    def _count(self, instant_s: float, operation: str, calls: int) -> StepCounts:
+        self.calls += calls
+        key = min(self._steps.find_step(instant_s), self._last), operation
+        counts = self._counts.setdefault(key, StepCounts())
+        counts.scheduled += calls
+        return counts
 
     def list_rows(self) -> List[Dict[str, Any]]:
         """List the rows of the measurement."""
