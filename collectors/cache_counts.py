@@ -70,6 +70,14 @@ class CacheCounter:
             total = total.plus(info.counts).plus(before.counts if before else ReadCounts(), -1)
         return total
 
+    def _find_open(
+        self, infos: Mapping[str, CacheInfo], before: Mapping[str, CacheInfo], *, complete: bool
+    ) -> str:
+        """Describe a file without an ended new access; '' if there is none."""
+        paths = [path for path in self.paths if complete and not _is_new(path, infos, before)]
+        paths += [path for path, info in infos.items() if info.is_open]
+        return f"{paths[0]} is not closed" if paths else ""
+
     def _await_infos(
         self, before: Mapping[str, CacheInfo], *, complete: bool
     ) -> Optional[Dict[str, CacheInfo]]:
@@ -83,14 +91,13 @@ class CacheCounter:
         problem, deadline = "", time.monotonic() + SETTLE_S
         while time.monotonic() < deadline:
             infos, problem = self._read_infos()
-            missing = [path for path in self.paths if complete and not _is_new(path, infos, before)]
-            opened = [path for path, info in infos.items() if info.is_open]
-            if not problem and not missing and not opened:
-                if infos == last:
-                    return infos
-                last = infos
+            problem = problem or self._find_open(infos, before, complete=complete)
+            if problem:
+                last = None
+            elif infos == last:
+                return infos
             else:
-                problem, last = problem or f"{[*missing, *opened][0]} is not closed", None
+                last = infos
             time.sleep(POLL_S)
         print(f"treehammer_load: no counts of the cache in {self.folder}: {problem}", flush=True)
         return None

@@ -92,7 +92,7 @@ def parse_cache_info(content: bytes) -> CacheInfo:
         block, size, _, _, accesses, _, records = _STORE.unpack(store)
         offset = _VERSION.size + _STORE.size
         _check(content, offset, store)
-        if block <= 0 or size <= 0 or records < 0 or size > block * _MAX_BLOCKS:
+        if not 0 < size <= block * _MAX_BLOCKS or records < 0:
             raise ValueError("impossible sizes in .cinfo")
         begin = offset + _CHECKSUM.size
         blocks = (size - 1) // block + 1

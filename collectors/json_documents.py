@@ -217,10 +217,9 @@ def _make_union_parser(arguments: Sequence[Any]) -> Parser:
 
 def _make_fields_parser(kind: Any) -> Parser:
     hints = get_type_hints(kind)
-    init_fields = [field for field in fields(kind) if field.init]
-    parsers = {field.name: _make_parser(hints[field.name]) for field in init_fields}
+    parsers = {field.name: _make_parser(hints[field.name]) for field in fields(kind)}
     required = [
-        field.name for field in init_fields if field.default is field.default_factory is MISSING
+        field.name for field in fields(kind) if field.default is field.default_factory is MISSING
     ]
 
     def parse(value: Any, problems: List[Problem]) -> Any:
@@ -246,7 +245,7 @@ def _make_sequence_parser(origin: Any, arguments: Sequence[Any]) -> Parser:
     def parse(value: Any, problems: List[Problem]) -> Any:
         if not isinstance(value, (list, tuple)):
             return _refuse(value, "a list", problems)
-        if length is not None and len(value) != length:
+        if length not in (None, len(value)):
             return _refuse(value, f"a list of {length} values", problems)
         return make(
             _parse_member(parsers[index if length else 0], member, index, problems)

@@ -125,13 +125,7 @@ def check_unknown_wheels(
     Raises:
         ConfigError: there is no such wheel; ``where`` is the option or key that names it.
     """
-    unknown = [
-        request
-        for request in requests
-        if request.provider == "wheel"
-        and request.version not in WHEELS
-        and providers.find_missing_release(request, software_dir)
-    ]
+    unknown = [request for request in requests if _is_unknown_wheel(request, software_dir)]
     if not unknown:
         return
     try:
@@ -148,6 +142,11 @@ def check_unknown_wheels(
                 where=where,
                 hint=f"{suggest_word(request.request, wheels)}See: treehammer releases",
             )
+
+
+def _is_unknown_wheel(request: SoftwareRequest, software_dir: Path) -> bool:
+    is_known = request.provider != "wheel" or request.version in WHEELS
+    return not is_known and bool(providers.find_missing_release(request, software_dir))
 
 
 _VERSION_CODE = "import ROOT; print('treehammer', ROOT.gROOT.GetVersion())"

@@ -188,11 +188,8 @@ def read_error(
     """
     fields = read_fields(body)
     code = find_code(headers, fields)
-    region = fields.get("Region") or headers.get(_REGION_HEADER) or ""
-    cause = _CAUSES_BY_CODE.get(code) or _CAUSES_BY_STATUS.get(status, _STORE)
-    if status == 400 and not code:
-        # The answer to HEAD in another region, or with an expired token.
-        cause = _WRONG_REGION if region else _EXPIRED
+    region = fields.get("Region") or headers.get(_REGION_HEADER, "")
+    cause = _find_cause(status, code, region)
     behind_s = _measure_clock(headers, time.time() if now_s is None else now_s)
     if cause is _PERMISSION and (
         _UNTIMELY.search(fields.get("Message", "")) or abs(behind_s) > MAX_CLOCK_DIFFERENCE_S
@@ -205,6 +202,13 @@ def read_error(
     if cause is _CLOCK:
         cause = cause._replace(remedy=_name_difference(behind_s))
     return S3Error(status, code, cause)
+
+
+def _find_cause(status: int, code: str, region: str) -> S3Cause:
+    if status == 400 and not code:
+        # The answer to HEAD in another region, or with an expired token.
+        return _WRONG_REGION if region else _EXPIRED
+    return _CAUSES_BY_CODE.get(code) or _CAUSES_BY_STATUS.get(status, _STORE)
 
 
 def find_code(headers: Any, fields: Mapping[str, str]) -> str:

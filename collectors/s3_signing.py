@@ -12,9 +12,9 @@ import hmac
 import os
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, Mapping, Optional
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 #: Variable that names a file with keys, as other S3 clients use it, and the file without it.
 CREDENTIALS_VARIABLE = "AWS_SHARED_CREDENTIALS_FILE"
@@ -66,19 +66,19 @@ def load_keys(url: str, env: Mapping[str, str]) -> Optional[S3Keys]:
     if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
         token = env.get("AWS_SESSION_TOKEN", "")
         return S3Keys(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], token, region)
-    path = env.get(CREDENTIALS_VARIABLE) or os.path.expanduser(_USUAL_FILE)
-    if not env.get(CREDENTIALS_VARIABLE) and not os.path.isfile(path):
-        return None
-    keys_by_section = read_keys(path)
+    path = env.get(CREDENTIALS_VARIABLE, "")
+    if not path:
+        path = os.path.expanduser(_USUAL_FILE)
+        if not os.path.isfile(path):
+            return None
+    keys = _find_section(read_keys(path), url, env.get("AWS_PROFILE") or _DEFAULT_SECTION)
+    return keys and replace(keys, region=keys.region or region)
+
+
+def _find_section(keys_by_section: Mapping[str, S3Keys], url: str, usual: str) -> Optional[S3Keys]:
     parts = urlsplit(url)
-    usual = env.get("AWS_PROFILE") or _DEFAULT_SECTION
-    for section in (parts.netloc.lower(), parts.hostname or "", usual):
-        keys = keys_by_section.get(section)
-        if keys:
-            return S3Keys(
-                keys.access_key, keys.secret_key, keys.session_token, keys.region or region
-            )
-    return None
+    sections = (parts.netloc.lower(), parts.hostname or "", usual)
+    return next(filter(None, map(keys_by_section.get, sections)), None)
 
 
 def read_keys(path: str) -> Dict[str, S3Keys]:
@@ -131,8 +131,7 @@ def sign_address(
     transport = _TRANSPORTS.get(parts.scheme, parts.scheme)
     host, path = _format_host(parts, transport), quote(unquote(parts.path) or "/", safe="/-_.~")
     if keys is None:
-        query = f"?{parts.query}" if parts.query else ""
-        return f"{transport}://{host}{path}{query}"
+        return urlunsplit((transport, host, path, parts.query, ""))
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     region = keys.region or _find_region(parts.hostname or "")
     scope = "/".join((stamp[:8], region, _SERVICE, _END))
@@ -153,10 +152,9 @@ def sign_address(
     digest = hashlib.sha256(request.encode()).hexdigest()
     text = "\n".join((_ALGORITHM, stamp, scope, digest))
     key = f"AWS4{keys.secret_key}".encode()
-    for word in scope.split("/"):
+    for word in (*scope.split("/"), text):
         key = hmac.new(key, word.encode(), hashlib.sha256).digest()
-    signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-    return f"{transport}://{host}{path}?{query}&X-Amz-Signature={signature}"
+    return f"{transport}://{host}{path}?{query}&X-Amz-Signature={key.hex()}"
 
 
 def mask_signatures(text: str) -> str:

@@ -122,9 +122,9 @@ def _list_sources() -> Iterator[Path]:
     own = _root_folder() / "collectors"
     yield Path(verticals.__file__)
     yield from (own / f"{name}.py" for name in _PACKED_MODULES)
-    folders = [own / folder for folder in _PACKED_FOLDERS]
-    for part in (_root_folder() / vertical for vertical in verticals.VERTICALS):
-        present = [part / folder for folder in _PACKED_PARTS if (part / folder).is_dir()]
+    folders = [*map(own.joinpath, _PACKED_FOLDERS)]
+    for part in map(_root_folder().joinpath, verticals.VERTICALS):
+        present = [*filter(Path.is_dir, map(part.joinpath, _PACKED_PARTS))]
         if present:
             yield part / "__init__.py"
             folders += present

@@ -178,8 +178,7 @@ def _exchange_messages(
             message: dict[str, Any] = json.loads(line)
             if "result" in message or "error" in message:
                 return message
-            for key, value in message.items():
-                setattr(work, key, value)
+            vars(work).update(message)
             is_due = time.monotonic() - reported_s > NOTE_INTERVAL_S
             if "done" in message or (work.object and is_due):
                 on_done(work.done, str(work))

@@ -166,21 +166,21 @@ def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> d
     return {name: kind for name, (kind, _) in types.items()}
 
 
+def _add_embedded(
+    direct: Sequence[float], embedded: Sequence[float], share: float = 1
+) -> list[Any]:
+    """Add a share of the embedded sizes, of which a list may be empty, to the others."""
+    sizes = zip(direct, embedded or [0] * len(direct), strict=True)
+    return [size + embedded_size * share for size, embedded_size in sizes]
+
+
 def _build_layout(item: dict[str, Any]) -> TreeLayout:
     # Embedded baskets are compressed with the record they lie in; nothing finer is known.
     record_share = item["record_zipped"] / item["record_unzipped"]
     embedded_zipped = math.fsum(size * record_share for size in item["embedded"])
-    zipped = [
-        direct + embedded * record_share
-        for direct, embedded in zip(item["zipped"], item["embedded"], strict=True)
-    ]
-    unzipped = [sum(sizes) for sizes in zip(item["unzipped"], item["embedded"], strict=True)]
-    clusters = [
-        direct + embedded_size * record_share
-        for direct, embedded_size in zip(
-            item["clusters"], item["embeddedClusters"] or [0] * len(item["clusters"]), strict=True
-        )
-    ]
+    zipped = _add_embedded(item["zipped"], item["embedded"], record_share)
+    unzipped = _add_embedded(item["unzipped"], item["embedded"])
+    clusters = _add_embedded(item["clusters"], item["embeddedClusters"], record_share)
     embedded_baskets = [size * record_share for size in item["embeddedBaskets"]]
     return TreeLayout(
         tree=item["tree"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -107,16 +107,20 @@ def _list_tables(result: ComparisonResult, names: Mapping[str, str], verbose: bo
     if pooled := [row for row in comparison.over_sites if row.effect is not None]:
         pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
         blocks += [_make_table(pooled, pooled_columns, f"{title}, all sites", verbose), ""]
-    if not verbose:
-        return blocks + _list_changed_counters(result, names)
-    blocks += verdict_text.explain_not_pooled(comparison.over_sites)
-    certain = [row for row in comparison.verdicts if row.verdict in CERTAIN_VERDICTS]
+    if verbose:
+        blocks += verdict_text.explain_not_pooled(comparison.over_sites)
+        blocks += _describe_certain(comparison.verdicts, names)
+    return blocks + _list_changed_counters(result, names)
+
+
+def _describe_certain(verdicts: Iterable[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
+    """Describe the first certain verdicts in a sentence each."""
+    certain = [row for row in verdicts if row.verdict in CERTAIN_VERDICTS]
     for row in certain[:MAX_SENTENCES]:
         # The sentence names other metrics than times.
         clock = verdict_text.METRIC_TITLES.get(row.metric)
         subject = f"{row.label}, {clock}" if clock else row.label
-        blocks.append(f"{subject}: {verdict_text.describe_verdict(row, names)}.")
-    return blocks + _list_changed_counters(result, names)
+        yield f"{subject}: {verdict_text.describe_verdict(row, names)}."
 
 
 def _list_changed_counters(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from treehammer.text_formatting import format_share, split_list
 from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
+    from treehammer.analysis.descriptive.group_summary import Summary
     from treehammer.config import Settings
+    from treehammer.sql.read.query_model import Selection
     from treehammer.sql.read.reader import ResultsReader
     from treehammer.sql.write.store import Store
 
@@ -166,7 +169,7 @@ def summary_command(
     """
     if letters and any((campaign != "last", wheres, by, metrics, baseline)):
         raise click.UsageError("--letters has no other options than --json and --csv.")
-    from treehammer.analysis.descriptive.group_summary import GroupSummary, Summary, load_timed_rows
+    from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
     from treehammer.sql.read.query_model import Selection
 
     names, quantities = (
@@ -179,8 +182,7 @@ def summary_command(
         selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
         summary: Summary | None = None
         if metrics is None and baseline is None:
-            for part in import_parts("summary"):
-                summary = part.summarize(store, selection, names)
+            summary = _summarize_operations(store, selection, names)
         if summary is None:
             timed_rows = load_timed_rows(store, selection, quantities, names)
             summary = GroupSummary.from_rows(timed_rows, names, quantities, baseline)
@@ -191,6 +193,17 @@ def summary_command(
         title=campaign_row.name if campaign_row else "all campaigns",
         notes=[*summary.describe_notes()],
     )
+
+
+def _summarize_operations(
+    store: ResultsReader, selection: Selection, names: Sequence[str]
+) -> Summary | None:
+    """Summarize the operations of load tests; None for other tests."""
+    for part in import_parts("summary"):
+        summary: Summary | None = part.summarize(store, selection, names)
+        if summary is not None:
+            return summary
+    return None
 
 
 def _summarize_letters(store: ResultsReader) -> CommandOutput:

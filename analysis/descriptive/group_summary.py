@@ -78,9 +78,11 @@ def load_timed_rows(
         NothingToDoError: no timed measurement is selected.
         ConfigError: a quantity does not exist, or is not a number.
     """
-    columns = [name for name in (*_REQUIRED_COLUMNS, *quantities, *by) if name in METRICS_BY_NAME]
+    columns = dict.fromkeys((*_REQUIRED_COLUMNS, *quantities, *by))
     with store.snapshot() as snapshot:
-        measurements = snapshot.measurements(selection, tuple(dict.fromkeys(columns)))
+        measurements = snapshot.measurements(
+            selection, tuple(filter(METRICS_BY_NAME.__contains__, columns))
+        )
         rows: list[dict[str, Any]] = [row for row in measurements if row["kind"] == "timed"]
         if not rows:
             raise NothingToDoError("no timed measurement is selected", where=str(selection))
@@ -277,24 +279,22 @@ class GroupSummary:
                 "Ratios, with 95 % intervals, are of geometric means over jobs that were not paired (Welch's "
                 "t on ln): other times and other nodes are part of them."
             )
-        mixed = {
-            name
-            for group in self.groups
-            for name in find_distinguishing_names(group.rows, CONTEXT_COLUMNS)
-        } - {*self.by}
-        if any(
-            len({row["loop_compiler"] == CLING for row in group.rows if row["loop_compiler"]}) > 1
-            for group in self.groups
-        ):
-            mixed.add("loop_compiler")
-        if mixed:
+        if mixed := set().union(*map(_find_mixed_columns, self.groups)) - {*self.by}:
             yield (
                 f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
                 "is in it: name these in --by, or choose with --where."
             )
-        yield from describe_interpreted_loops(row for group in self.groups for row in group.rows)
-        if count_hosts(row for group in self.groups for row in group.rows) == 1:
+        rows = [row for group in self.groups for row in group.rows]
+        yield from describe_interpreted_loops(rows)
+        if count_hosts(rows) == 1:
             yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."
+
+
+def _find_mixed_columns(group: ExecutionGroup) -> set[str]:
+    """Find the columns in which a group's executions differ, so that its mean depends on the mixture."""
+    names = {*find_distinguishing_names(group.rows, CONTEXT_COLUMNS)}
+    compilers = {row["loop_compiler"] for row in group.rows} - {None, ""}
+    return names | {"loop_compiler"} if CLING in compilers and len(compilers) > 1 else names
 
 
 def describe_interpreted_loops(rows: Iterable[Row]) -> Iterator[str]:

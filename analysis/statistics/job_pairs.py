@@ -194,7 +194,7 @@ def collect_job_values(
             job_id=job,
             host=_first_host(executions),
             value=median(sample.metrics[metric] for sample in executions),
-            mean=fmean(sample.metrics[metric] for sample in executions),
+            mean=_average(executions, metric),
             cpu_s=_sum_loop_cpu(executions),
             hour=_find_hour(executions),
         )
@@ -234,21 +234,25 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
     launches = [round_ for round_ in rounds if round_.ratio is not None]
     counted_rounds = launches or rounds
     ratios = tuple(round_.ratio for round_ in launches if round_.ratio is not None)
-    a = list(chain.from_iterable(round_.a for round_ in counted_rounds))
-    b = list(chain.from_iterable(round_.b for round_ in counted_rounds))
+    sides_a, sides_b, _ = zip(*counted_rounds, strict=True)
+    a, b = [*chain(*sides_a)], [*chain(*sides_b)]
     cpu_a, cpu_b = _sum_loop_cpu(a), _sum_loop_cpu(b)
     return JobPair(
         job_id=a[0].job_id,
         campaign_id=min(sample.campaign_id for sample in (*a, *b)),
         host=_first_host((*a, *b)),
         rounds=len(counted_rounds),
-        a=fmean(sample.metrics[metric] for sample in a),
-        b=fmean(sample.metrics[metric] for sample in b),
+        a=_average(a, metric),
+        b=_average(b, metric),
         d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
         cpu_s=None if cpu_a is None or cpu_b is None else min(cpu_a, cpu_b),
         launches=ratios,
         hour=_find_hour((*a, *b)),
     )
+
+
+def _average(samples: Iterable[Sample], metric: str) -> float:
+    return fmean(sample.metrics[metric] for sample in samples)
 
 
 def _find_hour(samples: Iterable[Sample]) -> int:
@@ -294,11 +298,8 @@ def check_controls(
     base = bases.pop() if len(bases) == 1 else ""
     checks = []
     for metric in HEADLINE_METRICS:
-        usable = [
-            control
-            for control in controls
-            if metric in control.launch_ratios and not control.reason_unusable(metric)
-        ]
+        usable = _select_usable(controls, metric, Counter())
+        usable = [control for control in usable if metric in control.launch_ratios]
         if usable:
             checks.append(_summarize_controls(metric, base, usable))
     return tuple(checks)

@@ -91,6 +91,7 @@ _TEXT_COLUMNS = (
     "architecture",
     "commit_id",
     "test_path",
+    "content_hash",
 )
 
 #: The columns a :class:`Sample` is made of, to ask the store for.
@@ -106,7 +107,6 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "started_us",
     "instrument_version",
     "checksum_version",
-    "content_hash",
     "dirty",
     "plausible",
     "loop_fallback",
@@ -187,10 +187,10 @@ class Sample:
         headline of their test as well, and its metrics.
         """
         headline: tuple[HeadlineMetric, ...] = row.get("headline", DEFAULT_HEADLINE)
-        text = {name: row.get(name) or "" for name in _TEXT_COLUMNS}
+        text = _select_text(row, _TEXT_COLUMNS)
         text["storage_site"] = text["storage_site"] or text["site"]
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
-        build |= {name: row.get(name) or "" for name in BUILD_FACTS}
+        build |= _select_text(row, BUILD_FACTS)
         cpu_s: float | None = row.get("loop_cpu_s")  # the median of one pass
         return cls(
             **text,
@@ -207,7 +207,6 @@ class Sample:
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,
             checksum_version=row.get("checksum_version") or 0,
-            content_hash=row.get("content_hash") or "",
             launch_ratios=_select_recorded(row, LAUNCH_RATIOS),
             headline=headline,
             started_us=row.get("started_us") or 0,
@@ -245,6 +244,10 @@ class Sample:
         if value == 0 and metric not in HEADLINE_METRICS:
             return f"{metric} is 0"
         return "" if _is_possible_value(metric, value) else f"no {metric}"
+
+
+def _select_text(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
+    return {name: row.get(name) or "" for name in names}
 
 
 def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import product
 
 from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
 from treehammer.collectors.record.outcome import FORCED_KINDS
@@ -99,11 +100,14 @@ _HOLD = re.compile(
 _CLIENT = re.compile(
     r"\[(ERROR|FATAL|Errno \d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl", re.IGNORECASE
 )
-_NETWORK_WORDS = re.compile(
-    r"timed? ?out|connect(ion| call| to)|unreachable|no route|refused|reset|resolve|network|name or service",
-    re.IGNORECASE,
+#: Words of a client of storage, tried in this order.
+_CAUSES_BY_CLIENT_WORD = (
+    (r"no space|quota", DISK),
+    (
+        r"timed? ?out|connect(ion| call| to)|unreachable|no route|refused|reset|resolve|network|name or service",
+        _NETWORK,
+    ),
 )
-_DISK_WORDS = re.compile(r"no space|quota", re.IGNORECASE)
 _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
     "credential": CREDENTIALS,
     "software-setup": _SOFTWARE,
@@ -116,12 +120,6 @@ _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
     "upload": _SERVICE,
     "implausible": IMPLAUSIBLE_VALUES,
 }
-#: Ends of a payload that the worker or the kernel forced or explains.
-_CAUSES_BY_KIND: Mapping[str, FailureCause] = dict(
-    zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK, _NETWORK), strict=True)
-)
-#: Kinds of the class payload by which the kit refuses files that are the same at every door.
-_DATASET_KINDS = ("branches", "files")
 #: Causes that a test, its files or its resources may have.
 _CAUSES_OF_TESTS = frozenset(
     cause.name
@@ -141,14 +139,28 @@ _CAUSES_OF_TESTS = frozenset(
 #: Classes of access to the data, and with those of its content.
 _ACCESS = ("stage-in", "open", "read")
 STORAGE_CLASSES = (*_ACCESS, "data-check")
+#: Causes by class and kind.
+_CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
+    # Ends of a payload that the worker or the kernel forced or explains.
+    **{
+        (label, kind): cause
+        for label in ("payload", *_ACCESS)
+        for kind, cause in zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK, _NETWORK), strict=True)
+    },
+    # The kit refuses files that are the same at every door.
+    ("payload", "branches"): DATASET,
+    ("payload", "files"): DATASET,
+}
 #: Classes whose message a batch system or the worker wrote; payloads cannot report them.
 _BATCH_CLASSES = ("held", "evicted", "lost", "submission")
 
 
-def find_cause_by_words(message: str) -> FailureCause | None:
-    """Find the cause that the words of a batch system state; None without any."""
+def find_cause_by_words(
+    message: str, causes: Sequence[tuple[str, FailureCause]] = _CAUSES_BY_WORD
+) -> FailureCause | None:
+    """Find the cause that words state, by default those of a batch system; None without any."""
     statement = _NAMES.sub("", message)
-    for words, cause in _CAUSES_BY_WORD:
+    for words, cause in causes:
         if re.search(words, statement, re.IGNORECASE):
             return cause
     return None
@@ -162,28 +174,22 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     """
     label, kind, message = failure
     if label in _BATCH_CLASSES:
-        return _find_batch_cause(_RETURNED.sub("", message)) or _BATCH
+        return _find_batch_cause(_RETURNED.sub("", message))
     is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
     if is_of_node and (lack := parse_lack(message)):
         name, remedy = lack
         return FailureCause(f"node: {name}", f"{remedy[:1].upper()}{remedy[1:]}.")
-    if label in ("payload", *_ACCESS) and kind in _CAUSES_BY_KIND:
-        return _CAUSES_BY_KIND[kind]
-    if label == "payload" and kind in _DATASET_KINDS:
-        return DATASET
-    if label == "stage-in" or (label in _ACCESS and _CLIENT.search(message)):
-        statement = _NAMES.sub("", message)
-        for words, cause in ((_DISK_WORDS, DISK), (_NETWORK_WORDS, _NETWORK)):
-            if words.search(statement):
-                return cause
-    return _CAUSES_BY_CLASS.get(label, _BATCH)
+    cause = _CAUSES_BY_KIND.get((label, kind))
+    if not cause and (label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))):
+        cause = find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD)
+    return cause or _CAUSES_BY_CLASS.get(label, _BATCH)
 
 
-def _find_batch_cause(message: str) -> FailureCause | None:
+def _find_batch_cause(message: str) -> FailureCause:
     hold = _HOLD.search(message)
     if hold:
         return FailureCause(hold["cause"], hold["remedy"].strip())
-    return find_cause_by_words(message)
+    return find_cause_by_words(message) or _BATCH
 
 
 #: Probability of naming a factor by chance, over all factors that are tried together.
@@ -377,23 +383,24 @@ class FailureQuestion:
             sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= least)
         )
 
+    def find_main_causes(self) -> set[str]:
+        """Find the names of the causes of failures here, without those of few."""
+        counts: Counter[str] = Counter()
+        for cell in filter(self.is_here, self.cells):
+            counts.update(count_causes(cell.failures))
+        threshold = _MIN_RELATIVE_SHARE * max(counts.values(), default=0)
+        return {name for name, count in counts.items() if count >= threshold}
+
 
 def compare_causes(question: FailureQuestion) -> FailureQuestion:
     """Leave out the failures elsewhere of the same tests by other causes: no evidence on those here."""
-    tests = question.find_failing_tests()
-    counts: Counter[str] = Counter()
-    for cell in filter(question.is_here, question.cells):
-        counts.update(count_causes(cell.failures))
-    threshold = _MIN_RELATIVE_SHARE * max(counts.values(), default=0)
-    causes = {name for name, count in counts.items() if count >= threshold}
+    tests, causes = question.find_failing_tests(), question.find_main_causes()
     cells: list[OutcomeCell] = []
     unshared: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for cell in question.cells:
         failures = cell.failures
         if cell.test in tests and not question.is_here(cell):
-            is_shared = {s: count_causes({s: 1}).keys() <= causes for s in cell.failures}
-            failures = {sign: n for sign, n in cell.failures.items() if is_shared[sign]}
-            others = {sign: n for sign, n in cell.failures.items() if not is_shared[sign]}
+            failures, others = _split_failures(failures, causes)
             unshared[cell.site].update(count_causes(others))
         if cell.good or failures:
             cells.append(replace(cell, failures=failures))
@@ -407,6 +414,16 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     return replace(question, cells=cells, causes=causes, other_causes=other_causes)
 
 
+def _split_failures(
+    failures: Mapping[FailureSign, int], causes: Collection[str]
+) -> tuple[dict[FailureSign, int], dict[FailureSign, int]]:
+    """Split failures into those by some causes, and the others."""
+    sides: tuple[dict[FailureSign, int], dict[FailureSign, int]] = ({}, {})
+    for sign, count in failures.items():
+        sides[count_causes({sign: 1}).keys().isdisjoint(causes)][sign] = count
+    return sides
+
+
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
     """Attribute the failures of a site or storage; None if it has none."""
     tests = question.find_failing_tests()
@@ -417,15 +434,9 @@ def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
     sites = _count_sites(same_work)
     base = FailureAttribution(Culprit.UNKNOWN, tests, inside, sum_cells(same_work) - inside, sites)
     is_widespread = sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE
-    factors = _deduplicate(_list_factors(question, tests), question.cells)
-    proven = [
-        factor
-        for factor in factors
-        if _is_proven(factor, question, len(factors))
-        and not (is_widespread and factor.culprit is Culprit.SITE)
-    ]
-    if proven:
-        return _describe_factor(_choose_factor(proven, question), base, question)
+    factors = _deduplicate(_list_factors(question, tests, same_work), question.cells)
+    if proven := _find_proven_factor(factors, question, is_widespread):
+        return _describe_factor(proven, base, question)
     if question.count_jobs(inside).bad < MIN_FAILED_JOBS:
         return base
     if is_widespread:
@@ -439,16 +450,16 @@ def _attribute_to_all(
     base: FailureAttribution, same_work: Sequence[OutcomeCell], question: FailureQuestion
 ) -> FailureAttribution:
     """Attribute failures at most sites to the only storage that was read, or to a central cause."""
-    storages = {cell.storage_site for cell in same_work if cell.storage_site}
+    storages = _list_values(same_work, "storage_site")
     failures = Counter[str]()
     for cell in same_work:
         for sign, count in cell.failures.items():
             failures[sign.failure] += count
     access = sum(failures[name] for name in STORAGE_CLASSES)
     if len(storages) == 1 and 2 * access > failures.total():
-        return replace(base, culprit=Culprit.STORAGE, name=storages.pop(), detail="read by all")
-    tests = {cell.test for cell in question.cells}
-    is_central = len(tests) > 1 or not question.may_be_of_tests
+        return replace(base, culprit=Culprit.STORAGE, name=storages[0], detail="read by all")
+    has_tests = len(_list_values(question.cells, "test")) > 1
+    is_central = has_tests or not question.may_be_of_tests
     return replace(base, culprit=Culprit.CENTRAL) if is_central else base
 
 
@@ -481,22 +492,29 @@ def blame_commit(
     commit that ran only there.
     """
     worst = max((commit.tally.share for commit in commits), default=0.0)
-    failing = [commit for commit in commits if worst and commit.tally.share >= worst / 2]
-    if not failing or len(failing) == len(commits):
+    failing = [commit for commit in commits if commit.tally.share >= worst / 2]
+    if len(failing) == len(commits):
         return attribution
     first = min(failing, key=lambda commit: commit.submitted_us)
-    by_site: defaultdict[str, Tally] = defaultdict(Tally)
-    for commit in failing:
-        for site, tally in commit.by_site.items():
-            if site not in question.other_causes:
-                by_site[site] += tally
+    by_site = _tally_commits(failing, question.other_causes)
     if attribution.culprit in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
         earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
         return _blame_test(attribution, first, by_site, sum(earlier, Tally()), question)
-    ran_elsewhere = any(tally.total for site, tally in by_site.items() if site != question.site)
-    if attribution.culprit is Culprit.SITE and not ran_elsewhere:
+    elsewhere = sum(by_site.values(), Tally()) - by_site[question.site]
+    if attribution.culprit is Culprit.SITE and not elsewhere.total:
         return replace(attribution, culprit=Culprit.UNKNOWN, commit=first.commit)
     return attribution
+
+
+def _tally_commits(
+    commits: Iterable[CommitCounts], other_sites: Collection[str]
+) -> defaultdict[str, Tally]:
+    """Sum up the measurements of commits by site, without some sites."""
+    by_site: defaultdict[str, Tally] = defaultdict(Tally)
+    for commit in commits:
+        for site in commit.by_site.keys() - {*other_sites}:
+            by_site[site] += commit.by_site[site]
+    return by_site
 
 
 def _blame_test(
@@ -524,23 +542,28 @@ def _blame_test(
     )
 
 
-def _list_factors(question: FailureQuestion, tests: Collection[str]) -> Iterator[_Factor]:
-    """List the factors that the failures here may be due to, the usual ones first."""
-    same_work = [cell for cell in question.cells if cell.test in tests]
-    sites = {cell.site for cell in same_work}
+#: Kinds of factors and the columns of their values, the usual ones first.
+_FACTORS = (
+    (Culprit.SITE, ("site",)),
+    (Culprit.STORAGE, ("storage_site",)),
+    (Culprit.TEST, ("test",)),
+    (Culprit.RELEASE, ("release",)),
+    (Culprit.SITE, ("site", "release")),
+    (Culprit.SITE, ("site", "door")),
+)
+
+
+def _list_factors(
+    question: FailureQuestion, tests: Collection[str], same_work: Sequence[OutcomeCell]
+) -> Iterator[_Factor]:
+    """List the factors that the failures here may be due to."""
+    sites = _list_values(same_work, "site")
     failing = [cell for cell in same_work if cell.tally.bad and question.is_here(cell)]
-    site_condition = {} if question.is_storage else {"site": question.site}
-    if site_condition:
-        yield _Factor(Culprit.SITE, site_condition, tests, sites)
-    for storage in _list_values(failing, "storage_site"):
-        yield _Factor(Culprit.STORAGE, {"storage_site": storage}, tests, sites)
-    for test in tests:
-        yield _Factor(Culprit.TEST, {"test": test}, tests, sites)
-    for release in _list_values(failing, "release"):
-        yield _Factor(Culprit.RELEASE, {"release": release}, tests, sites)
-    for column in ("release", "door") if site_condition else ():
-        for value in _list_values(failing, column):
-            yield _Factor(Culprit.SITE, {**site_condition, column: value}, tests, sites)
+    for culprit, columns in _FACTORS:
+        if culprit is Culprit.SITE and question.is_storage:
+            continue
+        for values in product(*(_list_values(failing, column) for column in columns)):
+            yield _Factor(culprit, dict(zip(columns, values, strict=True)), tests, sites)
 
 
 def _list_values(cells: Iterable[OutcomeCell], column: str) -> list[str]:
@@ -590,16 +613,24 @@ def _split(factor: _Factor, question: FailureQuestion) -> tuple[Tally, Tally]:
     return inside, sum_cells(filter(factor.compares, question.cells)) - inside
 
 
-def _choose_factor(factors: Sequence[_Factor], question: FailureQuestion) -> _Factor:
-    """Choose the factor that explains the outcomes of all work best."""
+def _find_proven_factor(
+    factors: Sequence[_Factor], question: FailureQuestion, is_widespread: bool
+) -> _Factor | None:
+    """Find the proven factor that explains the outcomes of all work best; no site if most fail."""
     total = sum_cells(question.cells)
+    proven = [
+        factor
+        for factor in factors
+        if _is_proven(factor, question, len(factors))
+        and not (is_widespread and factor.culprit is Culprit.SITE)
+    ]
 
     def score(factor: _Factor) -> float:
         inside = sum_cells(filter(factor.covers, question.cells))
         jobs = map(question.count_jobs, (inside, total - inside))
         return _log_likelihood(*jobs) - _NARROWER * bool(factor.detail)
 
-    return max(factors, key=score)
+    return max(proven, key=score, default=None)
 
 
 def _describe_factor(

@@ -36,6 +36,7 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
+    OutcomeCell,
     Period,
     PeriodCounts,
     Tally,
@@ -49,6 +50,7 @@ from treehammer.text_formatting import format_minute, pluralize
 from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
+    from treehammer.analysis.descriptive import peer_comparison
     from treehammer.sql.read import peer_sums
 
 #: Days searched for the begin of failures or slowness.
@@ -127,27 +129,27 @@ def explain_period(
         test: only this test; '' for all.
         counts: counts that other explanations have read.
     """
-    explanation = _explain_failures(store, site, period, by, test, counts or PeriodCounts(store))
+    counts = counts or PeriodCounts(store)
+    runs = [run for run in counts.list_failed_runs(by, site, period) if test in ("", run.test)]
+    explanation = _explain_failures(store, site, period, by, test, counts, runs) if runs else None
     if explanation is None and by == JOB_SITE:
         explanation = explain_slowness(store, site, period)
     return explanation
 
 
 def _explain_failures(
-    store: ResultsReader, site: str, period: Period, by: str, test: str, counts: PeriodCounts
+    store: ResultsReader,
+    site: str,
+    period: Period,
+    by: str,
+    test: str,
+    counts: PeriodCounts,
+    runs: Sequence[FailedRun],
 ) -> FailureExplanation | None:
-    runs = [run for run in counts.list_failed_runs(by, site, period) if test in ("", run.test)]
-    if not runs:
-        return None
     if outage := _find_downtime(store, runs):
         return _explain_by_downtime(*outage, runs)
-    cells = counts.list_cells(by, site, period)
     jobs = len({(run.campaign_id, run.job_id) for run in runs})
-    failures_per_job = sum(run.count for run in runs) / jobs
-    # A storage is distinguishable from its site if other sites read it.
-    readers = {cell.site for cell in cells if cell.storage_site == site}
-    is_storage = by == STORAGE_SITE and readers != {site}
-    question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
+    question = _make_question(site, by, test, jobs, runs, counts.list_cells(by, site, period))
     attribution = attribute_failures(question)
     if attribution is None:
         return None
@@ -156,13 +158,28 @@ def _explain_failures(
         campaigns = {run.campaign_id for run in runs}
         commits = load_commit_counts(store, attribution.tests[0], campaigns, period)
         attribution = blame_commit(attribution, commits, question)
-    since = "" if attribution.commit else _find_begin(store, site, by, period, attribution, runs)
+    sentence = _describe_attribution(attribution, question, jobs)
+    since = _find_begin(store, site, by, period, attribution, runs)
     hosts = load_host_counts(store, by, site, period, attribution.tests)
     host = blame_host(attribution, hosts, question)
-    sentence = _describe_attribution(attribution, question, since, jobs)
-    sentence += f"; {host}" if host else ""
+    sentence = "; ".join(filter(None, (sentence + since, host)))
     action = _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
+
+
+def _make_question(
+    site: str,
+    by: str,
+    test: str,
+    jobs: int,
+    runs: Sequence[FailedRun],
+    cells: Sequence[OutcomeCell],
+) -> FailureQuestion:
+    failures_per_job = sum(run.count for run in runs) / jobs
+    # A storage is distinguishable from its site if other sites read it.
+    readers = {cell.site for cell in cells if cell.storage_site == site}
+    is_storage = by == STORAGE_SITE and readers != {site}
+    return compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
 
 
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:
@@ -219,35 +236,22 @@ def _is_affected(run: FailedRun, downtime: DowntimeRow) -> bool:
 
 
 def _describe_attribution(
-    attribution: FailureAttribution, question: FailureQuestion, since: str, jobs: int
+    attribution: FailureAttribution, question: FailureQuestion, jobs: int
 ) -> str:
-    """Write the sentence: counts, origin, since when."""
+    """Write the sentence: counts and origin."""
     verbs = _choose_verbs(attribution, question)
     other_causes = _describe_other_causes(question.other_causes)
     elsewhere = f"{attribution.outside} elsewhere" if attribution.outside.total else ""
     outside = ", ".join(filter(None, (elsewhere, other_causes))) or "no other site ran this"
     counts = f"{attribution.inside} {verbs.past} here, {outside}"
-    test = (
-        attribution.tests[0] if len(attribution.tests) == 1 else f"{len(attribution.tests)} tests"
-    )
+    several = len(attribution.tests) != 1
+    test = f"{len(attribution.tests)} tests" if several else attribution.tests[0]
     at_sites = f"at {attribution.sites} sites"
-    commit = f"commit {attribution.commit[:10]}"
     detail = f" {attribution.detail}" if attribution.detail else ""
+    since_commit = f"since {_name_commit(attribution)} ({format_minute(attribution.commit_us)} UTC)"
     if attribution.culprit is Culprit.UNKNOWN:
-        if attribution.commit:
-            alone = "no further site" if other_causes else "no other site"
-            return f"{counts}; {alone} ran {commit}: the site or the test"
-        sites = attribution.sites
-        if sites.bad >= MIN_CENTRAL_SITES and 2 * sites.bad >= sites.total:
-            return f"{test} {verbs.singular} {at_sites} and no other test ran: the test or central{since}"
-        origin = _name_possible_origin(question, jobs)
-        in_jobs = f"here in {pluralize(jobs, 'job')}"
-        return f"{attribution.inside} {verbs.past} {in_jobs}, {outside}: {origin}{since}"
-    if attribution.culprit is Culprit.TEST and attribution.commit:
-        since_commit = f"since {commit} ({format_minute(attribution.commit_us)} UTC)"
-        return (
-            f"{test} {verbs.singular} {at_sites} {since_commit}, "
-            f"{attribution.outside} {verbs.past} before: the test"
+        return _describe_unknown(
+            attribution, question, jobs, f"{test} {verbs.singular} {at_sites}", counts
         )
     texts: Mapping[Culprit, str] = {
         Culprit.SITE: f"{counts}: the site{detail}",
@@ -258,7 +262,10 @@ def _describe_attribution(
             f"{attribution.outside} at other storages: the storage"
         ),
         Culprit.TEST: (
-            f"{test} {verbs.singular} {at_sites}, "
+            f"{test} {verbs.singular} {at_sites} {since_commit}, "
+            f"{attribution.outside} {verbs.past} before: the test"
+            if attribution.commit
+            else f"{test} {verbs.singular} {at_sites}, "
             f"other tests in {attribution.outside} there: the test"
         ),
         Culprit.RELEASE: (
@@ -267,20 +274,33 @@ def _describe_attribution(
         ),
         Culprit.CENTRAL: (
             f"{attribution.inside} {verbs.past} here, and {test} "
-            f"{verbs.singular if len(attribution.tests) == 1 else verbs.plural} {at_sites}: central"
+            f"{verbs.plural if several else verbs.singular} {at_sites}: central"
         ),
         Culprit.COMMON: f"{counts}: {attribution.culprit}",
     }
-    return f"{texts[attribution.culprit]}{since}"
+    return texts[attribution.culprit]
 
 
-def _name_possible_origin(question: FailureQuestion, jobs: int) -> str:
-    """Name what may have caused failures that nothing is attributed to."""
+def _describe_unknown(
+    attribution: FailureAttribution, question: FailureQuestion, jobs: int, tests: str, counts: str
+) -> str:
+    """Write the sentence on failures that nothing is attributed to, with their possible origin."""
+    if attribution.commit:
+        alone = "no further site" if question.other_causes else "no other site"
+        return f"{counts}; {alone} ran {_name_commit(attribution)}: the site or the test"
+    sites = attribution.sites
+    if sites.bad >= MIN_CENTRAL_SITES and 2 * sites.bad >= sites.total:
+        return f"{tests} and no other test ran: the test or central"
+    counts = counts.replace(" here", f" here in {pluralize(jobs, 'job')}", 1)
     if jobs < MIN_FAILED_JOBS:
-        return "too few failed jobs to tell"
+        return f"{counts}: too few failed jobs to tell"
     if not question.other_causes:
-        return str(Culprit.UNKNOWN)
-    return "the site or the test" if question.may_be_of_tests else "the site"
+        return f"{counts}: {Culprit.UNKNOWN}"
+    return f"{counts}: the site or the test" if question.may_be_of_tests else f"{counts}: the site"
+
+
+def _name_commit(attribution: FailureAttribution) -> str:
+    return f"commit {attribution.commit[:10]}"
 
 
 def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) -> _Verbs:
@@ -314,7 +334,12 @@ def _find_begin(
     attribution: FailureAttribution,
     runs: Sequence[FailedRun],
 ) -> str:
-    """Find the first of the days with failures in a row, with the time if it is in the period."""
+    """Find the first of the days with failures in a row, with the time if it is in the period.
+
+    Failures since a commit begin with it.
+    """
+    if attribution.commit:
+        return ""
     days = load_bad_days(store, by, site, period.extend(SEARCHED_DAYS), attribution.tests)
     started = min((run.started_us for run in runs), default=period.from_us)
     first_day = Period.of_day(started).days[0]
@@ -358,19 +383,12 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     last_day = days[1]
     # Most sites are not slow, which the last day alone shows.
     compared = peer_comparison.compare_sites(_load_sums(store, site, _WALL, (last_day, last_day)))
-    differences = {
-        name: comparison.difference
-        for name, comparison in compared.items()
-        if comparison.difference is not None
-    }
+    differences = _list_differences(compared)
     slow = differences.pop(site, 0.0)
     if len(differences) < MIN_PEERS:
         return _compare_with_past(_load_sums(store, site, _WALL, days), site, last_day)
-    if (
-        site not in compared
-        or compared[site].compared_count < MIN_TIMED
-        or not _is_slow(slow, list(differences.values()))
-    ):
+    is_slow = _is_slow(slow, list(differences.values()))
+    if not is_slow or compared[site].compared_count < MIN_TIMED:
         return None
     sums = _load_sums(store, site, _WALL, days)
     daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
@@ -378,11 +396,21 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     since = _find_first_slow_day({**by_day, last_day: slow}, last_day)
     sentence = _describe_slowness(slow, f"at {pluralize(compared[site].peer_count, 'other site')}")
     cpu = peer_comparison.compare_sites(_load_sums(store, site, _CPU, (last_day, last_day)))
-    slower_cpu = cpu[site].difference if site in cpu else None
     action = "Cause: waiting for data. Check the door's load and the network to it."
-    if slower_cpu is not None and slower_cpu >= slow / 2:
+    if _list_differences(cpu).get(site, 0.0) >= slow / 2:
         action = "Cause: CPU time. Check load, CPU model and limits of the site's nodes."
     return FailureExplanation(Culprit.SITE.value, f"{sentence}: {Culprit.SITE}{since}", action)
+
+
+def _list_differences(
+    comparisons: Mapping[str, peer_comparison.PeerComparison],
+) -> dict[str, float]:
+    """List the differences of the sites that could be compared."""
+    return {
+        name: comparison.difference
+        for name, comparison in comparisons.items()
+        if comparison.difference is not None
+    }
 
 
 def _load_sums(

@@ -222,9 +222,7 @@ class RecordingFigures(NamedTuple):
             ),
             started_us=round(start_s * 1e6),
             duration_s=_round(end_s - start_s),
-            waiting_s=_round(
-                _measure_union((operation.start_s, operation.end_s) for operation in io)
-            ),
+            waiting_s=_round(_measure_waiting(io)),
             initialise_s=None if began_us is None else _round(start_s - began_us / 1e6),
             io_s=_round(io_end_s - start_s),
             compute_s=None if ended_us is None else _round(ended_us / 1e6 - io_end_s),
@@ -244,10 +242,10 @@ def _round(seconds: float) -> float:
     return round(max(seconds, 0.0), 6)
 
 
-def _measure_union(spans: Iterable[Tuple[float, float]]) -> float:
-    """Measure the time that is covered by spans in the order of their starts."""
+def _measure_waiting(operations: Iterable[RecordedOperation]) -> float:
+    """Measure the time that is covered by operations in the order of their starts."""
     total, covered_s = 0.0, 0.0
-    for start_s, end_s in spans:
-        total += max(end_s - max(start_s, covered_s), 0.0)
-        covered_s = max(covered_s, end_s)
+    for operation in operations:
+        total += max(operation.end_s - max(operation.start_s, covered_s), 0.0)
+        covered_s = max(covered_s, operation.end_s)
     return total

@@ -133,27 +133,35 @@ class JobDistance:
             OSError: the node cannot start a process.
         """
         distance = read_axes(spec.variant)
-        origin = spec.origin or (spec.files[0].url if spec.files else door_url)
-        if distance is not None and spec.link:
-            self._set_link(spec.link, *distance)
-            values["distance_method"] = LINK
-        elif distance is not None and spec.netem and self._delay_node(spec, door_url, *distance):
-            if any(distance):
-                values["distance_method"] = NETEM
-        elif distance is not None and any(distance):
-            files = tuple(
-                replace(file, url=self._divert(file.url, *distance)) for file in spec.files
-            )
-            door_url = self._divert(door_url, *distance) if door_url else ""
-            spec = replace(spec, files=files, door_url=door_url)
-            values["distance_method"] = PROXY
-            origin = spec.origin or (files[0].url if files else door_url)
+        if distance is not None:
+            spec, method = self._make_distance(spec, door_url, *distance)
+            if method:
+                values["distance_method"] = method
         if distance is not None or spec.origin:
-            identity = storage_door.identify_server(origin)
+            first_url = spec.files[0].url if spec.files else spec.door_url or door_url
+            identity = storage_door.identify_server(spec.origin or first_url)
             values["origin_rtt_s"] = identity.rtt_s
             if spec.origin:
                 values["origin_version"] = identity.version
         return spec
+
+    def _make_distance(
+        self, spec: ExecutionSpec, door_url: str, rtt_ms: float, rate_mbit: float
+    ) -> Tuple[ExecutionSpec, str]:
+        """Return the execution with the addresses to read from, and the method, '' without distance."""
+        is_far = bool(rtt_ms or rate_mbit)
+        if spec.link:
+            self._set_link(spec.link, rtt_ms, rate_mbit)
+            return spec, LINK
+        if spec.netem and self._delay_node(spec, door_url, rtt_ms, rate_mbit):
+            return spec, NETEM if is_far else ""
+        if not is_far:
+            return spec, ""
+        files = tuple(
+            replace(file, url=self._divert(file.url, rtt_ms, rate_mbit)) for file in spec.files
+        )
+        door_url = self._divert(door_url, rtt_ms, rate_mbit) if door_url else ""
+        return replace(spec, files=files, door_url=door_url), PROXY
 
     def _set_link(self, control: str, rtt_ms: float, rate_mbit: float) -> None:
         requested = rtt_ms, rate_mbit or UNLIMITED_MBIT
@@ -185,7 +193,7 @@ class JobDistance:
             self._netem_problem = str(error)
             return False
         for (scheme, host, port), url in servers.items():
-            if not scheme.tls and (rtt_ms or rate_mbit):
+            if rtt_ms or rate_mbit:
                 _check_redirection(scheme, host, port, url)
         return True
 
@@ -279,7 +287,7 @@ def _find_server(url: str) -> Tuple[StorageScheme, str, int]:
 
 
 def _check_redirection(scheme: StorageScheme, host: str, port: int, url: str) -> None:
-    """Refuse a server that redirects its clients to others.
+    """Refuse a server that redirects its clients to others; those with TLS are not asked.
 
     Args:
         scheme: of its URLs.
@@ -291,6 +299,8 @@ def _check_redirection(scheme: StorageScheme, host: str, port: int, url: str) ->
         ExecutionError: it does.
     """
     parts = urlsplit(url)
+    if scheme.tls:
+        return
     if scheme.client != HTTP_CLIENT:
         if server_identity.query_server(scheme.name, host, port).is_data_server is False:
             raise _make_refusal(f"{parts.netloc} redirects its clients to other servers")

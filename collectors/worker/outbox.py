@@ -257,14 +257,13 @@ def _settle_part(
         outbox.save()
         return []
     refused = {names[i]: reason for i, reason in response.find_refused(len(names)).items()}
-    if refused and (len(refused) < len(names) or len(names) == 1):
+    if 0 < len(refused) < len(names):
         outbox.refused.update(refused)
-        remaining = {name: text for name, text in part.items() if name not in refused}
-        return [remaining] if remaining else []
+        return [{name: text for name, text in part.items() if name not in refused}]
     if response.status not in (413, 422):
         return None
     if len(names) == 1:
-        outbox.refused[names[0]] = response.reason
+        outbox.refused[names[0]] = refused.get(names[0], response.reason)
         return []
     # The part is too large, or one record is invalid: halving it finds out which.
     records, middle = list(part.items()), len(part) // 2

@@ -78,16 +78,14 @@ def make_dataset(
         spec = _load_own_spec(Path(name), options, new_name)
         return catalogue.make_raw(spec, bars=bars, replace_existing=replace_existing)
     if options.changes_layout or new_name or (options.root and not plan):
-        new_name = new_name or options.suggest_name(name)
         source = ensure_dataset(name, settings, bars)
         release = options.root or source.origin.get("root_requested", DEFAULT_ROOT)
-        software = root_process.prepare_dataset_root(release, settings.software_dir, bars)
         return rewrite_dataset(
             catalogue,
             source,
             options,
-            new_name,
-            software,
+            new_name or options.suggest_name(name),
+            root_process.prepare_dataset_root(release, settings.software_dir, bars),
             bars=bars,
             replace_existing=replace_existing,
         )

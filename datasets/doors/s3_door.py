@@ -6,10 +6,11 @@ The keys are those of the environment (:mod:`treehammer.collectors.s3_signing`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
+from xml.etree.ElementTree import Element
 
 from treehammer.collectors.http_requests import (
     NO_TOKEN,
@@ -89,18 +90,7 @@ class S3Session(HttpSession):
             root = self.read_listing(answer)
         if local_name(root) != "ListBucketResult":
             raise HttpAnswerError(f"its listing is <{local_name(root)}> instead of a bucket's")
-        entries = [
-            (local_name(field), field.text or "")
-            for entry in root
-            if local_name(entry) in ("Contents", "CommonPrefixes")
-            for field in entry
-        ]
-        # An object whose name ends with a slash stands for the folder itself.
-        return [
-            (name.rstrip("/").rpartition("/")[2], kind == "Prefix")
-            for kind, name in entries
-            if kind == "Prefix" or (kind == "Key" and not name.endswith("/"))
-        ]
+        return list(_iter_names(root))
 
     def describe_error(self, error: HTTPError) -> FileObservation:
         """Describe an error by its code."""
@@ -116,3 +106,15 @@ class S3Session(HttpSession):
 _DOOR = HttpDoor(S3Session)
 probe_server, stat_file, read_file = _DOOR.probe_server, _DOOR.stat_file, _DOOR.read_file
 write_file, remove_file = _DOOR.write_file, _DOOR.remove_file
+
+
+def _iter_names(listing: Element) -> Iterator[tuple[str, bool]]:
+    """Yield each name of a listing, and whether it is a folder."""
+    for entry in listing:
+        if local_name(entry) not in ("Contents", "CommonPrefixes"):
+            continue
+        for field in entry:
+            kind, name = local_name(field), field.text or ""
+            # An object whose name ends with a slash stands for the folder itself.
+            if kind == "Prefix" or (kind == "Key" and not name.endswith("/")):
+                yield name.rstrip("/").rpartition("/")[2], kind == "Prefix"

@@ -153,7 +153,7 @@ def poll_replication(
             return
         if not states & {WAITING, COPYING} and now - progress >= patience_s:
             return
-        boosts.boost_stuck([status for status in current if status.state == STUCK])
+        boosts.boost_stuck(current)
         sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
 
 
@@ -188,11 +188,13 @@ class _RuleBooster:
         self._pauses: dict[str, float] = {}
         self._allowed = True
 
-    def boost_stuck(self, stuck: Sequence[ReplicationStatus]) -> None:
+    def boost_stuck(self, statuses: Sequence[ReplicationStatus]) -> None:
         now = self._clock()
-        for status in stuck:
+        for status in statuses:
             is_permanent = any(word in status.reason.lower() for word in _PERMANENT_ERRORS)
-            if is_permanent or not self._allowed or now < self._next.get(status.rule_id, now):
+            if status.state != STUCK or is_permanent or not self._allowed:
+                continue
+            if now < self._next.get(status.rule_id, now):
                 continue
             pause = self._pauses.get(status.rule_id, FIRST_BOOST_DELAY_S)
             self._next[status.rule_id] = now + pause

@@ -190,19 +190,20 @@ def merge_steps(rows: Sequence[OperationRow]) -> list[OperationRow]:
 
 
 def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
-    seconds = sum(row["step_s"] for row in rows)
-    latency = LatencyHistogram.sum(decode_latency(row["latency"]) for row in rows)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    seconds = sum(columns["step_s"])
+    latency = LatencyHistogram.sum(map(decode_latency, columns["latency"]))
     # Release 0.2.0 did not count them.
-    counts = [row["held"] for row in rows if row["held"] is not None]
+    counts = [count for count in columns["held"] if count is not None]
     return {
         **rows[0],
-        "step": min(row["step"] for row in rows),
-        "step_start_us": min(row["step_start_us"] for row in rows),
+        "step": min(columns["step"]),
+        "step_start_us": min(columns["step_start_us"]),
         "step_s": seconds,
-        "clients": max(row["clients"] for row in rows),
-        **{name: min(sum(row[name] for row in rows), INT64_LIMIT - 1) for name in ROLLUP_COUNTS},
+        "clients": max(columns["clients"]),
+        **{name: min(sum(columns[name]), INT64_LIMIT - 1) for name in ROLLUP_COUNTS},
         "held": sum(counts) if counts else None,
-        "lateness_max_s": max(row["lateness_max_s"] for row in rows),
+        "lateness_max_s": max(columns["lateness_max_s"]),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
         "failures": _merge_failures(rows),
         "latency": latency.encode() if latency.count else None,

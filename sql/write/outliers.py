@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
+from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
@@ -104,7 +105,8 @@ def _find_suspects(
     connection: Connection, owners: Collection[Owner], first_day: int
 ) -> Iterator[int]:
     """Yield the subjects with new values far from the mean, or with a few values far from the others."""
-    columns, days = measurement.c, {day for day, _ in owners}
+    columns = measurement.c
+    days, subject_ids = map(set, zip(*owners, strict=True))
     extremes = [
         extreme(columns[name]) for name in OUTLIER_LIMITS for extreme in (sa.func.min, sa.func.max)
     ]
@@ -113,7 +115,7 @@ def _find_suspects(
         for name in OUTLIER_LIMITS
         for column in rollup_column_names(name)
     ]
-    for ids in split_ids(subject_id for _, subject_id in owners):
+    for ids in split_ids(subject_ids):
         of_days = sa.and_(
             columns.subject_id.in_(ids),
             columns.day.in_(days),
@@ -241,15 +243,9 @@ def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str
     numbers_by_sender: dict[str, list[float]] = {}
     for value in sorted(values, key=lambda value: value.since_us):
         numbers_by_sender.setdefault(value.sender, []).append(value.number)
-    votes = [
-        median(numbers) for numbers in numbers_by_sender.values() if len(numbers) >= MIN_VALUES
-    ]
-    # Without a vote all values have one; of an even number the newest sender has none.
-    voters = votes[: len(votes) - 1 + len(votes) % 2] or [value.number for value in values]
-    reference = median(voters) if len(values) >= MIN_VALUES else 0
+    reference, has_others = _find_reference(numbers_by_sender.values())
     if reference <= 0:
         return
-    has_others = bool(votes) and len(numbers_by_sender) > 1
     limits = {
         sender: _choose_limit(metric, median(numbers), reference, has_others=has_others)
         for sender, numbers in numbers_by_sender.items()
@@ -260,6 +256,17 @@ def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str
             relation = _describe_relation(value.number, reference, limits[value.sender])
             reason = f"{metric} is {relation} {reference:.4g}, the median of the same work here"
             yield value.measurement_id, reason
+
+
+def _find_reference(series: Collection[list[float]]) -> tuple[float, bool]:
+    """Find the reference of senders, the earliest first, 0 for none, and whether it is of several."""
+    numbers = [*chain.from_iterable(series)]
+    if len(numbers) < MIN_VALUES:
+        return 0, False
+    votes = [median(of_sender) for of_sender in series if len(of_sender) >= MIN_VALUES]
+    # Without a vote all values have one; of an even number the newest sender has none.
+    reference = median(votes[: len(votes) - 1 + len(votes) % 2] or numbers)
+    return reference, bool(votes) and len(series) > 1
 
 
 def _describe_relation(number: float, reference: float, limit: OutlierLimit) -> str:

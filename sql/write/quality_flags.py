@@ -62,6 +62,17 @@ def make_flags(values: dict[str, Any]) -> list[FlagRow]:
         values: as a database returns them; ``plausible`` and ``implausible_reasons`` are set to what
             speaks against the measurement since it was recorded.
     """
+    first_us = _now_us()
+    flags = [
+        FlagRow(str(values["measurement_id"]), kind, why, set_by, first_us + place)
+        for place, ((kind, set_by), why) in enumerate(_find_reasons(values).items())
+    ]
+    values.update(summarize_flags(flag for flag in flags if not flag.is_later))
+    return flags
+
+
+def _find_reasons(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Find the reasons against a received measurement, by kind and setter of their flags."""
     recorded, *later = _LATER_FLAG.split(values["implausible_reasons"] or "")
     broken = [
         reason for reason in plausibility.find_implausibilities(values) if reason not in recorded
@@ -71,14 +82,9 @@ def make_flags(values: dict[str, Any]) -> list[FlagRow]:
         reasons[RECORDED, SENDER] = recorded
     if broken:
         reasons[RULE, STORE] = SEPARATOR.join(broken)
-    reasons |= {(kind, IMPORT): why for kind, why in zip(later[::2], later[1::2], strict=True)}
-    first_us = _now_us()
-    flags = [
-        FlagRow(str(values["measurement_id"]), kind, why, set_by, first_us + place)
-        for place, ((kind, set_by), why) in enumerate(reasons.items())
-    ]
-    values.update(summarize_flags(flag for flag in flags if not flag.is_later))
-    return flags
+    return reasons | {
+        (kind, IMPORT): why for kind, why in zip(later[::2], later[1::2], strict=True)
+    }
 
 
 def summarize_flags(flags: Iterable[FlagRow]) -> dict[str, Any]:

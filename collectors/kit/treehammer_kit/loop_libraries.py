@@ -149,7 +149,7 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
             compiler = stream.read()
     except OSError:
         return None
-    if not os.path.exists(kit) or not (loop.is_late or os.path.exists(loop_path)):
+    if not all(map(os.path.exists, (kit,) if loop.is_late else (kit, loop_path))):
         return None
     return LoopLibraries(_copy(kit), "" if loop.is_late else _copy(loop_path), compiler)
 
@@ -428,11 +428,7 @@ class _Toolchain:
         before = [*_OPTIONS, *standard, f"-I{headers}", *(f"-I{path}" for path in paths)]
         after = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--as-needed", *linked]
         state = [program, version, *before, *after, platform.machine(), *platform.libc_ver()]
-        for path in sorted(glob.glob(os.path.join(libraries, "lib[CRT]*.so"))):
-            status = os.stat(path)
-            state.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-        # A build in place may change headers alone.
-        state.append(str(max(map(_read_mtime_ns, _list_headers(headers)), default=0)))
+        state += _describe_build(headers, libraries)
         key = hashlib.sha256("\n".join(state).encode()).hexdigest()[:20]
         return cls(program, f"{version} {_OPTIMIZATION}", before, after, key)
 
@@ -449,6 +445,14 @@ class _Toolchain:
         code = subprocess.call(command, stdin=subprocess.DEVNULL, env=environment)
         if code:
             raise BuildError(f"{self.compiler} ended with {code}")
+
+
+def _describe_build(headers: str, libraries: str) -> Iterator[str]:
+    """Describe the files of a build of ROOT; one in place may change headers alone."""
+    for path in sorted(glob.glob(os.path.join(libraries, "lib[CRT]*.so"))):
+        status = os.stat(path)
+        yield f"{path} {status.st_size} {status.st_mtime_ns}"
+    yield str(max(map(_read_mtime_ns, _list_headers(headers)), default=0))
 
 
 def _list_headers(folder: str) -> Iterator[str]:

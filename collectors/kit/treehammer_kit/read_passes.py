@@ -392,14 +392,14 @@ _FORMAT_OBJECTS = {
 
 def describe_missing_object(reader: Any, url: str, requested: str, format_: str) -> str:
     """Describe the contents of a file that has no tree or RNTuple of this path."""
-    objects = [(str(item.first), str(item.second)) for item in reader.Contents()]
+    objects = {str(item.first): str(item.second) for item in reader.Contents()}
     noun, classes, _ = _FORMAT_OBJECTS[format_]
-    for path, kind in objects:
-        if path == requested:
-            other = next((hint for _, kinds, hint in _FORMAT_OBJECTS.values() if kind in kinds), "")
-            expected = "a TTree" if format_ == TTREE else "an RNTuple of the released format"
-            return f"{url}: {requested!r} is of class {kind}, not {expected}{other}"
-    paths = [path for path, kind in objects if kind in classes]
+    if requested in objects:
+        kind = objects[requested]
+        other = next((hint for _, kinds, hint in _FORMAT_OBJECTS.values() if kind in kinds), "")
+        expected = "a TTree" if format_ == TTREE else "an RNTuple of the released format"
+        return f"{url}: {requested!r} is of class {kind}, not {expected}{other}"
+    paths = [path for path, kind in objects.items() if kind in classes]
     near = difflib.get_close_matches(requested, paths, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{url} contains no {noun} {requested!r}{hint} ({noun}s: {', '.join(paths) or 'none'})"

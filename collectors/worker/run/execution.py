@@ -23,6 +23,7 @@ from . import crash_causes, execution_record, payload_process
 from .credential_refusals import classify_refusal
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
+from .load_phases import LoadReport
 from .payload_failures import (
     attribute_to_full_disk,
     attribute_to_headers,
@@ -166,33 +167,36 @@ class Execution:
         """Run the payload; report its load, or tell one that watches a server when the load ended."""
         load, signals = self._context.load, self._context.signals
         report = load.open_report(self._folder, self._context.attempt) if load else None
-        supervised = (load is not None and load.is_watch) or (
-            report is not None and report.is_possible
-        )
-        if not (supervised or self._context.distance.has_proxies):
+        is_watch = load is not None and load.is_watch
+        is_reported = report is not None and report.is_possible
+        if not (is_watch or is_reported or self._context.distance.has_proxies):
             return self.run_payload()
         # In a child, so that a proxy, or the process which waits for the end, is not one of the
         # payload's, and so that a late report delays nothing.
         call = ForkedCall(lambda: supervise_payload(self, signals))
-        with (
-            load.watching_end(self._name, os.path.join(self._folder, END_FILE))
-            if load is not None and load.is_watch
-            else nullcontext()
-        ):
-            while not select.select([call.fd], [], [], _STOP_POLL_S)[0]:
-                signals.drain()
-                if signals.stopped_by:
-                    call.stop()
-                    break
-                if report is not None:
-                    report.send_if_due()
-            result = call.result()
-        if report is not None and not signals.stopped_by:
-            report.end()
+        end_path = os.path.join(self._folder, END_FILE)
+        with load.watching_end(self._name, end_path) if load else nullcontext():
+            result = self._await_payload(call, report)
         if isinstance(result, Failure):
             raise ExecutionError(result)
-        run: PayloadRun = result
-        return run
+        return result
+
+    def _await_payload(
+        self, call: ForkedCall, report: Optional[LoadReport]
+    ) -> Union[PayloadRun, Failure]:
+        """Wait for the child that supervises the payload; report its load meanwhile."""
+        signals = self._context.signals
+        while not select.select([call.fd], [], [], _STOP_POLL_S)[0]:
+            signals.drain()
+            if signals.stopped_by:
+                call.stop()
+                break
+            if report is not None:
+                report.send_if_due()
+        result: Union[PayloadRun, Failure] = call.result()
+        if report is not None and not signals.stopped_by:
+            report.end()
+        return result
 
     def run_payload(
         self, signals: Optional[StopSignals] = None, launched: Optional[LaunchedPayload] = None

@@ -54,8 +54,6 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
             f"$TREEHAMMER_RESULT. {_DOCUMENTATION_HINT}"
         )
         return PayloadResult(problem=Failure("payload", "no-result", "result", message))
-    except OSError as error:
-        return _bad_result([f"cannot be read: {error.strerror}"])
     except ValueError as error:
         return _bad_result([str(error)])
     problems = find_result_problems(document, declared)
@@ -74,11 +72,15 @@ def _load_document(path: str) -> Any:
     """Load the document of a ``result.json``.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it is too large, or not JSON.
+        FileNotFoundError: there is no file.
+        ValueError: it cannot be read, is too large, or not JSON.
     """
     try:
         text = read_regular_file(path, _MAX_BYTES)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: {error}") from error
     try:

@@ -94,32 +94,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str 
         report.write()
         for name in context.node.lacks:
             print_line(context.node.describe(name))
-        labels = [
-            execution_record.execution_label({**spec.identity, "kind": spec.kind})
-            for spec in job.executions
-        ]
-        print_line(execution_record.format_heading(labels))
-        calibration: Optional[float] = measure_calibration()
-        for run in RunQueue(context):
-            uploader.upload_if_due()
-            other_jobs, before = doors.count_others(), calibration
-            run.run()
-            # Adjacent runs share one value.  After a stop signal there is no time for it.
-            calibration = None if signals.stopped_by else measure_calibration()
-            for execution in run.executions:
-                measurement = execution.build_measurement(
-                    calibration_before_s=before,
-                    calibration_after_s=calibration,
-                    concurrent_door_jobs=other_jobs[execution.door],
-                )
-                try:
-                    _write_record(measurement, output)
-                except OSError:  # the payload may have filled the disk
-                    execution.remove_files()
-                    _write_record(measurement, output)
-                report.add_measurement(measurement)
-                report.write()
-                print_line(execution_record.format_measurement(measurement.values, labels))
+        _run_executions(context, doors, uploader, report)
         problem = restore_settings(context)
         if problem:
             print_line(f"settings of the server were not restored: {problem}", "stderr")
@@ -275,6 +250,37 @@ def _extract(source: Any, target: str) -> None:
     else:
         with open(target, "wb") as stream:
             stream.write(source.read_bytes())
+
+
+def _run_executions(
+    context: JobContext, doors: DoorLocks, uploader: Uploader, report: AttemptReport
+) -> None:
+    labels = [
+        execution_record.execution_label({**spec.identity, "kind": spec.kind})
+        for spec in context.job.executions
+    ]
+    print_line(execution_record.format_heading(labels))
+    calibration: Optional[float] = measure_calibration()
+    for run in RunQueue(context):
+        uploader.upload_if_due()
+        other_jobs, before = doors.count_others(), calibration
+        run.run()
+        # Adjacent runs share one value.  After a stop signal there is no time for it.
+        calibration = None if context.signals.stopped_by else measure_calibration()
+        for execution in run.executions:
+            measurement = execution.build_measurement(
+                calibration_before_s=before,
+                calibration_after_s=calibration,
+                concurrent_door_jobs=other_jobs[execution.door],
+            )
+            try:
+                _write_record(measurement, context.output)
+            except OSError:  # the payload may have filled the disk
+                execution.remove_files()
+                _write_record(measurement, context.output)
+            report.add_measurement(measurement)
+            report.write()
+            print_line(execution_record.format_measurement(measurement.values, labels))
 
 
 def _write_record(measurement: Measurement, output: str) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
+    Any,
     Dict,
     Iterator,
     List,
@@ -428,7 +429,7 @@ class PayloadPreparation:
         env = {
             "TREEHAMMER_JOB": os.path.join(self._folder, PAYLOAD_JOB_FILE),
             "TREEHAMMER_RESULT": os.path.join(self._folder, RESULT_FILE),
-            "TREEHAMMER_URL": urls[0] if urls else "",
+            "TREEHAMMER_URL": next(iter(urls), ""),
             "TREEHAMMER_TREE": spec.tree,
             "TREEHAMMER_KIT": self._context.kit,
             "TREEHAMMER_PASSES": str(spec.passes),
@@ -443,12 +444,7 @@ class PayloadPreparation:
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
         if self._load_start is not None:
-            load = self._load_start.describe_for_payload()
-            env.update(
-                TREEHAMMER_LOAD_INDEX=str(load["index"]),
-                TREEHAMMER_LOAD_JOBS=str(load["jobs"]),
-                TREEHAMMER_LOAD_START_US=str(load["start_us"] or ""),
-            )
+            env.update(_list_load_variables(self._load_start.describe_for_payload()))
         if self._recorder is not None and spec.kind != PRIME:
             env.update(self._recorder.environment)
         env.update(self._declared_environment(node_commands.format_axes(spec.variant)))
@@ -480,3 +476,12 @@ class PayloadPreparation:
             }
         path = os.path.join(self._folder, PAYLOAD_JOB_FILE)
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
+
+
+def _list_load_variables(load: Mapping[str, Any]) -> Dict[str, str]:
+    """List the variables of a payload that is part of a load."""
+    return {
+        "TREEHAMMER_LOAD_INDEX": str(load["index"]),
+        "TREEHAMMER_LOAD_JOBS": str(load["jobs"]),
+        "TREEHAMMER_LOAD_START_US": str(load["start_us"] or ""),
+    }

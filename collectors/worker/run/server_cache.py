@@ -170,12 +170,17 @@ def _evict(
                 f"{command[0]} empties the cache of this door and cannot be run: {error.strerror}. Install "
                 "it on the node, or name another command in the sites file (cache.evict)"
             ) from error
-        output = "" if code == 0 else read_file_end(log, _MAX_OUTPUT_BYTES)
-        # Commands of older caches return before the file is gone.
-        remains = bool(info) and os.path.exists(info)
-        if (code == 0 and not remains) or _ABSENT in output:
-            return
-        if time.monotonic() > deadline - _RETRY_S or (code != 0 and _IN_USE not in output):
+        if code == 0:
+            # Commands of older caches return before the file is gone.
+            if not os.path.exists(info):
+                return
+        else:
+            output = read_file_end(log, _MAX_OUTPUT_BYTES)
+            if _ABSENT in output:
+                return
+            if _IN_USE not in output:
+                break
+        if time.monotonic() > deadline - _RETRY_S:
             break
         time.sleep(_RETRY_S)
     if code == 0:

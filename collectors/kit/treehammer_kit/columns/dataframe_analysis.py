@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Dict, List, Optional, Sequence
 
 from .. import root_engine, turn_server
@@ -400,7 +401,7 @@ class DataFrameExecution:
     ) -> None:
         task, report = self._task, self._report
         files = passes.survey_files()
-        for read in (read for read_pass in done for read in read_pass.files):
+        for read in chain.from_iterable(read_pass.files for read_pass in done):
             read.file_class = files[0].file_class
         counted_passes = drop_warm_up(done)
         report.values.update(column_analysis.summarize_threads(done, task.threads))
