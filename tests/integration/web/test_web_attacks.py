@@ -1,4 +1,4 @@
-"""The attacks of docs/attacks.md that a client can try, each through nginx and through Caddy.
+"""The attacks of docs/reference/attacks.md that a client can try, each through nginx and through Caddy.
 
 The page shows the results that are measured here: a test compares them.
 """
@@ -25,7 +25,9 @@ def list_documented_results() -> dict[str, dict[str, str]]:
     """Read the results of the attacks on the page, by proxy."""
     results: dict[str, dict[str, str]] = {}
     header: list[str] = []
-    for line in (REPOSITORY / "docs" / "attacks.md").read_text(encoding="utf-8").splitlines():
+    for line in (
+        (REPOSITORY / "docs" / "reference" / "attacks.md").read_text(encoding="utf-8").splitlines()
+    ):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|"):
             header = []

@@ -31,7 +31,7 @@ def test_documented_tests_exist() -> None:
 
 
 def test_every_attack_names_a_test() -> None:
-    page = (REPOSITORY / "docs" / "attacks.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "attacks.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     lacking = [row for row in rows if not _TEST_REFERENCE.search(row) and "| test |" not in row]
     assert not lacking
