@@ -368,8 +368,9 @@ def test_testbed_ends_with_its_killed_owner(tmp_path: Path) -> None:
 
 def test_servers_that_tests_start_end_with_the_run() -> None:
     watched = Path(os.environ[workspace.ENVIRONMENT_MARK])
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as server:
-        assert server.pid in process_search.find_processes(watched)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as server:
+        # The environment of a process appears shortly after its start.
+        wait_until(lambda: server.pid in process_search.find_processes(watched), "it is seen", 30)
         server.kill()
 
 

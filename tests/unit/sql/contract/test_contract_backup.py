@@ -23,8 +23,8 @@ from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.backends("sqlite", "postgresql")
-KILLS = 6
-OLD, NEW = 1500, 1000
+KILLS = 3
+OLD, NEW = 600, 400
 
 
 @pytest.fixture(autouse=True)
