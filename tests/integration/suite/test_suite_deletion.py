@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,16 @@ from repository_code import REPOSITORY
 
 from treehammer.verticals import VERTICALS
 
-#: Unit tests that run in the copy, of commands, pages and plans; all others are collected only,
-#: which imports them and their helpers.
-RUN = "test_docs or test_extensions or test_web_walk or test_submit_plan"
+#: Unit tests that run without all verticals, of commands, pages and plans, and without a single one,
+#: whose absence the walk over all pages notices; all others are collected, which imports them.
+WITHOUT_ALL = "test_docs or test_extensions or test_web_walk or test_submit_plan"
+WITHOUT_ONE = "test_every_page_has_the_search"
 
 
-def copy_without(verticals: Iterable[str], copy: Path) -> None:
-    """Copy Git's files, delete verticals with their tests, and commit the rest."""
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy Git's files."""
+    copy = tmp_path_factory.mktemp("deletion") / "copy"
     names = subprocess.run(
         ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout
@@ -32,15 +36,30 @@ def copy_without(verticals: Iterable[str], copy: Path) -> None:
             for bytecode in (source.parent / "__pycache__").glob(f"{source.stem}.*"):
                 (target.parent / "__pycache__").mkdir(exist_ok=True)
                 shutil.copy2(bytecode, target.parent / "__pycache__")
-    for vertical in verticals:
-        (copy / "src" / "treehammer" / vertical).unlink()
-        for folder in (copy / vertical, *copy.glob(f"tests/*/{vertical}")):
-            shutil.rmtree(folder)
     (copy / ".venv").symlink_to(REPOSITORY / ".venv")
     if (cache := REPOSITORY / ".mypy_cache").is_dir():
         shutil.copytree(cache, copy / ".mypy_cache")
-    for words in (["init", "--quiet"], ["add", "--all"]):
-        subprocess.run(["git", *words], cwd=copy, check=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
+    return copy
+
+
+@contextmanager
+def without(copy: Path, verticals: Iterable[str]) -> Iterator[None]:
+    """Take verticals with their tests out of the copy, and put them back."""
+    aside, folders = copy.with_name("aside"), []
+    for vertical in verticals:
+        folders += [copy / "src" / "treehammer" / vertical, copy / vertical]
+        folders += copy.glob(f"tests/*/{vertical}")
+    for folder in folders:
+        target = aside / folder.relative_to(copy)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(target)
+    subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
+    try:
+        yield
+    finally:
+        for folder in folders:
+            (aside / folder.relative_to(copy)).rename(folder)
 
 
 def run(copy: Path, *command: str) -> str:
@@ -64,26 +83,29 @@ def run(copy: Path, *command: str) -> str:
     return done.stdout
 
 
+def run_unit_tests(copy: Path, selection: str) -> None:
+    """Run some unit tests by the recipe of ``make check``, without installing again."""
+    run(copy, "make", "--old-file=install", "unit", f'ARGS=tests/unit -k "{selection}"')
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("vertical", [name for name in VERTICALS if (REPOSITORY / name).is_dir()])
-def test_core_is_complete_without(vertical: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    copy_without([vertical], copy)
+def test_core_works_without(vertical: str, copy: Path) -> None:
     code = (
         "from importlib.util import find_spec; import treehammer;"
         f"print(treehammer.__file__, find_spec('treehammer.{vertical}'))"
     )
-    imported = run(copy, ".venv/bin/python", "-c", code)
-    assert imported == f"{copy / 'src' / 'treehammer' / '__init__.py'} None\n"
-    run(copy, ".venv/bin/lint-imports", "--no-logo")
-    # Without installing again; the recipe is that of `make check`.
-    run(copy, "make", "--old-file=install", "unit", f'ARGS=tests/unit -k "{RUN}"')
+    with without(copy, [vertical]):
+        imported = run(copy, ".venv/bin/python", "-c", code)
+        assert imported == f"{copy / 'src' / 'treehammer' / '__init__.py'} None\n"
+        run_unit_tests(copy, WITHOUT_ONE)
 
 
 @pytest.mark.slow
-def test_types_of_the_core_alone_are_complete(tmp_path: Path) -> None:
+def test_core_alone_is_complete(copy: Path) -> None:
     """Without all verticals at once, since types take most of the time of ``make lint``."""
-    copy = tmp_path / "copy"
-    copy_without(list(VERTICALS), copy)
-    run(copy, ".venv/bin/mypy")
-    run(copy, ".venv/bin/mypy", "tests", "docs", "benchmarks", "scripts")
+    with without(copy, VERTICALS):
+        run(copy, ".venv/bin/lint-imports", "--no-logo")
+        run_unit_tests(copy, WITHOUT_ALL)
+        run(copy, ".venv/bin/mypy")
+        run(copy, ".venv/bin/mypy", "tests", "docs", "benchmarks", "scripts")

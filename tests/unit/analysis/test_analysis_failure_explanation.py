@@ -36,11 +36,11 @@ def break_site(store: Store) -> None:
 def break_test(store: Store) -> None:
     store.add(run_everywhere(10))
     store.add(run_everywhere(10, test_name="load"))
-    for site in SITES[:6]:
-        store.add(
-            run(fails=True, hours=10 + n, site=site, test_name="new", failure="payload")
-            for n in range(6)
-        )
+    store.add(
+        run(fails=True, hours=10 + n, site=site, test_name="new", failure="payload")
+        for site in SITES[:6]
+        for n in range(6)
+    )
     store.add(run(hours=10 + n, site=s, test_name="new") for n in range(6) for s in SITES[6:])
 
 
@@ -52,25 +52,28 @@ def break_commit(store: Store) -> None:
         )
         store.add_campaign(row, [])
     store.add(run_everywhere(6, campaign_id=OLD[:4]))
-    for place, site in enumerate(SITES):
-        store.add(
-            run(place < 6, 13 + n, "payload", site=site, campaign_id=NEW[:4]) for n in range(6)
-        )
+    store.add(
+        run(place < 6, 13 + n, "payload", site=site, campaign_id=NEW[:4])
+        for place, site in enumerate(SITES)
+        for n in range(6)
+    )
 
 
 def break_storage(store: Store) -> None:
     """Let the storage of A fail for all sites that read it."""
     store.add(run_everywhere(10))
-    for site in SITES[:5]:
-        store.add(run(n > 0, 11 + n, site=site, storage_site="A") for n in range(8))
+    store.add(
+        run(n > 0, 11 + n, site=site, storage_site="A") for site in SITES[:5] for n in range(8)
+    )
 
 
 def lack_release(store: Store) -> None:
     store.add(run_everywhere(10))
-    for site in SITES[:5]:
-        store.add(
-            run(True, 10 + n, "software-setup", site=site, axis_root="6.40.00") for n in range(5)
-        )
+    store.add(
+        run(True, 10 + n, "software-setup", site=site, axis_root="6.40.00")
+        for site in SITES[:5]
+        for n in range(5)
+    )
     store.add(run(hours=10 + n, site=s, axis_root="6.40.00") for n in range(5) for s in SITES[5:])
 
 
@@ -89,8 +92,11 @@ def break_door(store: Store) -> None:
 def break_all(store: Store) -> None:
     for test in ("read", "load"):
         store.add(run_everywhere(2, test_name=test))
-        for site in SITES[:7]:
-            store.add(run(True, 3 + n, "credential", site=site, test_name=test) for n in range(6))
+        store.add(
+            run(True, 3 + n, "credential", site=site, test_name=test)
+            for site in SITES[:7]
+            for n in range(6)
+        )
 
 
 def hold_jobs(store: Store) -> None:
@@ -211,9 +217,12 @@ def test_the_only_failing_test_of_a_site_is_named(store: Store) -> None:
 
 
 def test_no_site_is_blamed_while_most_fail(store: Store) -> None:
-    for test in ("read", "load"):
-        for place, site in enumerate(SITES):
-            store.add(run(place < 4, n, site=site, test_name=test) for n in range(12))
+    store.add(
+        run(place < 4, n, site=site, test_name=test)
+        for test in ("read", "load")
+        for place, site in enumerate(SITES)
+        for n in range(12)
+    )
     assert explain(store).sentence.startswith(
         "24 of 24 failed here, and 2 tests fail at 4 of 8 sites: central"
     )
@@ -230,8 +239,7 @@ def test_the_storage_that_all_sites_read_is_suspected_if_access_fails(store: Sto
 
 def test_the_failing_host_of_a_site_is_named(store: Store) -> None:
     store.add(run_everywhere(10, host="n0"))
-    for host in ("n1", "n2", "n3"):
-        store.add(run(host == "n2", 3 + n, host=host) for n in range(8))
+    store.add(run(host == "n2", 3 + n, host=host) for host in ("n1", "n2", "n3") for n in range(8))
     assert explain(store).sentence.endswith("; 8 of 8 on host n2, 0 of 26 on its others")
 
 
@@ -337,13 +345,13 @@ def test_only_the_test_of_a_job_is_asked_for(store: Store) -> None:
 
 
 def test_a_slow_site_is_told_from_its_peers_and_from_its_past(store: Store) -> None:
-    for day in range(-3, 1):
-        for place, site in enumerate(SITES):
-            wall = 1e-3 * (1 + 0.01 * place) * (1.8 if site == "A" and day >= -1 else 1.0)
-            store.add(
-                run(hours=24 * day + n, site=site, wall_per_event_s=wall, cpu_per_event_s=1e-3)
-                for n in range(4)
-            )
+    store.add(
+        run(hours=24 * day + n, site=site, wall_per_event_s=wall, cpu_per_event_s=1e-3)
+        for day in range(-3, 1)
+        for place, site in enumerate(SITES)
+        for wall in [1e-3 * (1 + 0.01 * place) * (1.8 if site == "A" and day >= -1 else 1.0)]
+        for n in range(4)
+    )
     explanation = explain(store)
     assert explanation.sentence == (
         "an event takes 1.7 times the wall time of the same work at 7 other sites: the site, "
@@ -354,9 +362,12 @@ def test_a_slow_site_is_told_from_its_peers_and_from_its_past(store: Store) -> N
 
 
 def test_a_site_without_peers_is_compared_with_its_past(store: Store) -> None:
-    for day in range(-7, 1):
-        wall = 1e-3 * (1 + 0.002 * (day % 3)) * (1.5 if not day else 1.0)
-        store.add(run(hours=24 * day + n, wall_per_event_s=wall) for n in range(4))
+    store.add(
+        run(hours=24 * day + n, wall_per_event_s=wall)
+        for day in range(-7, 1)
+        for wall in [1e-3 * (1 + 0.002 * (day % 3)) * (1.5 if not day else 1.0)]
+        for n in range(4)
+    )
     assert explain(store).sentence == (
         "an event takes 1.5 times the wall time of the same work on the days before: "
         "too few to tell"

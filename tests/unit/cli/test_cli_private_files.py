@@ -65,9 +65,9 @@ def test_backup_of_database_is_private(tmp_path: Path, request: pytest.FixtureRe
     assert (len(file_modes), set(file_modes.values())) == (2, {"0o600"})
 
 
+@pytest.mark.parametrize("umask", ["000"], indirect=True)
 def test_nobody_else_reaches_the_spool(tmp_path: Path) -> None:
     """Its jobs run as its owner."""
-    os.umask(0)
     LocalBatch(tmp_path / "new")
     (tmp_path / "old").mkdir()
     (tmp_path / "old").chmod(0o777)
@@ -76,19 +76,10 @@ def test_nobody_else_reaches_the_spool(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("umask", ["000"], indirect=True)
 def test_commands_let_nobody_else_write(tmp_path: Path) -> None:
-    os.umask(0)
-    words = [
-        "--data-dir",
-        str(tmp_path / "data"),
-        "token",
-        "create",
-        "--role",
-        "read",
-        "--name",
-        "a",
-    ]
-    command = [sys.executable, "-m", "treehammer", *words]
+    words = ["--data-dir", str(tmp_path / "data"), "token", "create", "--role", "read", "--name"]
+    command = [sys.executable, "-m", "treehammer", *words, "a"]
     subprocess.run(command, capture_output=True, check=True)
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o755
 

@@ -6,9 +6,8 @@ import base64
 import json
 import os
 import stat
-import subprocess
-import sys
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +173,10 @@ def test_forged_tokens_are_refused() -> None:
     assert "beyond the calendar" in refused(old, keys)
 
 
-@given(st.text(max_size=60) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))
-def test_random_text_is_refused(text: str) -> None:
+@given(st.text(max_size=60), st.sampled_from(("", "th1.", f"th1.{KEY.key_id}.")))
+def test_random_text_is_refused(text: str, start: str) -> None:
     with pytest.raises(TokenError):
-        verify_token(text, access(row()), MasterKeys(MASTER), NOW_US)
+        verify_token(start + text, access(row()), MasterKeys(MASTER), NOW_US)
 
 
 def test_other_master_key_invalidates_keys() -> None:
@@ -225,16 +224,9 @@ def test_user_key_comes_from_file_or_environment(
 
 def test_master_key_is_created_once_and_private(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
-    code = (
-        "import sys, pathlib; from treehammer.sql.write.keyring import load_master_keys; "
-        "print(load_master_keys(pathlib.Path(sys.argv[1])).current.hex())"
-    )
-    racing = [
-        subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    made = {process.communicate(timeout=60)[0].strip() for process in racing}
-    assert made == {load_master_keys(file).current.hex()}
+    with get_context("fork").Pool(2) as racing:
+        made = {keys.current for keys in racing.map(load_master_keys, [file] * 2, 1)}
+    assert made == {load_master_keys(file).current}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [entry.name for entry in file.parent.iterdir()] == [file.name]
 

@@ -84,7 +84,7 @@ def test_foreign_file_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
     with Store.open(url) as store:
-        store.add(full_measurement(n) for n in range(200))
+        store.add(full_measurement(n) for n in range(40))
     file = tmp_path / "results.db"
     content = bytearray(file.read_bytes())
     middle = len(content) // 2 // 4096 * 4096
@@ -99,15 +99,15 @@ def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
 
 def test_full_disk_loses_nothing(url: str) -> None:
     with Store.open(url) as store:
-        store.add(full_measurement(n) for n in range(100))
+        store.add(full_measurement(n) for n in range(20))
         size = Path(url.removeprefix("sqlite:///")).stat().st_size
         with (
             limit_file_sizes(size + 300_000),
             pytest.raises(StoreError, match=r"what was(.|\n)*intact"),
         ):
             store.add(make_measurement(str(n), log_excerpt=f"{n:03}" * 9000) for n in range(100))
-        assert check_database(url)["measurement"] == 100
-        assert store.add(full_measurement(n) for n in range(100)) == AddResult(0, 100)
+        assert check_database(url)["measurement"] == 20
+        assert store.add(full_measurement(n) for n in range(20)) == AddResult(0, 20)
 
 
 @pytest.mark.parametrize("days", ["0", "36501", "1000000", str(2**70)])
