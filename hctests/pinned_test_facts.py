@@ -149,13 +149,11 @@ def list_facts(
 
 def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[str]:
     """Describe the facts of a test in lines."""
-    state = ", modified in the working tree" if facts["dirty"] else ""
     paired = "in paired mode, " if facts["mode"] == PAIRED else ""
     of_each = "site" if definition.bundles_doors else "site and door"
-    commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
     lines = {
         "test": f"{facts['name']}  {facts['description']}".rstrip(),
-        "from": f"{facts['repository']} {facts['path']} ({commit})",
+        "from": f"{facts['repository']} {facts['path']} ({_describe_commit(facts)})",
         "payload": f"{facts['payload']} ({facts['kind']})",
         "reads": f"{', '.join(facts['datasets']) or 'no dataset'} {facts['tree']}".rstrip(),
         "hash": facts["test_hash"][:16],
@@ -174,9 +172,14 @@ def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[st
     if definition.load:
         lines["load"] = definition.load.describe()
     is_load = definition.load is not None
-    limits = [
-        limit.describe(find_numeric_metric(limit.metric, definition.metrics, is_load=is_load).unit)
-        for limit in definition.expect
-    ]
-    pairs = [*lines.items(), *(("expect", text) for text in limits)]
+    pairs = [*lines.items()]
+    for limit in definition.expect:
+        metric = find_numeric_metric(limit.metric, definition.metrics, is_load=is_load)
+        pairs.append(("expect", limit.describe(metric.unit)))
     return [f"{name:8} {text}" for name, text in pairs]
+
+
+def _describe_commit(facts: dict[str, Any]) -> str:
+    if not facts["commit"]:
+        return "not in Git"
+    return f"commit {facts['commit'][:12]}{', modified in the working tree' * facts['dirty']}"

@@ -428,7 +428,8 @@ def _check_environment(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
     ``{build}`` is the folder of a test that builds its libraries.
     """
-    matrix, builds = definition.axes, definition.build is not None
+    axes = definition.axes
+    names = axes.keys() - {DOOR_AXIS} | ({"build"} if definition.build else set())
     for name, value in definition.environment.items():
         path: KeyPath = ("environment", name)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -438,9 +439,9 @@ def _check_environment(definition: TestDefinition) -> Iterator[DocumentProblem]:
         if not value.isprintable():
             yield DocumentProblem(path, "holds a line break or another control character")
         for axis in re.findall(r"\{([^{}]*)\}", value):
-            if (axis not in matrix or axis == "door") and not (builds and axis == "build"):
+            if axis not in names:
                 yield DocumentProblem(
-                    path, f"{axis!r} is not an axis of this test{suggest_nearest(axis, matrix)}"
+                    path, f"{axis!r} is not an axis of this test{suggest_nearest(axis, axes)}"
                 )
 
 

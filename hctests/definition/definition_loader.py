@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -49,6 +50,11 @@ from treehammer.toml_documents import parse_toml
 #: Keys of [test] that the command line cannot replace, since they determine the test's files.
 FIXED_KEYS: Final = ("name", "payload", "files")
 
+#: Tables and keys that name files of the test, beside preloaded libraries and lists of branches.
+_FILE_KEYS: Final = (
+    *(("test", "payload"), ("test", "files")),
+    *(("before", "command"), ("build", "command"), ("build", "files")),
+)
 #: Files of a payload that ROOT or Python compiles.
 SOURCE_SUFFIXES = (".py", ".C", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx")
 #: A text in one line, or a comment of C++ or Python.
@@ -68,8 +74,8 @@ def load_definition(
     folder: Path,
     *,
     name: str = "",
-    axes: Mapping[str, Sequence[str]] | None = None,
-    settings: Mapping[str, str] | None = None,
+    axes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> TestDefinition:
     """Read and check the test in a folder, with ``-P axis=v1,v2`` and ``-S key=value`` applied.
 
@@ -89,17 +95,11 @@ def load_definition(
     """
     path = folder / TEST_FILE_NAME
     name = name or str(path)
-    try:
-        text = read_document_text(path, DefinitionError, name=name)
-    except DefinitionError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        hint = "A test is a folder that contains test.toml."
-        raise DefinitionError("no test here", where=name, hint=hint) from error
+    text = _read_test_file(path, name)
     raw = parse_document(text, name, DefinitionError)
     files = dict(_list_named_files(raw))
     fill_default_axes(raw)
-    problems = _override_document(raw, axes or {}, dict(settings or {}))
+    problems = _override_document(raw, axes, dict(settings))
     definition, shape_problems = validate_definition(raw)
     problems += shape_problems
     across = [
@@ -112,19 +112,30 @@ def load_definition(
         for problem in across
         if not any(problems_overlap(problem, shape) for shape in problems)
     ]
+    is_overridden = bool(axes or settings)
     if not problems:
         test = definition.test.replace(files=tuple(files))
         definition = definition.replace(test=test)
         problems += definition_checks.check_variants(definition)
         problems += _check_contents(folder, definition)
-        if not (axes or settings):
+        if not is_overridden:
             problems += definition_checks.check_bases(definition)
     if not problems:
         return definition
-    if axes or settings:
+    if is_overridden:
         load_definition(folder, name=name)  # mistakes of test.toml itself come first
         raise combine_problems(problems, _locate_option, definition.test.name, DefinitionError)
     raise combine_problems(problems, make_key_locator(text, name), name, DefinitionError)
+
+
+def _read_test_file(path: Path, name: str) -> str:
+    try:
+        return read_document_text(path, DefinitionError, name=name)
+    except DefinitionError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        hint = "A test is a folder that contains test.toml."
+        raise DefinitionError("no test here", where=name, hint=hint) from error
 
 
 def _locate_option(keys: KeyPath) -> tuple[int, str]:
@@ -158,13 +169,12 @@ def _check_files(
 def _list_named_files(raw: Mapping[str, Any]) -> Iterator[tuple[str, KeyPath]]:
     """Yield every file of the test with the keys that name it, possibly several times."""
     yield TEST_FILE_NAME, ()
+    for keys in _FILE_KEYS:
+        for text, path in _list_texts(raw, *keys):
+            yield normalize_file_name(text), path
     built = [text for text, _ in _list_texts(raw, "build", "outputs")]
-    for table, key in (("test", "payload"), ("test", "files"), ("test", "load")):
-        for text, path in _list_texts(raw, table, key):
-            if key != "load" or not (PurePosixPath(text).is_absolute() or text in built):
-                yield normalize_file_name(text), path
-    for table, key in (("before", "command"), ("build", "command"), ("build", "files")):
-        for text, path in _list_texts(raw, table, key):
+    for text, path in _list_texts(raw, "test", "load"):
+        if not PurePosixPath(text).is_absolute() and text not in built:
             yield normalize_file_name(text), path
     branches = [*_list_texts(raw, "matrix", "branches")]
     for number in range(len(_get_items(raw, "include"))):
@@ -245,15 +255,16 @@ def _drop_conflicts(raw: dict[str, Any], axis: str, values: Sequence[Scalar]) ->
     """Drop the dataset, twins and rules that do not fit the new values of an axis."""
     if axis == DATASET_AXIS:
         _get_table(raw.get("test")).pop("dataset", None)
-    if axis == FORMAT_AXIS and "twins" in raw:
-        twins = _get_table(raw["twins"])
-        raw["twins"] = {format_: twin for format_, twin in twins.items() if format_ in values}
+    if axis == FORMAT_AXIS:
+        twins = _get_table(raw.get("twins"))
+        for format_ in twins.keys() - set(values):
+            del twins[format_]
 
     def fits(rule: Any) -> bool:
         return axis not in (table := _get_table(rule)) or table[axis] in values
 
-    for kind in {"exclude", "include"} & raw.keys():
-        raw[kind] = [rule for rule in _get_items(raw, kind) if fits(rule)]
+    for kind in ("exclude", "include"):
+        raw[kind] = [*filter(fits, _get_items(raw, kind))]
     limits = _get_items(raw, "expect")
     raw["expect"] = [limit for limit in limits if fits(_get_table(limit).get("where"))]
 
@@ -346,8 +357,8 @@ def _find_path_problem(folder: Path, name: str) -> str:
     """Describe why no file of the test has this name; '' if one has."""
     pure = PurePosixPath(name)
     inside = f"(expected a file in {folder.name}/)"
-    is_path = name.isprintable() and "\\" not in name and len(name) <= MAX_NAME_LENGTH
-    if not is_path or pure.is_absolute() or ".." in pure.parts:
+    is_path = name.isprintable() and len(name) <= MAX_NAME_LENGTH
+    if not is_path or pure.is_absolute() or {"..", "\\"} & {*pure.parts, *name}:
         return f"{name!r} is not a path below the test's folder {inside}"
     target = folder / pure
     if not _is_test_file(target.resolve(), folder.resolve()):
@@ -355,7 +366,7 @@ def _find_path_problem(folder: Path, name: str) -> str:
     if target.is_dir():
         return f"{name!r} is a folder (expected its files, one by one)"
     if not target.is_file():
-        names = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(item.name for item in folder.glob("*"))
         return f"there is no file {name!r} {inside}{suggest_nearest(name, names)}"
     return ""
 

@@ -208,18 +208,16 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
     row = {name: measurement.get(name) for name in SERIES_COLUMNS}
     if COMMIT_AXIS in without:
         row["test_hash"] = [measurement.get(name) or "" for name in ("test_path", "setup")]
-    # The database stores empty text as NULL: "no dataset" is NULL there and '' in a plan.
-    row["dataset_hash"] = row["dataset_hash"] or ""
-    if "dataset" in without:
-        row["dataset_hash"] = ""
-    elif FORMAT_AXIS in without:
+    if FORMAT_AXIS in without:
         row["dataset_hash"] = measurement.get("content_hash") or row["dataset_hash"]
+    # The database stores empty text as NULL: "no dataset" is NULL there and '' in a plan.
+    if "dataset" in without or row["dataset_hash"] is None:
+        row["dataset_hash"] = ""
     row["axes"] = parse_axes(str(row.pop("variant")), without=without)
     if row["storage_site"] in (None, "", row["site"]):
         del row["storage_site"]
-    for name in ("site", "storage_site", "door"):
-        if name in without:
-            row.pop(name, None)
+    for name in {"site", "storage_site", "door"} & {*without}:
+        row.pop(name, None)
     return hash_document(row)
 
 

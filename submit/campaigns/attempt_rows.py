@@ -198,23 +198,27 @@ def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
     )
 
 
-def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
-    """Build the row of one attempt, with a failure if measurements are missing."""
-    failure_class = message = ""
+def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:
+    """Return failure class and message of an attempt; a class only if measurements are missing."""
     if attempt.state is JobState.CANCELLED:
-        message = attempt.reason
-    elif attempt.state.is_final:
-        returned = len(list_record_files(sandbox)) if sandbox else 0
-        is_whole = returned >= job.planned_measurements and not _stop_signal(sandbox)
-        repeated = _read_report(sandbox).get("repeats")
-        if attempt.state is JobState.DONE and isinstance(repeated, int):
-            message = f"attempt {repeated} had ended, so that nothing was measured again"
-        elif attempt.state is JobState.LOST or not is_whole:
-            failure_class, reason = _classify_loss(attempt, sandbox)
-            host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
-            message = (
-                f"{returned} of {job.planned_measurements} measurements arrived{host}: {reason}"
-            )
+        return "", attempt.reason
+    if not attempt.state.is_final:
+        return "", ""
+    repeated = _read_report(sandbox).get("repeats")
+    if attempt.state is JobState.DONE and isinstance(repeated, int):
+        return "", f"attempt {repeated} had ended, so that nothing was measured again"
+    returned = len(list_record_files(sandbox)) if sandbox else 0
+    is_whole = returned >= job.planned_measurements and not _stop_signal(sandbox)
+    if attempt.state is JobState.DONE and is_whole:
+        return "", ""
+    failure_class, reason = _classify_loss(attempt, sandbox)
+    host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
+    message = f"{returned} of {job.planned_measurements} measurements arrived{host}: {reason}"
+    return failure_class, message
+
+
+def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
+    failure_class, message = _explain_attempt(job, attempt, sandbox)
     return AttemptRow(
         job_id=job.id,
         number=attempt.number,

@@ -24,7 +24,7 @@ from treehammer.collectors.record.outcome import (
 from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
-from treehammer.sql.core.rows import AttemptRow, CampaignRow
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import load_last_attempts
 from treehammer.sql.read.failure_counts import PeriodCounts
@@ -135,14 +135,18 @@ def name_failure(row: _MeasurementRow) -> str:
     return str(row["failure_class"] if outcome is Outcome.FAILED else outcome)
 
 
+def _find_interrupted_jobs(jobs: Iterable[JobRow], last: Mapping[str, AttemptRow]) -> set[str]:
+    """Find the jobs whose end explains interrupted measurements."""
+    cancelled = {job.id for job in jobs if job.state == JobState.CANCELLED.value}
+    return cancelled | {attempt.job_id for attempt in last.values() if attempt.failure_class}
+
+
 def _measurement_failures(
     store: Store, campaign: CampaignRow
 ) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
-    jobs = {job.id: job for job in store.jobs(campaign.id)}
-    last = load_last_attempts(store, jobs.values())
-    # The end of the job explains interrupted measurements.
-    ended = {job.id for job in jobs.values() if job.state == JobState.CANCELLED.value}
-    ended |= {attempt.job_id for attempt in last.values() if attempt.failure_class}
+    jobs = store.jobs(campaign.id)
+    last = load_last_attempts(store, jobs)
+    ended = _find_interrupted_jobs(jobs, last)
     for row in select_failed_measurements(
         store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
     ):

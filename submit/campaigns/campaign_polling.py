@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -116,9 +116,19 @@ def poll_campaign(
     """
     progress = tracker.update(campaign)
     excluded = tracker.act_on_excluded_sites(campaign)
-    for line in [*excluded, *tracker.upload_campaign(campaign)]:
-        notify(line)
+    _notify_all([*excluded, *tracker.upload_campaign(campaign)], notify)
     return tracker.compute_progress(campaign) if excluded else progress
+
+
+def _notify_all(lines: Iterable[str], notify: Notify) -> None:
+    for line in lines:
+        notify(line)
+
+
+def _describe_load(tracker: CampaignTracker, campaign: CampaignRow) -> str:
+    if campaign.plan.definition.load_test is None:
+        return ""
+    return describe_running_loads(tracker.read_load_steps(campaign))
 
 
 def list_campaigns(tracker: CampaignTracker) -> tuple[list[dict[str, Any]], list[str]]:
@@ -154,16 +164,8 @@ def follow_campaign(
     notify: Notify = _ignore_line,
 ) -> CampaignCount:
     """Poll until every job has ended; each message is passed to ``notify`` once."""
-    notified: set[str] = set()
-
-    def notify_once(*lines: str) -> None:
-        for line in lines:
-            if line not in notified:
-                notified.add(line)
-                notify(line)
-
+    notify_once = cache(notify)
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
-    is_load = campaign.plan.definition.load_test is not None
     last, changed_s = "", time.monotonic()
     last_load = ""
     while True:
@@ -171,7 +173,7 @@ def follow_campaign(
         changes = local.count_changes() if local else 0
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
-        load = describe_running_loads(tracker.read_load_steps(campaign)) if is_load else ""
+        load = _describe_load(tracker, campaign)
         if load not in ("", last_load):
             notify(f"load: {load}")
         last_load = load
@@ -180,9 +182,9 @@ def follow_campaign(
             last, changed_s = state, time.monotonic()
         elif time.monotonic() - changed_s > _find_patience_s(progress, is_local=local is not None):
             changed_s = time.monotonic()
-            notify_once(*tracker.describe_obstacles(campaign))
+            _notify_all(tracker.describe_obstacles(campaign), notify_once)
         if progress.is_finished:
-            notify_once(*tracker.upload_campaign(campaign, everything=True))
+            _notify_all(tracker.upload_campaign(campaign, everything=True), notify_once)
             return progress
         if local is not None:
             local.wait_for_change(changes, LOCAL_POLL_S)
@@ -246,19 +248,15 @@ class ExclusionGuard:
         Raises:
             BatchError: a batch system does not answer.
         """
-        jobs = [
-            job
-            for job in tracker.store.jobs(campaign.id)
-            if job.batch_system != LOCAL_BATCH and not job.is_external
-        ]
+        jobs = [*filter(_is_in_other_queue, tracker.store.jobs(campaign.id))]
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
         row = tracker.store.campaign(campaign.id)
         reasons = find_excluded_jobs(row, jobs, self._refresh_uses(tracker, jobs))
         queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
-        released = _release_jobs(tracker, [job for job in queued if job.id not in reasons])
         excluded = [job for job in queued if job.id in reasons]
+        released = _release_jobs(tracker, queued, reasons)
         held_jobs = _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
             return [*released, *held_jobs]
@@ -280,6 +278,10 @@ class ExclusionGuard:
         )
         self._uses = now_us, uses
         return uses
+
+
+def _is_in_other_queue(job: JobRow) -> bool:
+    return job.batch_system != LOCAL_BATCH and not job.is_external
 
 
 def find_excluded_jobs(
@@ -322,11 +324,14 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
     return "; ".join(filter(None, reasons))
 
 
-def _release_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> list[str]:
-    """Release jobs of sites that are usable again."""
+def _release_jobs(
+    tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Container[str]
+) -> list[str]:
+    """Release waiting jobs of sites that are usable again."""
+    usable = [job for job in jobs if job.id not in reasons]
     released = [
         tracker.batch_system(name).release_held([job.batch_id for job in group], EXCLUDED_MESSAGE)
-        for name, group in group_by_batch_system(jobs)
+        for name, group in group_by_batch_system(usable)
     ]
     return ["Held jobs of sites that are usable again were released"] if any(released) else []
 

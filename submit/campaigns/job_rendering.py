@@ -106,7 +106,7 @@ def render_jobs(
     folder: Path,
     jobs: Iterable[PlannedJob] | None = None,
     *,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     service: JobReporting | None = None,
     slots: int = 1,
     loops: Path | None = None,
@@ -117,7 +117,7 @@ def render_jobs(
         plan: the plan.
         folder: an empty folder, which must exist until the jobs are submitted.
         jobs: jobs of this plan; by default all.
-        environ: environment of the submission, ``os.environ`` by default.
+        environ: environment of the submission.
         service: the results service that jobs report to; None for none.
         slots: number of jobs that this machine runs at once.
         loops: folder in which jobs on this machine share compiled loops; None for none.
@@ -127,14 +127,7 @@ def render_jobs(
         SourceError: the test's files changed since they were pinned.
     """
     worker = worker_zipapp.build_worker(folder / WORKER_NAME, bytecode=True)
-    payload = copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
-    shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
-    for commit, test in plan.pinned_test.commits.items():
-        name = locate_payload(commit)
-        shared[name] = copy_payload(test, folder / name)
-    for watch in plan.jobs.watches:
-        shared[watch.folder] = copy_payload(watch.pinned, folder / watch.folder)
-    environ = os.environ if environ is None else environ
+    shared = {WORKER_NAME: worker, **_copy_payloads(plan, folder)}
     environment = job_environment(environ)
     if loops is not None:
         environment[SHARED_LOOPS_VARIABLE] = str(loops)
@@ -165,6 +158,16 @@ def render_jobs(
         _render_job(plan, job, folder, shared | tokens(job), sandbox, texts, environment)
         for job in (limit_load(job, loading) for job in (plan.jobs if jobs is None else jobs))
     )
+
+
+def _copy_payloads(plan: Plan, folder: Path) -> dict[str, Path]:
+    """Copy the test, its other commits and the watches of servers, each into its folder."""
+    payloads = {
+        PAYLOAD_FOLDER: plan.pinned_test,
+        **{locate_payload(commit): test for commit, test in plan.pinned_test.commits.items()},
+        **{watch.folder: watch.pinned for watch in plan.jobs.watches},
+    }
+    return {name: copy_payload(test, folder / name) for name, test in payloads.items()}
 
 
 def _render_job(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from sqlalchemy.engine import Connection
 
@@ -183,7 +185,7 @@ def complete_submission(
     Args:
         tracker: of the store that has the campaign.
         campaign: the campaign.
-        jobs: selected jobs of it without a batch id.
+        jobs: selected jobs of it; those with a batch id are queued already.
         settings: all settings.
         inputs: gives the new inputs of a job.
 
@@ -321,7 +323,7 @@ def resume_campaign(
     *,
     sites: Collection[str] = (),
     failed: bool = False,
-    inputs: Mapping[str, Path] | None = None,
+    inputs: Mapping[str, Path] = MappingProxyType({}),
     service: JobReporting | None = None,
     include_excluded: Collection[str] = (),
 ) -> ResumeResult:
@@ -352,25 +354,25 @@ def resume_campaign(
         excluded = _leave_out_excluded(tracker, campaign, tracked, settings, include_excluded)
         jobs = [job for job in tracked if job.id not in excluded]
         released = _release_held_jobs(tracker, jobs)
-        selected = list(_select_jobs(tracker, campaign, jobs, failed=failed))
-        last = load_last_attempts(tracker.store, selected)
-        exhausted = [
-            j for j in selected if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL
-        ]
-        resumable = [job for job in selected if job not in exhausted]
+        last = load_last_attempts(tracker.store, jobs)
+        selected = list(_select_jobs(tracker, campaign, jobs, last, failed=failed))
+        resumable = [job for job in selected if not _is_exhausted(last.get(job.id))]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             walls_s = _wall_limits_s(campaign, resumable)
             renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
 
             def renew_inputs(job_id: str, sent: Mapping[str, Path]) -> dict[str, Path]:
-                return {**renewal(job_id, sent), **(inputs or {})}
+                return {**renewal(job_id, sent), **inputs}
 
-            unsent = [job for job in resumable if not job.batch_id]
-            sent = complete_submission(tracker, campaign, unsent, settings, renew_inputs)
-            requeued = len(sent) + _requeue_jobs(tracker, resumable, last, renew_inputs)
+            unsent = complete_submission(tracker, campaign, resumable, settings, renew_inputs)
+            requeued = len(unsent) + _requeue_jobs(tracker, resumable, last, renew_inputs)
         reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
-        unqueued = len(resumable) - requeued
-        return ResumeResult(released, requeued, len(exhausted), unqueued, reasons)
+        exhausted, unqueued = len(selected) - len(resumable), len(resumable) - requeued
+        return ResumeResult(released, requeued, exhausted, unqueued, reasons)
+
+
+def _is_exhausted(last: AttemptRow | None) -> bool:
+    return last is not None and last.number >= MAX_ATTEMPTS_IN_ALL
 
 
 def _leave_out_excluded(
@@ -414,21 +416,24 @@ def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> in
         for name, group in group_by_batch_system(held_jobs)
     )
     # Jobs that their pool holds back with their cluster are queued.
-    for site in {job.site for job in jobs}:
-        queued = [
-            j for j in jobs if j.site == site and j.batch_id and j.state == JobState.QUEUED.value
-        ]
-        for name, group in group_by_batch_system(queued):
-            ids = [job.batch_id for job in group]
-            count += len(ids) * tracker.batch_system(name).release_held(ids, EXCLUDED_MESSAGE)
+    ids_by_queue: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.batch_id and job.state == JobState.QUEUED.value:
+            ids_by_queue[job.site, job.batch_system].append(job.batch_id)
+    for (_, name), ids in ids_by_queue.items():
+        count += len(ids) * tracker.batch_system(name).release_held(ids, EXCLUDED_MESSAGE)
     return count
 
 
 def _select_jobs(
-    tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow], *, failed: bool
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Collection[JobRow],
+    last: Mapping[str, AttemptRow],
+    *,
+    failed: bool,
 ) -> Iterator[JobRow]:
     """Yield ended jobs with missing measurements."""
-    last = load_last_attempts(tracker.store, jobs)
     bad: set[str] = set()
     if failed:
         rows = select_failed_measurements(tracker.store, campaign, ("job_id", "attempt"))

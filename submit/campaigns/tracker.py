@@ -23,6 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
@@ -109,11 +110,13 @@ class CampaignTracker:
         # Checked before the query: a submission that ends in between has queued its jobs by then.
         being_submitted = self._is_being_submitted(campaign)
         before = self.store.jobs(campaign.id)
-        open_jobs = [job for job in before if _may_change(job)]
+        open_jobs = [*filter(_may_change, before)]
+        if not open_jobs:
+            return before
         stored = {(a.job_id, a.number): a for a in self.store.attempts(j.id for j in open_jobs)}
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
-        recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
+        recorded = self.store.count_by_attempt(campaign.id)
         for job, status, batch in self._query_jobs(open_jobs):
             if status is not None:
                 now = _with_state(job, status.state.value)
@@ -125,7 +128,7 @@ class CampaignTracker:
         # Attempts first: a job that is stored as final is not queried again.
         self.store.set_attempts(set(attempts) - set(stored.values()))
         self.store.set_jobs(set(jobs.values()) - set(before))
-        if open_jobs and self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
+        if self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
             raise next(iter(self._unanswered.values()))
         return list(jobs.values())
 
@@ -244,7 +247,7 @@ class CampaignTracker:
             alone = starts[job.id] == 1 and JobState(job.state).is_final
             return alone and recorded[job.id] >= job.planned_measurements
 
-        return [job for job in started if not is_whole(job)]
+        return [*filterfalse(is_whole, started)]
 
     def _clear_recovered_failures(self, campaign: CampaignRow) -> None:
         """Update attempts and replicas after new measurements arrived by either way."""

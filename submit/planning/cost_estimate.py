@@ -268,29 +268,33 @@ def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]
         *READ_COLUMNS,
         *OUTCOME_COLUMNS,
     )
-    sizes: dict[str, list[int]] = defaultdict(list)
-    walls: dict[str, list[float]] = defaultdict(list)
-    cpus: dict[str, list[float]] = defaultdict(list)
+    costs: dict[str, list[ExecutionCost]] = defaultdict(list)
     for row in store.measurements(selection, columns):
-        wall, user, system = (row[name] for name in columns[2:5])
-        good = classify_outcome(row) is Outcome.GOOD
-        if good and isinstance(wall, float) and isinstance(user, float):
-            key = _history_key(str(row["kind"]), row["series"])
-            cpu = user + (system if isinstance(system, float) else 0.0)
-            # The wall time of one that took turns is that of both.
-            walls[key].append(wall / 2 if row["run_mode"] == PAIRED else wall)
-            cpus[key].append(cpu)
-            size = measured_read_bytes(row)
-            sizes[key] += [] if size is None else [size]
-    return {
-        key: ExecutionCost(
-            statistics.median(walls[key]),
-            statistics.median(cpus[key]),
-            MEASURED_BASIS,
-            round(statistics.median(sizes[key])) if sizes[key] else None,
-        )
-        for key in walls
-    }
+        if cost := _read_cost(row):
+            costs[_history_key(str(row["kind"]), row["series"])].append(cost)
+    return {key: _median_cost(executions) for key, executions in costs.items()}
+
+
+def _read_cost(row: Mapping[str, object]) -> ExecutionCost | None:
+    """Read the cost of an execution; None for a failed or implausible one."""
+    wall, user, system = (row[f"payload_{name}_s"] for name in ("wall", "user", "sys"))
+    is_good = classify_outcome(row) is Outcome.GOOD
+    if not (is_good and isinstance(wall, float) and isinstance(user, float)):
+        return None
+    cpu_s = user + (system if isinstance(system, float) else 0.0)
+    # The wall time of one that took turns is that of both.
+    wall_s = wall / 2 if row["run_mode"] == PAIRED else wall
+    return ExecutionCost(wall_s, cpu_s, MEASURED_BASIS, measured_read_bytes(row))
+
+
+def _median_cost(costs: Sequence[ExecutionCost]) -> ExecutionCost:
+    sizes = [cost.read_bytes for cost in costs if cost.read_bytes is not None]
+    return ExecutionCost(
+        statistics.median(cost.wall_s for cost in costs),
+        statistics.median(cost.cpu_s for cost in costs),
+        MEASURED_BASIS,
+        round(statistics.median(sizes)) if sizes else None,
+    )
 
 
 def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from treehammer.analysis.statistics.verdict import SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES
@@ -245,29 +245,13 @@ class JobPlanner:
         There is none without ROOT, none for a load test, and none where a job compares commits,
         which read with the same ROOT.
         """
-        definition = self.pinned.definition
-        without_values = (
-            definition.payload_kind == "executable"
-            or definition.load is not None
-            or COMMIT_AXIS in definition.matrix.bundle
-        )
-        if without_values or not self.inputs.manifests:
+        if not self.inputs.manifests or not _has_values(self.pinned.definition):
             return
-        accesses: dict[tuple[str, str, str], set[Scalar]] = {}
-        for variant in (variant for group in groups for variant in group.variants):
-            accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
-        variants = [
-            # A release may be able to read only staged copies of what is behind a door.
-            variant.with_access("direct" if "direct" in accesses[key] else "staged")
-            for variant in _checksum_variants(definition)
-            if (key := _reader_key(variant)) in accesses
-            and self.software_for(access.site, str(variant["root"])).provider
-            not in providers.WITHOUT_ROOT
-        ]
-        order = tuple(
-            OrderedExecution(1, position, variant, CHECKSUM)
-            for position, variant in enumerate(variants, start=1)
-        )
+        order: list[OrderedExecution] = []
+        for variant in _checksum_variants(self.pinned.definition, groups):
+            software = self.software_for(access.site, str(variant["root"]))
+            if software.provider not in providers.WITHOUT_ROOT:
+                order.append(OrderedExecution(1, len(order) + 1, variant, CHECKSUM))
         if order:
             yield self._plan_job(access, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
 
@@ -314,12 +298,7 @@ class JobPlanner:
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         content = self.inputs.find_manifest(variant.dataset)
-        once = (
-            kind == CHECKSUM
-            or variant["cache"] == "cold"
-            or SERVER_CACHE_AXIS in dict(variant.values)
-        )
-        passes = 1 if once else definition.test.passes
+        passes = 1 if _is_read_once(entry) else definition.test.passes
         shared = self._values_by_commit.get(variant.commit, self.campaign_values)
         values = shared | {
             "job_id": spec.job_id,
@@ -500,17 +479,41 @@ def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
     }
 
 
+def _is_read_once(entry: OrderedExecution) -> bool:
+    """Return whether a second pass would read what the first left in a cache."""
+    variant = entry.variant
+    is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
+    return is_cold or entry.kind == CHECKSUM
+
+
+def _has_values(definition: TestDefinition) -> bool:
+    """Return whether releases are compared by the values that they read."""
+    is_comparable = definition.load is None and COMMIT_AXIS not in definition.matrix.bundle
+    return is_comparable and definition.payload_kind != "executable"
+
+
 def _reader_key(variant: Variant) -> tuple[str, str, str]:
     """Return release, format and dataset, which identify a reader whose values are verified."""
     values = dict(variant.values)
     return str(values["root"]), str(values.get(FORMAT_AXIS, "")), variant.dataset
 
 
-def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
-    """Yield variants that read all branches and events, for each release, format and dataset.
+def _list_accesses(groups: Iterable[VariantGroup]) -> dict[tuple[str, str, str], set[Scalar]]:
+    """List how each reader of the groups gets its files."""
+    accesses: dict[tuple[str, str, str], set[Scalar]] = {}
+    for variant in chain.from_iterable(group.variants for group in groups):
+        accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
+    return accesses
+
+
+def _checksum_variants(
+    definition: TestDefinition, groups: Iterable[VariantGroup]
+) -> Iterator[Variant]:
+    """Yield variants that read all branches and events, for each reader of the groups.
 
     Other known axes take their default value, a test's own axes their first value.
     """
+    accesses = _list_accesses(groups)
     own_values = {
         name: values[0]
         for name, values in definition.axes.items()
@@ -521,9 +524,11 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
     names = definition.dataset_names if DATASET_AXIS in definition.axes else ()
     datasets = _list_choices(DATASET_AXIS, names)
     for dataset, release, format_ in product(datasets, definition.axis_values("root"), formats):
-        yield Variant(
-            tuple((defaults | {"root": release} | own_values | format_ | dataset).items())
-        )
+        values = defaults | {"root": release} | own_values | format_ | dataset
+        variant = Variant(tuple(values.items()))
+        if key_accesses := accesses.get(_reader_key(variant)):
+            # A release may be able to read only staged copies of what is behind a door.
+            yield variant.with_access("direct" if "direct" in key_accesses else "staged")
 
 
 def _list_choices(axis: str, values: Iterable[Scalar]) -> Sequence[dict[str, Scalar]]:

@@ -168,27 +168,11 @@ def list_load_bounds(plan: Plan, concurrent: Mapping[DoorKey, int]) -> list[str]
 
 
 def _describe_bound(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> str:
-    definition, permitted = plan.pinned_test.definition, access.door.load
-    rates = {
-        key: getattr(permitted, key)
-        for key in ("opens_per_s", "mb_per_s")
-        if getattr(permitted, key)
-    }
-    variants = [
-        variant
-        for variant in plan.jobs.variants_at(access)
-        if (demand := compute_demand(definition, variant)).keys() == {"clients"}
-        and not demand["clients"].is_assumed
-    ]
-    if not rates or not variants:
+    permitted = access.door.load
+    rates = {key: rate for key in ("opens_per_s", "mb_per_s") if (rate := getattr(permitted, key))}
+    times = [*_list_times(plan, access, rates, jobs)]
+    if not times:
         return ""
-    needs = [_compute_files(plan, variant, jobs) for variant in variants]
-    times = [
-        (amount / rates[key], key, files, size_mb)
-        for files, size_mb in needs
-        for key, amount in (("opens_per_s", files), ("mb_per_s", files * size_mb))
-        if key in rates
-    ]
     seconds, key, files, size_mb = max(times)
     if seconds <= load.duration_s:
         limits = " and ".join(f"{rate:g} {_LOAD_UNITS[key]}" for key, rate in rates.items())
@@ -203,6 +187,19 @@ def _describe_bound(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) 
         f"{files * load.duration_s / seconds:,.0f} of them. Choose fewer files or clients, or "
         "-S load.duration_s=SECONDS."
     )
+
+
+def _list_times(
+    plan: Plan, access: DoorAccess, rates: Mapping[str, float], jobs: int
+) -> Iterator[tuple[float, str, float, float]]:
+    """Yield the seconds that each closed loop needs at each rate, the rate, files and their MB."""
+    for variant in plan.jobs.variants_at(access):
+        demand = compute_demand(plan.pinned_test.definition, variant)
+        if demand.keys() != {"clients"} or demand["clients"].is_assumed:
+            continue
+        files, size_mb = _compute_files(plan, variant, jobs)
+        amounts = {"opens_per_s": files, "mb_per_s": files * size_mb}
+        yield from ((amounts[key] / rate, key, files, size_mb) for key, rate in rates.items())
 
 
 def _compute_files(plan: Plan, variant: Variant, jobs: int) -> tuple[float, float]:
@@ -317,13 +314,13 @@ def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
         plan: the plan to be submitted.
         local_slots: jobs that run on this machine at once.
     """
-    before = plan.pinned_test.definition.before
+    before, load = plan.pinned_test.definition.before, plan.pinned_test.definition.load
     if before is None:
         return []
-    return [
-        *_list_missing_permissions(plan, list(before.settings)),
-        *_list_overlaps(plan, local_slots),
-    ]
+    violations = [*_list_missing_permissions(plan, list(before.settings))]
+    if load is None or not load.together:  # those apply the same values at the same time
+        violations += _list_overlaps(plan, local_slots)
+    return violations
 
 
 def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
@@ -341,9 +338,6 @@ def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
 
 def _list_overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
     """Describe why jobs could change a server while another one measures it."""
-    load = plan.pinned_test.definition.load
-    if load is not None and load.together:
-        return  # all apply the same values at the same time
     reason = "one job would change the server while another measures it"
     if any(site.is_local for site in plan.sites) and local_slots > 1:
         yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
@@ -372,29 +366,27 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     names = [name for name in (LATENCY_AXIS, BANDWIDTH_AXIS) if name in axes]
     if not names:
         return []
-    linked = [access for access in plan.jobs.accesses if access.door.link]
-    shared = [*linked, *(access for access in plan.jobs.accesses if access.door.netem)]
-    needs_proxy = any(value for name in names for value in axes[name])
-    without_proxy = {
-        key: access.door
-        for key, access in plan.jobs.doors.items()
-        if needs_proxy and not access.door.link and not _can_have_distance(access.door)
-    }
-    return [
-        *(
-            f"Door {name} of site {site} cannot be put at a distance on the node, because "
-            + _explain_no_distance(door)
-            + f": choose a root or http door (-P door=NAME), or leave out {' and '.join(names)}."
-            for (site, name), door in without_proxy.items()
-        ),
-        *(_list_shared_links(plan) if linked else ()),
-        *(
-            [f"{local_slots} local jobs run at once, and {_CONFLICT}: --local-slots 1."]
-            # A link, or the queues of this machine, would change for all of them.
-            if local_slots > 1 and any(access.site.is_local for access in shared)
-            else ()
-        ),
-    ]
+    violations = [*_list_doors_without_distance(plan, names), *_list_shared_links(plan)]
+    # A link, or the queues of this machine, would change for all local jobs.
+    changed = [access for access in plan.jobs.accesses if access.door.link or access.door.netem]
+    if local_slots > 1 and any(access.site.is_local for access in changed):
+        violations.append(
+            f"{local_slots} local jobs run at once, and {_CONFLICT}: --local-slots 1."
+        )
+    return violations
+
+
+def _list_doors_without_distance(plan: Plan, names: list[str]) -> Iterator[str]:
+    axes = plan.pinned_test.definition.axes
+    if not any(value for name in names for value in axes[name]):
+        return
+    for (site, name), access in plan.jobs.doors.items():
+        if not access.door.link and not _can_have_distance(access.door):
+            yield (
+                f"Door {name} of site {site} cannot be put at a distance on the node, because "
+                f"{_explain_no_distance(access.door)}: choose a root or http door (-P door=NAME), "
+                f"or leave out {' and '.join(names)}."
+            )
 
 
 def _can_have_distance(door: Door) -> bool:
@@ -428,7 +420,7 @@ def _list_shared_links(plan: Plan) -> Iterator[str]:
                 f"One link leads to the data of {', '.join(sorted(names))}, and {_CONFLICT}: compare the "
                 "doors in one job (-P bundle=door), and choose one site of jobs."
             )
-    if plan.options.pace.in_flight > 1:
+    if ways and plan.options.pace.in_flight > 1:
         yield (
             f"{plan.options.pace.in_flight} jobs of a door run at once, and {_CONFLICT}: --in-flight 1."
         )

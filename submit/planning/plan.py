@@ -372,6 +372,12 @@ class JobCluster:
         return max(cpus for _, cpus in self.lanes)
 
 
+def _count_staged_bytes(job: PlannedJob) -> int:
+    """Count the bytes of the most files that a job stages at once."""
+    staged = [e for e in job.spec.executions if e.variant.get("access") == "staged"]
+    return max((sum(file.size for file in e.files) for e in staged), default=0)
+
+
 def _plan_cluster(
     plan: Plan,
     lanes: tuple[Lane, ...],
@@ -379,12 +385,6 @@ def _plan_cluster(
 ) -> JobCluster:
     jobs = [item for lane in lanes for item in site_jobs[lane]]
     site, doors = jobs[0][0].site, {door for door, _ in lanes}
-    staged_bytes = [
-        sum(file.size for file in execution.files)
-        for job, _ in jobs
-        for execution in job.spec.executions
-        if execution.variant.get("access") == "staged"
-    ]
     in_flight, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
     if ceiling:
         in_flight = min(in_flight, max(1, ceiling * len(lanes) // len(site_jobs)))
@@ -393,6 +393,6 @@ def _plan_cluster(
         lanes=lanes,
         jobs=sum(count for _, count in jobs),
         wall_s=max(job.wall_limit_s for job, _ in jobs),
-        disk_bytes=SANDBOX_OVERHEAD_BYTES + max(staged_bytes, default=0),
+        disk_bytes=SANDBOX_OVERHEAD_BYTES + max(_count_staged_bytes(job) for job, _ in jobs),
         in_flight=plan.jobs.count_together(site, doors) or in_flight,
     )

@@ -133,15 +133,17 @@ def select_usable_sites(
     for name, reason in chain(storage_reasons.items(), runner_reasons.items()):
         (included if _is_included(name, include) else excluded)[name] = reason
     # A site may be excluded as one of both alone.
-    unusable_storage = storage_reasons.keys() - included.keys()
-    unusable_runners = runner_reasons.keys() - included.keys()
-    usable_runners = tuple(site for site in runners if site.name not in unusable_runners)
+    usable_storage = _drop_sites(storage, storage_reasons.keys() - included.keys())
+    usable_runners = _drop_sites(runners, runner_reasons.keys() - included.keys())
     if runners and not usable_runners:
-        storage = ()
-    usable_storage = tuple(site for site in storage if site.name not in unusable_storage)
+        usable_storage = ()
     selection = SiteSelection(usable_storage, usable_runners, uses, excluded, included)
     _refuse_empty_selection(selection)
     return replace(selection, excluded={**excluded, **request.excluded})
+
+
+def _drop_sites(sites: Iterable[Site], names: Collection[str]) -> tuple[Site, ...]:
+    return tuple(site for site in sites if site.name not in names)
 
 
 def _is_included(name: str, include: Collection[str]) -> bool:
@@ -212,28 +214,17 @@ def select_doors(
             limits = _find_limits(definition, site, readers, releases, options)
             doors = sorted(doors, key=lambda door: len(limits[door.name]))
             passed_over += _list_passed_over(site, doors[0], limits)
-        states = {use.site: use.describe() for use in selection.uses.restricted_doors(site.name)}
-        is_included = _is_included(site.name, options.include_excluded)
-        closed = {**({} if is_included else states), **selection.excluded}
-        candidates = [
-            access
-            for reader in readers
-            for access in _list_candidates(definition, reader, site, doors, closed)
-        ]
-        labels = dict.fromkeys(_label(access) for access in candidates)
-        reasons = {label: closed[label] for label in labels if label in closed}
-        if labels and len(reasons) == len(labels):
-            doors_closed = (
-                f"door {split_door_label(label)[1]} {reason}" for label, reason in reasons.items()
-            )
-            excluded[site.name] = f"no usable door: {'; '.join(doors_closed)}"
+        closed, reopened = _restrict_doors(site, selection, options.include_excluded)
+        candidates = _list_candidates(definition, readers, site, doors, closed)
+        usable = [access for access in candidates if _label(access) not in closed]
+        reasons = _select_reasons(candidates, closed)
+        if reasons and not usable:
+            excluded[site.name] = _describe_closed_doors(reasons)
             continue
         storage.append(site)
         excluded |= reasons
-        included |= {
-            label: states[label] for label in labels if label in states.keys() - closed.keys()
-        }
-        accesses += [access for access in candidates if _label(access) not in closed]
+        included |= _select_reasons(candidates, reopened)
+        accesses += usable
     selection = replace(
         selection,
         storage=tuple(storage),
@@ -244,6 +235,28 @@ def select_doors(
     )
     _refuse_empty_selection(selection)
     return replace(selection, notes=tuple(dict.fromkeys(_list_door_notes(definition, selection))))
+
+
+def _restrict_doors(
+    site: Site, selection: SiteSelection, include: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return label -> reason, of doors that may not be used, and of those used nevertheless."""
+    states = {use.site: use.describe() for use in selection.uses.restricted_doors(site.name)}
+    if not _is_included(site.name, include):
+        return {**states, **selection.excluded}, {}
+    return {**selection.excluded}, {
+        label: state for label, state in states.items() if label not in selection.excluded
+    }
+
+
+def _select_reasons(accesses: Iterable[DoorAccess], reasons: Mapping[str, str]) -> dict[str, str]:
+    labels = map(_label, accesses)
+    return {label: reasons[label] for label in labels if label in reasons}
+
+
+def _describe_closed_doors(reasons: Mapping[str, str]) -> str:
+    doors = (f"door {split_door_label(label)[1]} {reason}" for label, reason in reasons.items())
+    return f"no usable door: {'; '.join(doors)}"
 
 
 def list_operations(definition: TestDefinition) -> list[str]:
@@ -301,22 +314,23 @@ def _list_passed_over(
 
 def _list_candidates(
     definition: TestDefinition,
-    reader: Site,
+    readers: Iterable[Site],
     storage: Site,
     doors: Sequence[Door],
     closed: Collection[str],
-) -> Iterator[DoorAccess]:
-    """Yield the doors that a test names, or those up to the first one that is not closed."""
+) -> list[DoorAccess]:
+    """List the doors that a test names, or those up to the first one that is not closed."""
     if DOOR_AXIS in definition.axes:
-        named = map(storage.find_door, definition.axis_values(DOOR_AXIS))
-        yield from (DoorAccess(reader, storage, door) for door in named if door)
-        return
-    is_remote = storage.name != reader.name
-    for door in sorted(doors, key=lambda door: is_remote and door.is_path):
-        access = DoorAccess(reader, storage, door)
-        yield access
-        if _label(access) not in closed:
-            return
+        named = [*filter(None, map(storage.find_door, definition.axis_values(DOOR_AXIS)))]
+        return [DoorAccess(reader, storage, door) for reader in readers for door in named]
+    accesses = []
+    for reader in readers:
+        is_remote = storage.name != reader.name
+        for door in sorted(doors, key=lambda door: door.is_path) if is_remote else doors:
+            accesses.append(DoorAccess(reader, storage, door))
+            if _label(accesses[-1]) not in closed:
+                break
+    return accesses
 
 
 def _label(access: DoorAccess) -> str:

@@ -54,7 +54,7 @@ def list_problems(case: Mapping[str, Any], folder: Path) -> list[str]:
         if is_sites:
             read_sites_file(path)
         else:
-            load_definition(folder, axes=case.get("P"), settings=case.get("S"))
+            load_definition(folder, axes=case.get("P", {}), settings=case.get("S", {}))
     except InvalidDocumentError as error:
         return [problem.removeprefix(f"{path}:") for problem in error.problems]
     return []
