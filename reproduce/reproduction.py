@@ -81,7 +81,7 @@ def _measure(
         name=result.campaign_name,
         options=SubmissionOptions(use_service=False),
     )
-    plan = plan_request(request, settings, fetch=True, bars=bars)
+    plan = plan_request(request, settings, bars=bars)
     with cancel_on_interrupt(settings, plan.campaign_id):
         is_paired = plan.pinned_test.definition.test.mode == PAIRED
         if is_paired and ends_when_decided(plan, request, None):

@@ -181,7 +181,7 @@ class PairedRecording:
             {"repeats": str(CAMPAIGN_JOBS)},
             name=f"{self.label} {blocks:g}",
         )
-        plan = campaign_request.plan_request(request, self.settings, fetch=True)
+        plan = campaign_request.plan_request(request, self.settings)
         campaign = submission.submit_plan(plan, self.settings)
 
         def check_time(_: object) -> None:

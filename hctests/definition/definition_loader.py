@@ -149,7 +149,7 @@ def _locate_option(keys: KeyPath) -> tuple[int, str]:
 def _check_files(
     folder: Path, files: Mapping[str, KeyPath], named: Mapping[str, KeyPath]
 ) -> Iterator[DocumentProblem]:
-    """Check that the test's files exist, and that overrides name no others.
+    """Check that the test's files are in its folder or one beside it, and overrides name no others.
 
     Args:
         folder: folder of the test.
@@ -157,7 +157,9 @@ def _check_files(
         named: files that the definition with its overrides names.
     """
     for name, path in files.items():
-        yield from _check_file(folder, name, path)
+        problem = _find_path_problem(folder, name) or _find_content_problem(folder / name, name)
+        if problem:
+            yield DocumentProblem(path, problem)
     for name in named.keys() - files.keys():
         yield DocumentProblem(
             named[name],
@@ -340,17 +342,6 @@ def _parse_toml_value(text: str) -> Any:
         return parse_toml(f"value = {text}")["value"]
     except ValueError:
         return text
-
-
-def _check_file(folder: Path, name: str, path: KeyPath) -> Iterator[DocumentProblem]:
-    """Check that a named file is in the test's folder, or a link to a file of a test beside it."""
-    problem = _find_file_problem(folder, name)
-    if problem:
-        yield DocumentProblem(path, problem)
-
-
-def _find_file_problem(folder: Path, name: str) -> str:
-    return _find_path_problem(folder, name) or _find_content_problem(folder / name, name)
 
 
 def _find_path_problem(folder: Path, name: str) -> str:

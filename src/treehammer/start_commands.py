@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -66,6 +67,23 @@ def find_demo_test() -> str:
     return DEMO_TEST
 
 
+def _list_demo_commands(
+    settings: Settings, published: Sequence[str], report: Path, tree: Path
+) -> Iterator[tuple[str, ...]]:
+    if published:
+        yield REPRODUCE, *published
+    # Results of a demo are not worth uploading.
+    upload_options = ("--no-service",) if settings.service_url else ()
+    test = find_demo_test()
+    solo = f"demo-solo-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    yield "submit", test, *SOLO_OPTIONS, "--name", solo, "--wait", *upload_options
+    yield "submit", test, *PAIRED_OPTIONS, "--wait", *upload_options
+    campaigns = ("last", solo, *(f"in-print-{name}" for name in published))
+    options = (word for name in campaigns for word in ("--campaign", name))
+    yield "report", *options, "-o", str(report)
+    yield "export", str(tree)
+
+
 @click.command("demo")
 @click.option(
     "--output",
@@ -89,23 +107,11 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     flags = required_flags(output, settings)
     report, tree = output / "report.html", output / "results.root"
     worst = ExitCode.DONE
-    # Results of a demo are not worth uploading.
-    upload_options = ("--no-service",) if settings.service_url else ()
-    test = find_demo_test()
     commands = context.find_root().command
     has_results = isinstance(commands, click.Group) and commands.get_command(context, REPRODUCE)
-    published = DEMO_RESULTS if has_results else ()
-    solo = f"demo-solo-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    told = ("last", solo, *(f"in-print-{name}" for name in published))
-    for words in (
-        *([(REPRODUCE, *published)] if published else []),
-        ("submit", test, *SOLO_OPTIONS, "--name", solo, "--wait", *upload_options),
-        ("submit", test, *PAIRED_OPTIONS, "--wait", *upload_options),
-        ("report", *(word for name in told for word in ("--campaign", name)), "-o", str(report)),
-        ("export", str(tree)),
-    ):
+    for words in _list_demo_commands(settings, DEMO_RESULTS if has_results else (), report, tree):
         click.secho(f"\n+ {shlex.join([PROGRAM, *flags, *words])}", bold=True)
-        code = context.find_root().command.main([*flags, *words], standalone_mode=False)
+        code = commands.main([*flags, *words], standalone_mode=False)
         if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
             worst = max(worst, ExitCode(code or 0))
     typed = format_invocation(output, settings)

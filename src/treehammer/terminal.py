@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from treehammer.errors import (
     ConfigError,
     ExitCode,
     Interruption,
-    NothingToDoError,
     TreehammerError,
     add_global_options,
     suggest_word,
@@ -102,7 +101,7 @@ class _OutputChoice:
 
 
 def prints_rows(
-    *columns: TableColumn, empty: str | NothingToDoError = "", keys: str = ""
+    *columns: TableColumn, empty: str = "", keys: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a command of a function that returns rows or a :class:`CommandOutput`.
 
@@ -110,7 +109,7 @@ def prints_rows(
 
     Args:
         columns: the key of every row, hidden ones included; those of the output without any.
-        empty: sentence on standard error, or the error to raise, if there are no rows.
+        empty: sentence on standard error if there are no rows.
         keys: description of keys that ``columns`` does not hold, because they depend on the data.
     """
     documented = ", ".join(filter(None, [", ".join(column.key for column in columns), keys]))
@@ -129,27 +128,29 @@ def prints_rows(
         def wrapper(
             *args: Any, as_json: bool, as_csv: bool, column_names: str, **kwargs: Any
         ) -> int:
-            if as_json and as_csv:
-                raise click.UsageError("--json and --csv are mutually exclusive.")
-            form = JSON if as_json else CSV if as_csv else TABLE
-            choice = _OutputChoice(form, split_list(column_names))
+            names = split_list(column_names)
             if columns and not keys:
-                _require_columns(choice.names, [column.key for column in columns])
-            click.get_current_context().meta[_OutputChoice.__name__] = choice
+                _require_columns(names, [column.key for column in columns])
+            _store_choice(as_json, as_csv, names)
             result = function(*args, **kwargs)
             if isinstance(result, int):  # the exit code of a command that has printed its parts
                 return result
             output = result if isinstance(result, CommandOutput) else CommandOutput(result)
-            if not output.rows and isinstance(empty, NothingToDoError):
-                raise empty
             print_output(output, columns)
-            if not output.rows and isinstance(empty, str) and empty:
+            if empty and not output.rows:
                 print_hint(empty, err=True)
             return output.exit_code
 
         return wrapper
 
     return decorate
+
+
+def _store_choice(as_json: bool, as_csv: bool, names: tuple[str, ...]) -> None:
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv are mutually exclusive.")
+    form = JSON if as_json else CSV if as_csv else TABLE
+    click.get_current_context().meta[_OutputChoice.__name__] = _OutputChoice(form, names)
 
 
 def option_group(
@@ -191,9 +192,7 @@ def _find_choice() -> _OutputChoice:
     return choice or _OutputChoice()
 
 
-def print_output(
-    output: CommandOutput, columns: Sequence[TableColumn] = (), *, form: str = ""
-) -> None:
+def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> None:
     """Print an output of the running command in the form that its user chose.
 
     Commands that print more than one output call it; that of the others is printed by
@@ -202,28 +201,33 @@ def print_output(
     Args:
         output: the output.
         columns: of the command.
-        form: in place of the chosen one.
     """
     choice = _find_choice()
-    choice = replace(choice, form=form or choice.form)
     rows = [row if isinstance(row, Mapping) else asdict(row) for row in output.rows]
     columns = columns if output.columns is None else output.columns
-    blocks = (*output.above, *output.below)
-    notes = [*(block for block in blocks if isinstance(block, Note)), *output.notes]
+    if choice.form == TABLE and not choice.names:
+        table = [TextTable(rows, columns, output.title)] if columns else []
+        print_early(*output.above, *table, *output.below)
+    else:
+        _print_values(rows, columns, choice, output.document)
+        blocks = (*output.above, *output.below)
+        print_notes(*(block for block in blocks if isinstance(block, Note)))
+    print_notes(*output.notes)
+    print_remarks([*output.remarks, *(output.summary if choice.form == TABLE else ())])
+
+
+def _print_values(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[TableColumn],
+    choice: _OutputChoice,
+    document: Any,
+) -> None:
     if choice.names:
         _print_selected(rows, columns, choice)
-    elif choice.form == TABLE:
-        table = [TextTable(rows, columns, output.title)] if columns else []
-        for block in (*output.above, *table, *output.below):
-            _print_block(block)
-        notes = [*output.notes]
-    elif choice.form == JSON and output.document is not None:
-        click.echo(json.dumps(output.document, indent=1, default=str))
+    elif choice.form == JSON and document is not None:
+        click.echo(json.dumps(document, indent=1, default=str))
     else:
         print_rows(rows, columns, form=choice.form)
-    for note in notes:
-        print_hint(note, err=choice.form != TABLE)
-    print_remarks([*output.remarks, *(output.summary if choice.form == TABLE else ())])
 
 
 def print_early(*blocks: Block) -> None:

@@ -120,22 +120,18 @@ class BatchSite(Protocol):
     @property
     def name(self) -> str:
         """Its name."""
-        ...
 
     @property
     def requirements(self) -> str:
         """Expression that selects its machines."""
-        ...
 
     @property
     def grid_resource(self) -> str:
         """Resource of HTCondor's grid universe."""
-        ...
 
     @property
     def submit(self) -> Mapping[str, str]:
         """Additional submit commands."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -332,9 +328,7 @@ class ExternalBatch(BatchSystem):
         """Refuse unless ``batch_ids`` is empty."""
         return self._refuse_if_any(batch_ids)
 
-    def release(self, batch_ids: Iterable[str]) -> int:
-        """Refuse unless ``batch_ids`` is empty."""
-        return self._refuse_if_any(batch_ids)
+    release = cancel
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Refuse unless ``batch_ids`` is empty."""

@@ -109,22 +109,21 @@ class Worker:
             self.kill_at += TERMINATE_GRACE_S
             self.process.terminate()
 
+    def _find_end(self, code: int | None) -> tuple[JobState, str]:
+        """Find the state of the attempt by the worker's exit code, and the reason."""
+        if self.reason:
+            return JobState.CANCELLED if self.reason == CANCELLED else JobState.LOST, self.reason
+        ended_by_itself = (code is not None and code >= 0) or _is_complete(self.sandbox)
+        if ended_by_itself and code != RETRY_EXIT_CODE:
+            return JobState.DONE, ""
+        return JobState.LOST, f"the worker {_describe_exit_code(code)}"
+
     def describe_end(self) -> tuple[JobState, AttemptStatus]:
         """Return the state of the job and its attempt after the worker ended."""
         code = self.process.returncode if self.process else None
-        state, reason = JobState.LOST, self.reason or f"the worker {_describe_exit_code(code)}"
-        ended_by_itself = (code is not None and code >= 0) or _is_complete(self.sandbox)
-        if self.reason == CANCELLED:
-            state = JobState.CANCELLED
-        elif not self.reason and ended_by_itself and code != RETRY_EXIT_CODE:
-            state, reason = JobState.DONE, ""
-        attempt = replace(
-            self.job.status.attempts[-1],
-            state=state,
-            ended_us=_now_us(),
-            exit_code=code,
-            reason=reason,
-        )
+        state, reason = self._find_end(code)
+        last = self.job.status.attempts[-1]
+        attempt = replace(last, state=state, ended_us=_now_us(), exit_code=code, reason=reason)
         is_repeated = attempt.number - self.job.previous_attempts < MAX_LOCAL_ATTEMPTS
         if state is JobState.LOST and not self.reason and is_repeated:
             state = JobState.QUEUED
@@ -154,7 +153,10 @@ class QueueRunner:
             # While a connection is open, its files exist, for which a full disk would have no room.
             connection.execute("SELECT 1 FROM job").fetchone()
             # Not of the folder with the rows: as root, SQLite sets the owner of its log on each use.
-            _signal_changes(self.queue.runner_lock.parent)
+            signal.signal(signal.SIGIO, lambda *_: None)
+            with suppress(OSError):  # without notices, changes are noticed at the next poll
+                descriptor = os.open(self.queue.runner_lock.parent, os.O_RDONLY)
+                fcntl.fcntl(descriptor, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT)
             while not signals.stopped_by and self.has_queue(lock):
                 succeeded = [self.try_step(step) for step in steps]
                 if not all(succeeded):
@@ -351,14 +353,6 @@ def _fill_sandbox(sandbox: Path, files: ExitStack) -> tuple[IO[str], IO[bytes], 
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def _signal_changes(folder: Path) -> None:
-    """Let the kernel send a signal when a file in a folder is touched."""
-    signal.signal(signal.SIGIO, lambda *_: None)
-    with suppress(OSError):  # the file system has no notices: changes are noticed at the next poll
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.fcntl(descriptor, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT)
 
 
 def _describe_exit_code(code: int | None) -> str:

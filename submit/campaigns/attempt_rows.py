@@ -107,15 +107,12 @@ def read_record(
         if not JobState(job.state).is_final:
             return None
         reason = getattr(error, "strerror", "") or str(error)
-        rejected.append(RejectedFile(job.id, attempt, _reject_file(path), reason))
+        folder = path.parent.parent / REJECTED_FOLDER
+        folder.mkdir(exist_ok=True)
+        path = path.rename(folder / path.name)
+        rejected.append(RejectedFile(job.id, attempt, path, reason))
         return None
     return measurement
-
-
-def _reject_file(path: Path) -> Path:
-    folder = path.parent.parent / REJECTED_FOLDER
-    folder.mkdir(exist_ok=True)
-    return path.rename(folder / path.name)
 
 
 def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:

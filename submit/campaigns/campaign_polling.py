@@ -125,12 +125,6 @@ def _notify_all(lines: Iterable[str], notify: Notify) -> None:
         notify(line)
 
 
-def _describe_load(tracker: CampaignTracker, campaign: CampaignRow) -> str:
-    if campaign.plan.definition.load_test is None:
-        return ""
-    return describe_running_loads(tracker.read_load_steps(campaign))
-
-
 def list_campaigns(tracker: CampaignTracker) -> tuple[list[dict[str, Any]], list[str]]:
     """Bring all campaigns up to date; list their rows, and lines on batch systems and uploads."""
     rows, remarks = [], []
@@ -166,6 +160,7 @@ def follow_campaign(
     """Poll until every job has ended; each message is passed to ``notify`` once."""
     notify_once = cache(notify)
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
+    is_load = campaign.plan.definition.load_test is not None
     last, changed_s = "", time.monotonic()
     last_load = ""
     while True:
@@ -173,7 +168,7 @@ def follow_campaign(
         changes = local.count_changes() if local else 0
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
-        load = _describe_load(tracker, campaign)
+        load = describe_running_loads(tracker.read_load_steps(campaign)) if is_load else ""
         if load not in ("", last_load):
             notify(f"load: {load}")
         last_load = load

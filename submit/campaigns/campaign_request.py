@@ -41,8 +41,7 @@ def plan_request(
     request: CampaignRequest,
     settings: Settings,
     *,
-    fetch: bool,
-    bars: ProgressFactory = no_progress,
+    bars: ProgressFactory | None = no_progress,
     pinned: PinnedTest | None = None,
     uses: SiteUses | None = None,
     store: Store | None = None,
@@ -52,9 +51,8 @@ def plan_request(
     Args:
         request: the campaign to plan.
         settings: all settings.
-        fetch: make missing datasets and fetch missing ROOT releases.  Otherwise nothing is fetched:
-            a missing dataset is an error, a missing release a note in the plan.
-        bars: opens progress bars.
+        bars: opens progress bars while datasets are made and ROOT releases fetched.  Without it none
+            are: a missing dataset is an error, a missing release a note in the plan.
         pinned: the request's test, if the caller has pinned it.
         uses: the present uses of sites, if the caller has loaded them.
         store: the results database, if the caller has opened it.
@@ -72,7 +70,7 @@ def plan_request(
             where=f"{pinned.definition.test.name}: [load]",
             hint="Install Treehammer with load/, or choose a test without [load].",
         )
-    preparation = InputPreparation(request, pinned, settings, bars if fetch else None)
+    preparation = InputPreparation(request, pinned, settings, bars)
     sites = preparation.select_doors(sites)
     inputs, watches = preparation.prepare(sites)
     return add_review(make_plan(request, pinned, sites, inputs, watches), settings, store)

@@ -1,4 +1,4 @@
-"""Submission and resumption of campaigns, for the command line, the demo and programs.
+"""Submission and resumption of campaigns.
 
 On resumption, held jobs are released and interrupted jobs are queued again.  Attempts keep their
 numbers and the next one gets the next number, so that nothing counts twice.
@@ -26,7 +26,7 @@ from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.sql.core.campaign_plan import PlannedCost
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.subjects import split_door_label
-from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, CampaignCount, load_last_attempts
+from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, load_last_attempts
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
@@ -40,9 +40,7 @@ from treehammer.submit.campaigns.campaign_polling import (
     describe_campaign_state,
     find_excluded_jobs,
     make_tracker,
-    wait_for_campaign,
 )
-from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import (
@@ -60,9 +58,8 @@ from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.plan import Plan, PlanReview, sum_costs
 from treehammer.submit.planning.site_selection import read_uses
-from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.site_registry import open_batch_system
-from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.text_formatting import pluralize
 
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9
@@ -270,23 +267,6 @@ def describe_interrupted_submission(plan: Plan, settings: Settings) -> str:
         return "nothing was submitted"
 
 
-def run_campaign(
-    request: CampaignRequest, settings: Settings, bars: ProgressFactory = no_progress
-) -> tuple[CampaignRow, CampaignCount]:
-    """Plan, submit, wait and collect.
-
-    Args:
-        request: the campaign to run.
-        settings: all settings.
-        bars: opens progress bars, e.g. :func:`treehammer.terminal.progress_bar`.
-
-    Raises:
-        TreehammerError: a step failed; submitted jobs continue.
-    """
-    campaign = submit_plan(plan_request(request, settings, fetch=True, bars=bars), settings)
-    return campaign, wait_for_campaign(campaign, settings, bars)
-
-
 @dataclass(frozen=True)
 class ResumeResult:
     """Numbers of jobs affected by a resumption.
@@ -356,7 +336,9 @@ def resume_campaign(
         released = _release_held_jobs(tracker, jobs)
         last = load_last_attempts(tracker.store, jobs)
         selected = list(_select_jobs(tracker, campaign, jobs, last, failed=failed))
-        resumable = [job for job in selected if not _is_exhausted(last.get(job.id))]
+        resumable = [
+            j for j in selected if j.id not in last or last[j.id].number < MAX_ATTEMPTS_IN_ALL
+        ]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             walls_s = _wall_limits_s(campaign, resumable)
             renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
@@ -369,10 +351,6 @@ def resume_campaign(
         reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
         exhausted, unqueued = len(selected) - len(resumable), len(resumable) - requeued
         return ResumeResult(released, requeued, exhausted, unqueued, reasons)
-
-
-def _is_exhausted(last: AttemptRow | None) -> bool:
-    return last is not None and last.number >= MAX_ATTEMPTS_IN_ALL
 
 
 def _leave_out_excluded(

@@ -119,7 +119,9 @@ class CampaignTracker:
         recorded = self.store.count_by_attempt(campaign.id)
         for job, status, batch in self._query_jobs(open_jobs):
             if status is not None:
-                now = _with_state(job, status.state.value)
+                state = status.state.value
+                # The same object if unchanged, as most of ten thousand are.
+                now = job if job.state == state else replace(job, state=state)
                 rows = build_attempt_rows(job, status, batch, stored)
             else:
                 now, rows = _update_unknown_job(job, stored, being_submitted=being_submitted)
@@ -383,11 +385,6 @@ def _update_unknown_job(
         return job, []
     lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
     return lost, [attempt]
-
-
-def _with_state(job: JobRow, state: str) -> JobRow:
-    """Return the job in a new state; the same object if unchanged, as for most of ten thousand."""
-    return job if job.state == state else replace(job, state=state)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
     from treehammer.analysis.comparison.comparison_result import ComparisonResult
     from treehammer.sql.core.campaign_plan import SequentialPlan
-    from treehammer.sql.core.rows import CampaignRow
+    from treehammer.sql.core.rows import CampaignRow, InstructionRow
     from treehammer.sql.write.store import Store
     from treehammer.submit.planning.plan import Plan
     from treehammer.submit.tools.instruction_counts import CountResult, Valgrind
@@ -252,13 +252,11 @@ def count(
     valgrind = find_valgrind()
     with on_interrupt("nothing was stored"):
         request = CampaignRequest(spec, {**axes, "root": (a, b)}, overrides)
-        plan = plan_request(request, settings, fetch=True, bars=progress_bar)
+        plan = plan_request(request, settings, bars=progress_bar)
         result = count_plan(plan, valgrind, settings, progress_bar, events=events, repeats=repeats)
         counts = [build_rows(repeated.reads[0], valgrind) for repeated in result.counts]
         if counts and not no_store:
-            with open_store(settings, create=True) as store:
-                for rows in counts:
-                    store.replace_instruction_count(rows)
+            _store_counts(counts, settings)
     pairs = instruction_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)
     changes = [c for pair in pairs for c in (pair.total, *pair.libraries(), *pair.functions())]
     return CommandOutput(
@@ -269,6 +267,12 @@ def count(
         remarks=result.problems,
         exit_code=ExitCode.INFRASTRUCTURE if result.problems else ExitCode.DONE,
     )
+
+
+def _store_counts(counts: Iterable[Sequence[InstructionRow]], settings: Settings) -> None:
+    with open_store(settings, create=True) as store:
+        for rows in counts:
+            store.replace_instruction_count(rows)
 
 
 def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:

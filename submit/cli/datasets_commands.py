@@ -227,20 +227,20 @@ def _drop_excluded(
 
     uses = load_uses(settings)
     site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}
-    reasons = {
-        rse.name: reason
-        for rse in rses
-        for site in (site_of.get(rse.name, rse.site),)
-        if not {EVERY_SITE, site} & {*include}
-        and (reason := uses.describe_restrictions(site, (STORAGE_SITE,)))
-    }
+    reasons = {}
+    for rse in rses:
+        site = site_of.get(rse.name, rse.site)
+        reason = uses.describe_restrictions(site, (STORAGE_SITE,))
+        if reason and not {EVERY_SITE, site} & {*include}:
+            reasons[rse.name] = reason
     print_remarks(f"{name} is left out: {reason}." for name, reason in reasons.items())
-    if reasons and len(reasons) == len(rses):
+    usable = tuple(rse for rse in rses if rse.name not in reasons)
+    if reasons and not usable:
         raise NothingToDoError(
             "no storage of this request may be used",
             hint=f"To place replicas nevertheless: {INCLUDE_OPTION} all",
         )
-    return tuple(rse for rse in rses if rse.name not in reasons)
+    return usable
 
 
 def _rule_row(status: ReplicationStatus) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.datasets.doors import ProbeTarget
+    from treehammer.submit.sites.site_model import Site
 
 
 def _describe_ceilings(values: Mapping[str, Any]) -> str:
@@ -106,7 +107,6 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
     Example: treehammer sites check label:near --dataset reference-750mb
     """
     from treehammer.submit.batch.interface import PROBE_FAILED
-    from treehammer.submit.planning.site_selection import load_uses
     from treehammer.submit.sites.site_probes import probe_credentials, probe_sites
     from treehammer.submit.sites.site_registry import select_sites
     from treehammer.submit.tools.node_probes import probe_nodes
@@ -119,25 +119,30 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
         *probe_credentials(selection, os.environ),
         *probe_sites(selection, _make_target(dataset, settings), settings, progress_bar),
     ]
-    silent = {trial.site for trial in trials if trial.result == PROBE_FAILED}
-    reachable = [site for site in selection if f"pool {site.pool}" not in silent]
     if wait_s:
+        silent = {trial.site for trial in trials if trial.result == PROBE_FAILED}
+        reachable = [site for site in selection if f"pool {site.pool}" not in silent]
         trials += probe_nodes(reachable, settings, wait_s, progress_bar)
-    uses = load_uses(settings)
-    remarks = []
-    for site in selection:
-        if reason := uses.describe_restrictions(site.name):
-            remarks.append(f"Site {site.name}: {reason}.")
-        remarks += [
-            f"Door {use.site}: {use.describe()}." for use in uses.restricted_doors(site.name)
-        ]
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     summary = [f"{failed} of {pluralize(len(trials), 'check')} failed"]
-    if any(not site.is_local for site in selection):
-        checked = "CVMFS and the software" if wait_s else "the interpreter, CVMFS and the software"
+    if not all(site.is_local for site in selection):
+        checked = f"{'' if wait_s else 'the interpreter, '}CVMFS and the software"
         summary.insert(0, f"Only the jobs of a test can check {checked} of the nodes.")
     code = ExitCode.REGRESSION if failed else ExitCode.DONE
+    remarks = [*_list_restrictions(selection, settings)]
     return CommandOutput(trials, remarks=remarks, summary=summary, exit_code=code)
+
+
+def _list_restrictions(selection: Sequence[Site], settings: Settings) -> Iterator[str]:
+    """Describe the sites and doors that may not be used by their states."""
+    from treehammer.submit.planning.site_selection import load_uses
+
+    uses = load_uses(settings)
+    for site in selection:
+        if reason := uses.describe_restrictions(site.name):
+            yield f"Site {site.name}: {reason}."
+        for use in uses.restricted_doors(site.name):
+            yield f"Door {use.site}: {use.describe()}."
 
 
 def _make_target(dataset: str, settings: Settings) -> ProbeTarget:

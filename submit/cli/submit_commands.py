@@ -171,7 +171,7 @@ def submit(
         # Check first: jobs that cannot report need no downloads.
         print_remarks(job_reporting.check_service(settings, request.options))
         plan = campaign_request.plan_request(
-            request, settings, fetch=not dry_run, bars=progress_bar
+            request, settings, bars=None if dry_run else progress_bar
         )
         ends_early = wait and local_comparison.ends_when_decided(plan, request, until)
         if ends_early:
@@ -303,7 +303,7 @@ def render(
     from treehammer.submit.campaigns.job_reporting import reporting_for_preview
     from treehammer.submit.planning.cost_estimate import find_review
 
-    plan = plan_request(request, settings, fetch=False, bars=progress_bar)
+    plan = plan_request(request, settings, bars=None)
     print_remarks([*plan.notes, *find_review(plan, settings).list_reasons()])
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = reporting_for_preview(settings, plan.options)

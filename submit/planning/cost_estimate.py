@@ -52,6 +52,9 @@ SECONDS_PER_DAY = 86_400
 MAX_LOCAL_TOGETHER = 64
 
 
+_TIME_COLUMNS = ("payload_wall_s", "payload_user_s", "payload_sys_s")
+
+
 @dataclass(frozen=True)
 class ExecutionCost:
     """Wall and CPU seconds of executions, with the basis of the figures.
@@ -258,16 +261,7 @@ def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]
     series = tuple(dict.fromkeys(str(identity["series"]) for identity in identities))
     conditions = (Condition("test_hash", "=", test_hash), Condition("series", "=", series))
     selection = Selection(conditions=conditions)
-    columns = (
-        "series",
-        "kind",
-        "payload_wall_s",
-        "payload_user_s",
-        "payload_sys_s",
-        "run_mode",
-        *READ_COLUMNS,
-        *OUTCOME_COLUMNS,
-    )
+    columns = ("series", "kind", "run_mode", *_TIME_COLUMNS, *READ_COLUMNS, *OUTCOME_COLUMNS)
     costs: dict[str, list[ExecutionCost]] = defaultdict(list)
     for row in store.measurements(selection, columns):
         if cost := _read_cost(row):
@@ -277,7 +271,7 @@ def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]
 
 def _read_cost(row: Mapping[str, object]) -> ExecutionCost | None:
     """Read the cost of an execution; None for a failed or implausible one."""
-    wall, user, system = (row[f"payload_{name}_s"] for name in ("wall", "user", "sys"))
+    wall, user, system = (row[name] for name in _TIME_COLUMNS)
     is_good = classify_outcome(row) is Outcome.GOOD
     if not (is_good and isinstance(wall, float) and isinstance(user, float)):
         return None

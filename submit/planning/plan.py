@@ -277,6 +277,14 @@ def make_plan(
     by_names = {
         (site.name, storage.name): (site, storage) for site, storage in (*sites.pairs, *watching)
     }
+    test = PlannedTest(
+        repository=pinned.repository,
+        ref=pinned.ref,
+        commit=pinned.commit,
+        dirty=pinned.dirty,
+        path=pinned.path,
+        files=dict(pinned.hashes),
+    )
     return Plan(
         campaign_id=campaign_id,
         campaign_name=name,
@@ -285,7 +293,7 @@ def make_plan(
         site_pairs=tuple(by_names.values()),
         jobs=jobs,
         notes=(*sites.list_notes(), *notes, *sites.passed_over, *inputs.notes),
-        request=document.replace(schema_version=SCHEMA_VERSION, test=_describe_test(pinned)),
+        request=document.replace(schema_version=SCHEMA_VERSION, test=test),
         options=request.options,
     )
 
@@ -313,17 +321,6 @@ def _describe_request(
     }
     document |= {key: value for key, value in optional.items() if value}
     return CampaignPlan.from_json(json.dumps(document, default=str))
-
-
-def _describe_test(pinned: PinnedTest) -> PlannedTest:
-    return PlannedTest(
-        repository=pinned.repository,
-        ref=pinned.ref,
-        commit=pinned.commit,
-        dirty=pinned.dirty,
-        path=pinned.path,
-        files=dict(pinned.hashes),
-    )
 
 
 def find_user() -> str:

@@ -219,7 +219,10 @@ def select_doors(
         usable = [access for access in candidates if _label(access) not in closed]
         reasons = _select_reasons(candidates, closed)
         if reasons and not usable:
-            excluded[site.name] = _describe_closed_doors(reasons)
+            closed_doors = (
+                f"door {split_door_label(label)[1]} {reasons[label]}" for label in reasons
+            )
+            excluded[site.name] = f"no usable door: {'; '.join(closed_doors)}"
             continue
         storage.append(site)
         excluded |= reasons
@@ -252,11 +255,6 @@ def _restrict_doors(
 def _select_reasons(accesses: Iterable[DoorAccess], reasons: Mapping[str, str]) -> dict[str, str]:
     labels = map(_label, accesses)
     return {label: reasons[label] for label in labels if label in reasons}
-
-
-def _describe_closed_doors(reasons: Mapping[str, str]) -> str:
-    doors = (f"door {split_door_label(label)[1]} {reason}" for label, reason in reasons.items())
-    return f"no usable door: {'; '.join(doors)}"
 
 
 def list_operations(definition: TestDefinition) -> list[str]:

@@ -11,7 +11,7 @@ Four of its JSON documents are supported, distinguished by the keys of their ent
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,10 +132,7 @@ class CricImport:
             self._add_storage_doors()
         else:
             self._add_service_doors()
-        elements = defaultdict[str, list[_ComputeElement]](list)
-        for queue in self._entries[_QUEUE].values():
-            if queue.state == ACTIVE_STATE and queue.site:
-                elements[queue.site] += queue.queues
+        elements = self._list_elements()
         doors = {name for name, site_doors in self._doors.items() if site_doors}
         for name in sorted({*doors, *self._entries[_SITE], *elements}):
             if not is_valid_name(name):
@@ -144,6 +141,14 @@ class CricImport:
                 self._skip(name, "no door that ROOT can open")
             else:
                 self._add_site(name, elements[name])
+
+    def _list_elements(self) -> Mapping[str, list[_ComputeElement]]:
+        """List the compute elements of the active queues of each site."""
+        elements: dict[str, list[_ComputeElement]] = defaultdict(list)
+        for queue in self._entries[_QUEUE].values():
+            if queue.state == ACTIVE_STATE and queue.site:
+                elements[queue.site] += queue.queues
+        return elements
 
     def _skip(self, subject: str, reason: str) -> None:
         self.skipped.append(f"{subject}: {reason}")
@@ -167,24 +172,28 @@ class CricImport:
 
     def _add_storage_doors(self) -> None:
         for name, area in self._entries[_STORAGE].items():
-            storage_type = self._options.storage_type
-            if area.state != ACTIVE_STATE:
-                self._skip(name, f"is {area.state}")
-            elif area.is_tape:
-                self._skip(name, "is on tape")
-            elif storage_type and area.type != storage_type:
-                self._skip(name, f"has type {area.type or '(none)'}, not {storage_type}")
-            elif not (area.site or area.rc_site):
-                self._skip(name, "has no site")
-            else:
-                # Without duplicate endpoints, local access first.
-                protocols = {
-                    (protocol.endpoint, protocol.path): protocol
-                    for activity in READ_ACTIVITIES
-                    for protocol in area.arprotocols.get(activity, ())
-                }
-                for protocol in protocols.values():
-                    self._add_door(area.site or area.rc_site, name, protocol, area.middleware)
+            if reason := self._find_exclusion(area):
+                self._skip(name, reason)
+                continue
+            # Without duplicate endpoints, local access first.
+            protocols = {
+                (protocol.endpoint, protocol.path): protocol
+                for activity in READ_ACTIVITIES
+                for protocol in area.arprotocols.get(activity, ())
+            }
+            for protocol in protocols.values():
+                self._add_door(area.site or area.rc_site, name, protocol, area.middleware)
+
+    def _find_exclusion(self, area: _Entry) -> str:
+        """Explain why jobs do not read from a storage area; '' if they do."""
+        storage_type = self._options.storage_type
+        if area.state != ACTIVE_STATE:
+            return f"is {area.state}"
+        if area.is_tape:
+            return "is on tape"
+        if storage_type and area.type != storage_type:
+            return f"has type {area.type or '(none)'}, not {storage_type}"
+        return "" if area.site or area.rc_site else "has no site"
 
     def _add_service_doors(self) -> None:
         for name, service in self._entries[_SERVICE].items():
@@ -206,7 +215,7 @@ class CricImport:
         path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
         kind, doors = scheme.protocol, self._doors[site]
         prefix = f"{scheme.name}://{address.netloc}{'//' if kind == 'root' else '/'}{path}"
-        if prefix not in (door.prefix for door in doors):
+        if prefix not in {door.prefix for door in doors}:
             number = sum(door.protocol == kind for door in doors) + 1
             name = kind if number == 1 else f"{kind}-{number}"
             server, version = self._find_server(address.hostname)
@@ -224,26 +233,7 @@ class CricImport:
 
     def _add_site(self, name: str, elements: Sequence[_ComputeElement]) -> None:
         requirements = self._options.requirements.replace("{site}", name)
-        resources = dict.fromkeys(
-            () if requirements else filter(None, (element.grid_resource for element in elements))
-        )
-        if not requirements:
-            for element in elements:
-                if not element.grid_resource:
-                    kind = element.ce_flavour or "compute element"
-                    reason = f"{kind} {element.ce_endpoint}".strip() + f" ({element.ce_state})"
-                    self._skip(name, reason)
-            for resource in [*resources][1:]:
-                self._skip(name, f"further compute element {resource}")
-            if not resources:
-                reason = "imported without a batch selector; add requirements or grid_resource"
-                self._skip(name, reason)
         doors = tuple(self._doors[name])
-        labels: list[str] = []
-        if entry := self._entries[_SITE].get(name):
-            values = (entry.cloud or entry.country_code, entry.tier_level, entry.state)
-            kinds = zip(("cloud", "tier", "state"), values, strict=True)
-            labels = [f"{kind}-{value}" for kind, value in kinds if value]
         # Mistakes are listed where the sites file is written.
         self.sites.append(
             Site.model_construct(
@@ -253,10 +243,32 @@ class CricImport:
                 doors=doors,
                 storage=next((door.middleware for door in doors if door.middleware), ""),
                 requirements=requirements,
-                grid_resource=next(iter(resources), ""),
-                labels=tuple(filter(is_valid_name, labels)),
+                grid_resource="" if requirements else self._choose_resource(name, elements),
+                labels=tuple(filter(is_valid_name, self._list_labels(name))),
             )
         )
+
+    def _choose_resource(self, name: str, elements: Sequence[_ComputeElement]) -> str:
+        """Choose the first compute element that jobs can use, and skip the others."""
+        resources = dict.fromkeys(filter(None, (element.grid_resource for element in elements)))
+        for element in elements:
+            if not element.grid_resource:
+                kind = element.ce_flavour or "compute element"
+                reason = f"{kind} {element.ce_endpoint}".strip() + f" ({element.ce_state})"
+                self._skip(name, reason)
+        for resource in [*resources][1:]:
+            self._skip(name, f"further compute element {resource}")
+        if not resources:
+            reason = "imported without a batch selector; add requirements or grid_resource"
+            self._skip(name, reason)
+        return next(iter(resources), "")
+
+    def _list_labels(self, name: str) -> Iterator[str]:
+        if entry := self._entries[_SITE].get(name):
+            values = (entry.cloud or entry.country_code, entry.tier_level, entry.state)
+            for kind, value in zip(("cloud", "tier", "state"), values, strict=True):
+                if value:
+                    yield f"{kind}-{value}"
 
 
 def _read_entries(file: Path) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -180,16 +181,10 @@ class _RucioReplicas:
             if not doors or door.name in doors:
                 yield from self._expected_at_door(site, door)
         if not doors:
-            for rse in self._rses_of_site(site.name) - {door.rse for door in site.doors}:
+            replicas = chain.from_iterable(map(self._load_replicas, _PROTOCOLS))
+            rses = {replica.rse for replica in replicas if replica.site == site.name}
+            for rse in rses - {door.rse for door in site.doors}:
                 yield from self.expected_at_rse(rse, site.name)
-
-    def _rses_of_site(self, site: str) -> set[str]:
-        return {
-            replica.rse
-            for protocol in _PROTOCOLS
-            for replica in self._load_replicas(protocol)
-            if replica.site == site
-        }
 
     def expected_at_rse(self, rse: str, site: str) -> Iterator[ExpectedReplica]:
         """Yield the expected replicas at an RSE without a door."""

@@ -217,7 +217,7 @@ def validate_protocol(protocol: str) -> str:
 
 def find_prefix_error(protocol: str, prefix: str) -> str:
     """Describe why ROOT could not read through a door with this prefix; '' if it can."""
-    if any(character in prefix for character in "?#"):
+    if {"?", "#"} & {*prefix}:
         return "contains '?' or '#', which ROOT interprets as options"
     if protocol == "file":
         return "is a URL (expected a path)" if "://" in prefix else ""

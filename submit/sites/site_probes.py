@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -57,28 +58,24 @@ def probe_sites(
     Raises:
         SitesError: the sites file cannot be read or has mistakes.
     """
-    names = dict.fromkeys(site.batch for site in sites if not site.is_local)
-    batch_results = [
-        result
-        for name in names
-        for result in _probe_batch_system(name, [s for s in sites if s.batch == name], settings)
-    ]
-    door_results = _probe_doors(sites, target, bars)
-    site_names = {site.name for site in sites}
-    results = [result for result in batch_results if result.site not in site_names]
+    batches: dict[str, list[Site]] = defaultdict(list)
     for site in sites:
-        for door in site.doors:
-            results += door_results[site.name, door.name]
-        results += [result for result in batch_results if result.site == site.name]
-    return results
+        if not site.is_local:
+            batches[site.batch].append(site)
+    results: list[ProbeResult] = []
+    for name, batch_sites in batches.items():
+        results += _probe_batch_system(name, batch_sites, settings)
+    numbers = {site.name: number for number, site in enumerate(sites)}
+    results = [*_probe_doors(sites, target, bars), *results]
+    # Stable: the doors of a site stay before its batch system.
+    return sorted(results, key=lambda result: numbers.get(result.site, -1))
 
 
 def _probe_doors(
     sites: Sequence[Site], target: ProbeTarget, bars: ProgressFactory
-) -> Mapping[tuple[str, str], list[ProbeResult]]:
-    """Probe all doors in parallel; return (site, door) -> results."""
+) -> list[ProbeResult]:
+    """Probe all doors in parallel; return their results in the order of the doors."""
     pairs = [(site, door) for site in sites for door in site.doors]
-    results: dict[tuple[str, str], list[ProbeResult]] = {}
     with (
         bars("Probing doors", len(pairs)) as step,
         ThreadPoolExecutor(MAX_PARALLEL_PROBES) as executor,
@@ -87,12 +84,12 @@ def _probe_doors(
         try:
             for count, task in enumerate(as_completed(tasks), start=1):
                 site, door = tasks[task]
-                results[site.name, door.name] = task.result()
+                task.result()
                 step(count, f"{site.name} {door.name}")
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise
-    return results
+    return [result for task in tasks for result in task.result()]
 
 
 def _probe_reading_and_writing(site: Site, door: Door, target: ProbeTarget) -> list[ProbeResult]:
@@ -136,13 +133,16 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> ProbeResult:
         )
     probe = doors.probe_door(door.prefix, target, is_local=site.is_local)
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
-    server = probe.server
-    if server and door.version and door.version not in server:
-        server += f" (sites file: {door.version})"
     finding = probe.problem or probe.details
     limits = describe_read_limits(door.prefix) if result == PROBE_OK else ""
-    remedy = probe.remedy or limits
+    remedy, server = probe.remedy or limits, _describe_server(probe.server, door)
     return ProbeResult(site.name, check, result, finding, remedy, server, probe.rtt_s)
+
+
+def _describe_server(server: str, door: Door) -> str:
+    if server and door.version and door.version not in server:
+        return f"{server} (sites file: {door.version})"
+    return server
 
 
 def _probe_batch_system(name: str, sites: Sequence[Site], settings: Settings) -> list[ProbeResult]:
@@ -167,34 +167,29 @@ def probe_credentials(
 
 def _probe_credential(subject: str, check: str, name: str, path: Path) -> ProbeResult:
     remedy = f"Renew {path}."
-    proxy = None
     try:
-        if name == PROXY_VARIABLE:
-            proxy = read_proxy(str(path))
+        proxy = read_proxy(str(path)) if name == PROXY_VARIABLE else None
         end = proxy.expires_at if proxy else credential_expiry(name, str(path))
-    except OSError as error:
-        finding = f"{path}: {error.strerror}"
+    except (OSError, ValueError) as error:
+        finding = f"{path}: {getattr(error, 'strerror', error)}"
         return ProbeResult(subject, check, PROBE_FAILED, finding, remedy)
-    except ValueError as error:
-        return ProbeResult(subject, check, PROBE_FAILED, f"{path}: {error}", remedy)
     privacy = "" if is_private(path) else f"Other users can read it: run chmod 600 {path}."
     if end is None:
         return ProbeResult(subject, check, PROBE_OK, f"{path} states no expiry", privacy)
-    finding = ", ".join(filter(None, (_describe_proxy(proxy), _describe_end("", end))))
-    attributes_end = proxy.attributes_expire_at if proxy else None
-    if attributes_end is not None and attributes_end < end - _SAME_END_S:
-        end = attributes_end
-        finding += f", {_describe_end('its attributes ', end)}"
+    finding = _describe_end("", end)
+    if proxy:
+        finding = f"{_describe_proxy(proxy)}, {finding}"
+        attributes_end = proxy.attributes_expire_at
+        if attributes_end is not None and attributes_end < end - _SAME_END_S:
+            end = attributes_end
+            finding += f", {_describe_end('its attributes ', end)}"
     left_s = end - time.time()
     result = PROBE_FAILED if left_s <= 0 else PROBE_OK
-    return ProbeResult(
-        subject, check, result, finding, remedy if left_s < EXPIRY_WARNING_S else privacy
-    )
+    advice = remedy if left_s < EXPIRY_WARNING_S else privacy
+    return ProbeResult(subject, check, result, finding, advice)
 
 
-def _describe_proxy(proxy: ProxyDetails | None) -> str:
-    if proxy is None:
-        return ""
+def _describe_proxy(proxy: ProxyDetails) -> str:
     if not proxy.attributes:
         return f"{proxy.identity}, no VOMS attributes"
     return f"{proxy.identity}, VO {proxy.vo} ({', '.join(proxy.attributes)})"

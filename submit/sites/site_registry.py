@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,7 +113,12 @@ def select_sites(
     sites_by_word = _sites_by_word(load_sites(settings))
     for name in names:
         if name not in sites_by_word:
-            raise _unknown_site_error(name, sites_by_word, settings, option)
+            hint = f"{suggest_word(name, sites_by_word)}Known: {', '.join(sites_by_word)}."
+            if settings.sites_file is None:
+                hint += " Other sites than this machine are defined in a sites file: --sites-file."
+            kind = "label" if name.startswith(LABEL_PREFIX) else "site"
+            word = name.removeprefix(LABEL_PREFIX)
+            raise ConfigError(f"unknown {kind} {word!r}", where=option, hint=hint)
     return tuple({site.name: site for name in names for site in sites_by_word[name]}.values())
 
 
@@ -125,17 +130,6 @@ def _sites_by_word(sites: Mapping[str, Site]) -> Mapping[str, Sequence[Site]]:
             words.setdefault(LABEL_PREFIX + label, []).append(site)
     remote = [site for site in sites.values() if site.name != LOCAL_BATCH]
     return words | {ALL_SITES: remote or [*sites.values()]}
-
-
-def _unknown_site_error(
-    name: str, words: Collection[str], settings: Settings, option: str
-) -> ConfigError:
-    hint = f"{suggest_word(name, words)}Known: {', '.join(words)}."
-    if settings.sites_file is None:
-        hint += " Other sites than this machine are defined in a sites file: --sites-file."
-    kind = "label" if name.startswith(LABEL_PREFIX) else "site"
-    word = name.removeprefix(LABEL_PREFIX)
-    return ConfigError(f"unknown {kind} {word!r}", where=option, hint=hint)
 
 
 def open_batch_system(name: str, settings: Settings) -> BatchSystem:

@@ -110,11 +110,10 @@ def _check_pool(pool: PoolTable, path: document_problems.KeyPath) -> Iterator[Do
 
 
 def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    for key in ("requirements", "grid_resource", "submit"):
-        if getattr(site, key) and site.pool_name is None and (site.is_local or key != "submit"):
-            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
+    if site.pool_name is None:
+        yield from _check_pool_keys(site, path)
     if "batch" in site.model_fields_set:
-        yield from _check_batch(site, site.batch, (*path, "batch"))
+        yield from _check_batch(site, (*path, "batch"))
     if site.requirements.endswith("\\"):
         yield DocumentProblem(
             (*path, "requirements"), "ends with a backslash, which would continue its line"
@@ -130,6 +129,12 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield DocumentProblem((*path, "labels", index), f"{label!r} is given twice")
+
+
+def _check_pool_keys(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
+    for key in ("requirements", "grid_resource", "submit"):
+        if getattr(site, key) and (site.is_local or key != "submit"):
+            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
 
 
 def _check_submit_commands(
@@ -157,31 +162,30 @@ def _check_doors(
 
 
 def _check_address(door: Door, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    if not (door.prefix or door.rse):
-        yield DocumentProblem((*path, "prefix"), "is missing (expected prefix or rse)")
-    if door.load and door.load.writable and not door.prefix:
-        yield DocumentProblem(
-            (*path, "load", "writable"), "needs the server's address (add prefix)"
-        )
+    if door.prefix:
+        if error := find_prefix_error(door.protocol, door.prefix):
+            yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
+    else:
+        if not door.rse:
+            yield DocumentProblem((*path, "prefix"), "is missing (expected prefix or rse)")
+        if door.load and door.load.writable:
+            yield DocumentProblem(
+                (*path, "load", "writable"), "needs the server's address (add prefix)"
+            )
     if door.token_pools and not (door.protocol == "https" and door.prefix):
         yield DocumentProblem(
             (*path, "token_pools"),
             "applies only to https doors with an address (expected protocol https and prefix)",
         )
-    error = find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
-    if error:
-        yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
 
 
-def _check_batch(
-    site: Site, name: str, path: document_problems.KeyPath
-) -> Iterator[DocumentProblem]:
+def _check_batch(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if site.pool_name is not None:
         yield DocumentProblem(path, "cannot be combined with pool (expected one of them)")
-    if name == LOCAL_BATCH:
+    if site.batch == LOCAL_BATCH:
         return
     try:
-        find_batch(name)
+        find_batch(site.batch)
     except ConfigError as error:
         yield DocumentProblem(path, error.message)
 

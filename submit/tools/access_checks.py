@@ -6,7 +6,7 @@ import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -164,16 +164,20 @@ def _find_proxy_problem(settings: Settings) -> str:
             answer.read()
             if answer.status == HTTPStatus.OK:
                 return f"it passes {settings.serve_user_header} of clients on: everybody can read"
-        connection.close()
-        connection.connect()
-        connection.sock.sendall(f"GET / HTTP/1.1\r\nHost: {url.netloc}\r\nX: ".encode())
-        connection.sock.settimeout(_LATE_HEADERS_S)
-        try:
+        return _find_header_problem(connection, url.netloc)
+
+
+def _find_header_problem(connection: HTTPConnection, host: str) -> str:
+    """Describe a proxy that waits for late headers; '' if it closes the connection or resets it."""
+    connection.close()
+    connection.connect()
+    connection.sock.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nX: ".encode())
+    connection.sock.settimeout(_LATE_HEADERS_S)
+    try:
+        with suppress(ConnectionError):
             connection.sock.recv(_MAX_HEALTH_BYTES)
-        except TimeoutError:
-            return f"it waits longer than {_LATE_HEADERS_S:.0f} s for headers"
-        except ConnectionError:
-            pass  # It was reset, which is as good.
+    except TimeoutError:
+        return f"it waits longer than {_LATE_HEADERS_S:.0f} s for headers"
     return ""
 
 
@@ -239,9 +243,7 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
         return
     now = time.time()
     expired = sum(
-        ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now
-        for certificate in loaded
-        if "notAfter" in certificate
+        ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now for certificate in loaded
     )
     in_folder = len(list(folder.glob("*.[0-9]"))) if folder.is_dir() else 0
     finding = f"{len(loaded)} in bundles, {in_folder} in {folder}"

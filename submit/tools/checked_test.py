@@ -118,10 +118,11 @@ def find_payload_problems(
         KeyboardInterrupt: a stop signal arrived.
     """
     definition = pinned.definition
-    specs = [
-        _make_spec(number, variant, definition, settings, bars)
-        for number, variant in enumerate(_select_variants(definition), start=1)
-    ]
+    specs = []
+    for number, variant in enumerate(_select_variants(definition), start=1):
+        request: SoftwareRequest = parse_software_request(str(variant["root"]))
+        software = prepare_root(request, settings.software_dir, bars)
+        specs.append(make_trial_spec(number, dict(variant.values), software, definition))
     with tempfile.TemporaryDirectory(prefix="treehammer-check-") as name:
         folder = Path(name).resolve()
         payload = copy_payload(pinned, folder / PAYLOAD_FOLDER)
@@ -173,18 +174,6 @@ def _select_variants(definition: TestDefinition) -> list[Variant]:
             values = dict(variant.values)
             variants.setdefault((values["root"], values.get("format")), variant)
     return list(variants.values())
-
-
-def _make_spec(
-    number: int,
-    variant: Variant,
-    definition: TestDefinition,
-    settings: Settings,
-    bars: ProgressFactory,
-) -> ExecutionSpec:
-    request: SoftwareRequest = parse_software_request(str(variant["root"]))
-    software = prepare_root(request, settings.software_dir, bars)
-    return make_trial_spec(number, dict(variant.values), software, definition)
 
 
 def make_trial_spec(

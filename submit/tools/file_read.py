@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +117,13 @@ class MeasuredFiles:
     manifest: Manifest
     types: Mapping[str, str]
 
+    def _select_columns(self, patterns: str) -> list[str]:
+        names = self.manifest.branches
+        try:
+            return [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
+        except PayloadError as error:
+            raise ConfigError(str(error), where=f"--branches {patterns}") from error
+
     def choose_columns(self, patterns: str) -> tuple[str, list[str]]:
         """Choose the columns that RDataFrame fills histograms of, and one number for each event.
 
@@ -129,27 +135,24 @@ class MeasuredFiles:
                 for each event.
         """
         numbers = [name for name in self.manifest.branches if _NUMBERS.fullmatch(self._type(name))]
-        scalars = [name for name in numbers if not _COLLECTION.search(self._type(name))]
-        if not scalars:
+        scalars = (name for name in numbers if not _COLLECTION.search(self._type(name)))
+        scalar = next(scalars, "")
+        if not scalar:
             raise ConfigError(
                 "no column has one number for each event, which RDataFrame's read needs",
                 where="--threads",
                 hint="Read the file with one thread.",
             )
         if not patterns:
-            return scalars[0], numbers[:MAX_COLUMNS]
-        names = self.manifest.branches
-        try:
-            selected = [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
-        except PayloadError as error:
-            raise ConfigError(str(error), where=f"--branches {patterns}") from error
+            return scalar, numbers[:MAX_COLUMNS]
+        selected = self._select_columns(patterns)
         if unusable := [name for name in selected if name not in numbers]:
             raise ConfigError(
                 f"with several threads, columns must hold numbers: not {format_some(unusable)}",
                 where=f"--branches {patterns}",
                 hint="Choose others, or read with one thread.",
             )
-        return scalars[0], selected
+        return scalar, selected
 
     def _type(self, name: str) -> str:
         return self.types.get(name, "")
@@ -166,26 +169,31 @@ def choose_releases(
     Raises:
         ConfigError: a text names no ROOT, or a release that cannot read the addresses.
     """
-    for text in texts:
-        try:
-            provider = providers.parse_software_request(text).provider
-        except ValueError as error:
-            raise ConfigError(str(error), where="--root") from error
-        if provider in providers.WITHOUT_ROOT:
-            raise ConfigError(f"{text!r} is no ROOT", where="--root")
-        if problem := _find_limit(text, addresses):
-            able = [release for release in providers.WHEELS if not _find_limit(release, addresses)]
-            raise ConfigError(
-                problem, where=f"--root {text}", hint=f"Releases that can: {', '.join(able)}."
-            )
     if texts:
+        for text in texts:
+            _check_release(text, addresses)
         return tuple(dict.fromkeys(texts))
     cached = [*providers.list_prepared_releases(software_dir)][::-1]
-    able = [release for release in cached if not _find_limit(release, addresses)]
+    able = _select_able(cached, addresses)
     if not able and _has_own_root():
-        able = [CURRENT]
-    fetched = (DEFAULT_ROOT, *providers.WHEELS)
-    return (next(chain(able, (root for root in fetched if not _find_limit(root, addresses)))),)
+        return (CURRENT,)
+    return ([*able, *_select_able((DEFAULT_ROOT, *providers.WHEELS), addresses)][0],)
+
+
+def _check_release(text: str, addresses: Sequence[str]) -> None:
+    try:
+        provider = providers.parse_software_request(text).provider
+    except ValueError as error:
+        raise ConfigError(str(error), where="--root") from error
+    if provider in providers.WITHOUT_ROOT:
+        raise ConfigError(f"{text!r} is no ROOT", where="--root")
+    if problem := _find_limit(text, addresses):
+        able = ", ".join(_select_able(providers.WHEELS, addresses))
+        raise ConfigError(problem, where=f"--root {text}", hint=f"Releases that can: {able}.")
+
+
+def _select_able(releases: Iterable[str], addresses: Sequence[str]) -> list[str]:
+    return [release for release in releases if not _find_limit(release, addresses)]
 
 
 def _has_own_root() -> bool:
@@ -225,16 +233,7 @@ def open_files(addresses: Sequence[str], folder: Path, bars: ProgressFactory) ->
         ConfigError: the addresses have several schemes, or an unknown one.
         DatasetError: a file is missing or cannot be read.
     """
-    schemes = {address: find_scheme(address) for address in addresses}
-    unknown = [address for address, scheme in schemes.items() if scheme is None]
-    if unknown:
-        raise ConfigError("neither a path nor a URL of root, https or http", where=unknown[0])
-    if len({scheme.protocol for scheme in schemes.values() if scheme}) > 1:
-        raise ConfigError(
-            "paths and URLs, or URLs of several protocols, cannot be read together",
-            where=" ".join(addresses),
-            hint="Read them one after the other.",
-        )
+    _check_schemes(addresses)
     urls = [_find_url(address) for address in addresses]
     plain = choose_file_names([Path(url.partition("?")[0]) for url in urls])
     names = [
@@ -244,6 +243,21 @@ def open_files(addresses: Sequence[str], folder: Path, bars: ProgressFactory) ->
     opened = [_open_file(url, folder / name, bars) for url, name in zip(urls, names, strict=True)]
     paths, digests = zip(*opened, strict=True)
     return OpenedFiles(tuple(names), tuple(urls), paths, digests)
+
+
+def _check_schemes(addresses: Sequence[str]) -> None:
+    protocols = set()
+    for address in addresses:
+        scheme = find_scheme(address)
+        if scheme is None:
+            raise ConfigError("neither a path nor a URL of root, https or http", where=address)
+        protocols.add(scheme.protocol)
+    if len(protocols) > 1:
+        raise ConfigError(
+            "paths and URLs, or URLs of several protocols, cannot be read together",
+            where=" ".join(addresses),
+            hint="Read them one after the other.",
+        )
 
 
 def _find_url(address: str) -> str:
@@ -290,17 +304,13 @@ def describe_files(
             error.message, where=urls.get(error.where, error.where), hint=error.hint
         ) from error
     described = zip(files.names, files.digests, layouts, strict=True)
+    name = re.sub("[+=@]", "-", Path(files.names[0]).stem.lower())
     manifest = Manifest(
-        _choose_dataset_name(files.names[0]),
+        name.strip(".-_")[:64] or "file",
         tuple(folder_catalogue.describe_file(*parts) for parts in described),
         folder_catalogue.describe_added_origin(files.urls, software, content),
     )
     return MeasuredFiles(manifest, content.types)
-
-
-def _choose_dataset_name(file_name: str) -> str:
-    name = Path(file_name).stem.lower().replace("+", "-").replace("=", "-").replace("@", "-")
-    return name.strip(".-_")[:64] or "file"
 
 
 def leave_out_unreadable(

@@ -220,7 +220,11 @@ def check_packages() -> Iterator[Diagnosis]:
 
 def _check_group(extra: str, requirements: Mapping[str, str]) -> Diagnosis:
     versions = {name: _find_version(name) for name in requirements if name != PACKAGE}
-    old = list(_list_old(requirements, versions))
+    old = [
+        f"{name} {version} instead of >={requirements[name]}"
+        for name, version in versions.items()
+        if version and [*_list_numbers(version), 0, 0, 0] < _list_numbers(requirements[name])
+    ]
     state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
     if not old:
         state, finding = _judge_presence(versions, is_optional=bool(extra))
@@ -243,13 +247,6 @@ def _judge_presence(
         return DiagnosisState.NOT_CONFIGURED, "not installed"
     state = DiagnosisState.WARNING if is_optional else DiagnosisState.FAILED
     return state, f"missing: {', '.join(missing)}"
-
-
-def _list_old(requirements: Mapping[str, str], versions: Mapping[str, str | None]) -> Iterator[str]:
-    for name, version in versions.items():
-        bound = requirements[name]
-        if version and [*_list_numbers(version), 0, 0, 0] < _list_numbers(bound):
-            yield f"{name} {version} instead of >={bound}"
 
 
 def _list_numbers(version: str) -> list[int]:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Any
 
 import psutil
 
@@ -49,7 +50,7 @@ HOPELESS_FAILURES = 4
 #: Newest campaigns that are searched.
 MAX_SEARCHED_CAMPAIGNS = 50
 #: Providers whose software never changes under one name, unlike a build tree.
-_FIXED_PROVIDERS = ("wheel", "cvmfs")
+_FIXED_PROVIDERS = {"wheel", "cvmfs"}
 #: Columns of a checksum execution that say which data it read through which door.
 _PLACE_COLUMNS = ("dataset_hash", "site", "storage_site", "door")
 _CHECKSUM_COLUMNS = ("campaign_id", "variant", "value_checksum", "failure_class", *_PLACE_COLUMNS)
@@ -269,21 +270,19 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
     Returns:
         its identity; '' without any, or if the plan checks nothing, or a ROOT that may change.
     """
-    planned = [
-        execution for job in plan.jobs if job.kind == CHECKSUM for execution in job.spec.executions
-    ]
-    if not planned or any(check.software.provider not in _FIXED_PROVIDERS for check in planned):
+    checks = [job.spec.executions for job in plan.jobs if job.kind == CHECKSUM]
+    planned = [*chain.from_iterable(checks)]
+    if not planned or not {check.software.provider for check in planned} <= _FIXED_PROVIDERS:
         return ""
-    needed = {
-        (
-            *(str(check.identity[name]) for name in _PLACE_COLUMNS),
-            str(check.variant["root"]),
-        )
-        for check in planned
-    }
+    needed = {_find_slot(check.identity, check.variant) for check in planned}
     newest = [campaign.id for campaign in store.campaigns()[:MAX_SEARCHED_CAMPAIGNS]]
     proven = _find_proven_slots(store, newest) if newest else {}
     return next((id_ for id_ in newest if needed <= proven[id_]), "")
+
+
+def _find_slot(values: Mapping[str, Any], variant: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the place of a checksum and the ROOT that was requested for it."""
+    return (*(str(values[name]) for name in _PLACE_COLUMNS), str(variant["root"]))
 
 
 def _find_proven_slots(
@@ -294,7 +293,6 @@ def _find_proven_slots(
     selection = Selection.parse(campaign_ids, [f"kind={CHECKSUM}"])
     for row in store.measurements(selection, _CHECKSUM_COLUMNS):
         if row["value_checksum"] and not row["failure_class"]:
-            place = (str(row[name]) for name in _PLACE_COLUMNS)
-            root = json.loads(str(row["variant"]))["root"]
-            proven[str(row["campaign_id"])].add((*place, str(root)))
+            slot = _find_slot(row, json.loads(str(row["variant"])))
+            proven[str(row["campaign_id"])].add(slot)
     return proven

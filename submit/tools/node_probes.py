@@ -136,7 +136,7 @@ def _submit_probes(names: Collection[str], settings: Settings) -> Iterator[_Subm
         request = CampaignRequest(
             NODE_TEST, sites=tuple(names), options=replace(DEFAULT_OPTIONS, use_service=False)
         )
-        campaign = submit_plan(plan_request(request, own_probe, fetch=True), own_probe)
+        campaign = submit_plan(plan_request(request, own_probe), own_probe)
         with Store.open(own_probe.database) as store:
             probes = _SubmittedProbes(make_tracker(store, own_probe), campaign)
             try:

@@ -134,7 +134,7 @@ def plan_tree_comparison(
         COMMIT_AXIS: (against, WORKING_TREE),
     }
     request = CampaignRequest(str(folder), compared, {**overrides, "mode": PAIRED})
-    return TreeComparison(plan_request(request, settings, fetch=True, bars=bars), against)
+    return TreeComparison(plan_request(request, settings, bars=bars), against)
 
 
 #: Trials that run at once: one of each side.

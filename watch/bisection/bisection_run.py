@@ -115,9 +115,7 @@ class BisectionRun:
             self._skip(ProbeRecord(build, SKIPPED, reason=str(failure)))
             return
         try:
-            plan = plan_request(
-                self._make_request(*values), self.settings, fetch=True, bars=self.bars
-            )
+            plan = plan_request(self._make_request(*values), self.settings, bars=self.bars)
         except (SoftwareError, ConfigError) as error:
             if build == len(self.state.question.builds) - 1:
                 raise

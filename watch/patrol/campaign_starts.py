@@ -316,7 +316,7 @@ class CampaignStarter:
         remainder: StartSites | None = sites
         while remainder is not None:
             request = make_start_request(entry, occasion, remainder, now_us, probe=probe)
-            plan = plan_request(request, self._settings, fetch=True, store=self._store)
+            plan = plan_request(request, self._settings, store=self._store)
             check_plan_limits(plan, self._settings)
             start = PatrolStartRow(
                 entry.name, occasion.name, plan.campaign_id, CLAIMED, occasion.due_us,
@@ -367,7 +367,7 @@ class CampaignStarter:
         """Plan a claimed campaign again; None if it is stored with other jobs than planned now."""
         request = parse_json(PatrolRequest, start.request)
         request = replace(request, campaign_id=start.campaign_id)
-        plan = plan_request(request, self._settings, fetch=True)
+        plan = plan_request(request, self._settings)
         job_ids = {job.id for job in self._store.jobs(start.campaign_id)}
         if job_ids and job_ids != {job.spec.job_id for job in plan.jobs}:
             _LOG.warning(
@@ -457,7 +457,7 @@ def list_next_starts(
         pinned = _load_test(request, entry, settings)
         if not _makes_datasets(pinned.definition, settings):
             plan = plan_request(
-                request, settings, fetch=False, pinned=pinned, uses=SiteUses(), store=store
+                request, settings, bars=None, pinned=pinned, uses=SiteUses(), store=store
             )
             _check_plan(plan, entry, content, sites, settings)
     return {

@@ -37,8 +37,10 @@ from treehammer.submit.batch.interface import BatchEvent, JobStatus
 #: Time without an event after which the schedd is asked about an open job, and until it is asked again.
 CONFIRM_AFTER_US = 60_000_000
 _EVENT_END = "\n...\n"
-_CLUSTER_HEADER = re.compile(r"028 \((\d+)\.(-?\d+)\.")
-_EVENT_TYPE = re.compile(r"^TriggerEventTypeNumber = (\d+)$", re.MULTILINE)
+#: Cluster and proc of an event, and the number of the type that it repeats.
+_EVENT_HEAD = re.compile(
+    r"028 \((\d+)\.(-?\d+)\..*?^TriggerEventTypeNumber = (\d+)$", re.MULTILINE | re.DOTALL
+)
 _AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
 #: First event of a whole log: submission of the cluster, or of its first job.
 _SUBMISSION = re.compile(rb"(035 \(\d+\.|000 \(\d+\.0+\.)")
@@ -51,16 +53,15 @@ def parse_events(text: str, cluster: int) -> Iterator[JobEvent]:
     """Yield the useful events of a cluster from log text that ends with a complete event."""
     useful_types = frozenset(EventType)
     for block in text.split(_EVENT_END):
-        head = _CLUSTER_HEADER.match(block)
-        kind = _EVENT_TYPE.search(block) if head else None
-        if not (head and kind and int(head[1]) == cluster and int(kind[1]) in useful_types):
+        head = _EVENT_HEAD.match(block)
+        if not head or int(head[1]) != cluster or int(head[3]) not in useful_types:
             continue
         values = {key: _unquote(value) for key, value in _AD_ATTRIBUTE.findall(block)}
         if values.get("MyType") == "FileTransferEvent" and values.get("Type") != "2":
             continue  # only the start of an input transfer is useful
         time_us = _find_time_us(values)
         number = parse_int(values.get(ATTEMPT_ATTRIBUTE)) or 0
-        yield JobEvent(EventType(int(kind[1])), int(head[2]), time_us, number, values)
+        yield JobEvent(EventType(int(head[3])), int(head[2]), time_us, number, values)
 
 
 def _find_time_us(values: Mapping[str, str]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -279,12 +279,10 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             PoolUnreachableError: HTCondor does not answer.
         """
-        constraint = " || ".join(sorted({log.submission.constraint for log, _ in groups}))
-        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
         # A complete log does without.
-        retries = not all(log.is_complete for log, _ in groups)
-        for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
-            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
+        queue = self._fetch_queue(
+            (log for log, _ in groups), retries=not all(log.is_complete for log, _ in groups)
+        )
         vanished: dict[EventLog, list[int]] = {}
         for log, procs in groups:
             ads = queue[log.cluster]
@@ -304,6 +302,16 @@ class HTCondorBatch(FolderBatch[Submission]):
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
+    def _fetch_queue(
+        self, logs: Iterable[EventLog], *, retries: bool
+    ) -> Mapping[int, Mapping[int, ClassAdValues]]:
+        """Fetch the ads of clusters in the queue by cluster and proc, -1 for the cluster's own."""
+        constraint = " || ".join(sorted({log.submission.constraint for log in logs}))
+        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
+        for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
+            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
+        return queue
+
     def _ask_history(self, vanished: Mapping[EventLog, Sequence[int]]) -> set[str]:
         """Add to the logs how jobs left the queue; return the ids that the history does not know.
 
@@ -312,16 +320,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         if not vanished:
             return set()
-        # One query for all clusters: the schedd reads its whole history for each.
-        constraint = " || ".join(f"({log.constraint()})" for log in vanished)
-        staged_s = min(log.submission.staged_s for log in vanished)
-        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
-        ads: dict[tuple[int, int], ClassAdValues] = {
-            (int(ad["ClusterId"]), int(ad["ProcId"])): ad
-            for ad in self.connection.query_history(
-                constraint, ("ClusterId", *JOB_PROJECTION), since=since
-            )
-        }
+        ads = self._fetch_history(vanished)
         unknown: set[str] = set()
         for log, procs in vanished.items():
             ads_by_proc = {p: ads[log.cluster, p] for p in procs if (log.cluster, p) in ads}
@@ -336,6 +335,18 @@ class HTCondorBatch(FolderBatch[Submission]):
                 else:
                     unknown.add(log.batch_id(proc))
         return unknown
+
+    def _fetch_history(self, logs: Collection[EventLog]) -> dict[tuple[int, int], ClassAdValues]:
+        """Fetch the ads of jobs that left the queue by cluster and proc.
+
+        One query for all clusters: the schedd reads its whole history for each.
+        """
+        constraint = " || ".join(f"({log.constraint()})" for log in logs)
+        staged_s = min(log.submission.staged_s for log in logs)
+        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
+        projection = ("ClusterId", *JOB_PROJECTION)
+        ads = self.connection.query_history(constraint, projection, since=since)
+        return {(int(ad["ClusterId"]), int(ad["ProcId"])): ad for ad in ads}
 
     def _fetch_output(
         self, log: EventLog, procs: Sequence[int], ads: Mapping[int, ClassAdValues]
@@ -510,16 +521,15 @@ class HTCondorBatch(FolderBatch[Submission]):
         for ad in self.connection.query_ads(constraint, _IDLE_PROJECTION):
             if "ProcId" in ad:
                 idle[ad["ClusterId"]].append(ad)
-        slots: Sequence[Any] | None = None
+        query_slots = cache(self.connection.query_slots)
         for cluster, ads in idle.items():
             first, count = ads[0], "1 job is" if len(ads) == 1 else f"{len(ads)} jobs are"
             if first.get("JobUniverse") == _GRID_UNIVERSE:
                 if not first.get("GridJobStatus"):
                     yield f"{count} not accepted yet by {first.get('GridResource')}"
                 continue
-            slots = self.connection.query_slots() if slots is None else slots
-            reason = self.connection.find_unmet_requirement(cluster, first["ProcId"], slots)
-            if reason:
+            slots = query_slots()
+            if reason := self.connection.find_unmet_requirement(cluster, first["ProcId"], slots):
                 yield f"{count} idle: {reason}"
 
 
@@ -533,14 +543,16 @@ def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
     In the grid universe, whose jobs have no lease, the other pool watches the node.
     """
     lease = _LEASE.search(log.submission.read_description())
+    if lease is None:
+        return
     times_by_host: dict[str, list[int]] = defaultdict(list)
-    for job in log.jobs.values() if lease else ():
+    for job in log.jobs.values():
         start = job.last_start
         if start and start.is_open and start.disconnected_us:
             host = start.lost_node or start.host or "its node"
             times_by_host[host].append(start.disconnected_us // 1_000_000)
     for host, times in times_by_host.items():
-        moments = (min(times), max(times) + int(lease[1] if lease else 0))
+        moments = (min(times), max(times) + int(lease[1]))
         since, until = (time.strftime("%H:%M:%S", time.localtime(moment)) for moment in moments)
         yield (
             f"no contact to {host}, where {pluralize(len(times), 'job')} ran, since {since}; "

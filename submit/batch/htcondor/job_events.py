@@ -313,24 +313,34 @@ class JobEvents:
         elif status == REMOVED_STATUS:
             reason = str(ad.get("RemoveReason") or self.removal_reason or "")
             self._apply_values(EventType.ABORTED, entered, {"Reason": reason})
-        elif status == RUNNING_STATUS and ad.get("JobDisconnectedDate"):
+        elif status == RUNNING_STATUS:
             self._apply_contact(ad)
-        elif status == IDLE_STATUS and self.last_start and self.is_running:
+        elif status == IDLE_STATUS:
+            self._apply_eviction(ad)
+
+    def _apply_eviction(self, ad: ClassAdValues) -> None:
+        """Apply the end of the last start of an idle job, if no event does."""
+        if self.last_start and self.is_running:
             reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
             values = {"Reason": reason or _NO_REASON}
-            self._apply_values(EventType.EVICTED, entered, values)
+            self._apply_values(EventType.EVICTED, ad.get("EnteredCurrentStatus"), values)
 
-    def _apply_start(self, ad: ClassAdValues) -> None:
-        """Apply the last start that an ad shows, if no event does."""
+    def _find_started_number(self, ad: ClassAdValues) -> int:
+        """Find the number of the last start that an ad shows; 0 without one."""
         matched = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
         # An idle job may have the number of a match that did not start it.
         is_unused = ad.get("JobStatus") == IDLE_STATUS and matched - 1 in self.starts
-        number = 0 if is_unused or not ad.get("NumShadowStarts") else matched
+        return 0 if is_unused or not ad.get("NumShadowStarts") else matched
+
+    def _apply_start(self, ad: ClassAdValues) -> None:
+        """Apply the last start that an ad shows, if no event does."""
         other_queue = ad.get("GridResource") or ad.get("RoutedToJobId")
         is_elsewhere = bool(other_queue and ad.get("JobStartDate"))
         if is_elsewhere:
             # The other pool counts its own starts; the output shows the number.
             number = max(self.starts, default=self.previous_attempts + 1)
+        else:
+            number = self._find_started_number(ad)
         if number and number not in self.starts:
             started = ad.get("JobCurrentStartDate") or ad.get("JobStartDate")
             host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
@@ -339,7 +349,9 @@ class JobEvents:
 
     def _apply_contact(self, ad: ClassAdValues) -> None:
         """Apply when the contact to the node was lost, and when its lease was renewed last."""
-        lost_s, renewed_s = ad["JobDisconnectedDate"], ad.get("LastJobLeaseRenewal", 0)
+        lost_s, renewed_s = ad.get("JobDisconnectedDate"), ad.get("LastJobLeaseRenewal", 0)
+        if not lost_s:
+            return
         if lost_s < renewed_s:
             self._apply_values(EventType.RECONNECTED, renewed_s, {})
         elif self.last_start and not self.last_start.disconnected_us:
@@ -367,14 +379,15 @@ class JobEvents:
     def _removed_status(self, batch_id: str, cancelled: bool) -> JobStatus:
         """Return the status of a removed job: cancelled if Treehammer removed it, else lost."""
         starts, number, last = dict(self.starts), self.last_number, self.last_start
+        is_ended = last and (last.is_open or last.is_evicted_near(self.ended_us))
         if cancelled:
             canceled = JobStatus(batch_id, JobState.CANCELLED, reason=CANCELLED_REASON)
-            if last and (last.is_open or last.is_evicted_near(self.ended_us)):
+            if last and is_ended:
                 end = replace(last, state=JobState.CANCELLED, ended_us=self.ended_us)
                 starts[number] = replace(end, event=None, reason=CANCELLED_REASON)
             return replace(canceled, attempts=_sort_attempts(starts))
         cause = event, reason, hold = self._find_removal_cause(last)
-        if last and (last.is_open or last.is_evicted_near(self.ended_us)):
+        if last and is_ended:
             starts[number] = last.as_lost(self.ended_us, *cause)
         elif last is None or last.state is JobState.DONE or event is BatchEvent.SUBMISSION:
             # The job was waiting for its next start; that one failed.

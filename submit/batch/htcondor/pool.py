@@ -304,14 +304,16 @@ class PoolConnection:
             for part in split_conjunction(str(job.lookup("Requirements")))
             if "time(" not in part
         ]
-        matching_slots = list(slots)
         for part in clauses:
             job["Requirements"] = classad2.ExprTree(part)
             if not any(slot.matches(job) for slot in slots):
                 return f"no slot of {len(slots)} matches {part}"
-            matching_slots = [slot for slot in matching_slots if slot.matches(job)]
-        unmet = f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
-        return "" if matching_slots else unmet
+        job["Requirements"] = classad2.ExprTree(
+            " && ".join(f"({part})" for part in clauses) or "true"
+        )
+        if any(slot.matches(job) for slot in slots):
+            return ""
+        return f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
 
 
 def split_conjunction(expression: str) -> list[str]:

@@ -179,14 +179,19 @@ def _find_expression_problem(value: str, names: Iterable[str]) -> str:
             return "is not a ClassAd expression"
     if _EXPRESSION_MARK.search(value):
         return ""
-    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
-    attributes = {match[0].removeprefix(match[1]) for match in matches if match}
-    attributes |= {command.replace("_", "") for command in load_known_commands()}
+    attributes = _list_attributes(names)
     for match in _NUMBER_OR_NAME.finditer(value):
         name = (match["name"] or "true").lower()
         if name not in attributes and not _KNOWN_NAME.fullmatch(name):
             return f"names the attribute {match['name']}, which jobs do not have"
     return ""
+
+
+def _list_attributes(names: Iterable[str]) -> set[str]:
+    """List the custom attributes among commands, and those of submit commands, in lower case."""
+    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
+    attributes = {match[0].removeprefix(match[1]) for match in matches if match}
+    return attributes | {command.replace("_", "") for command in load_known_commands()}
 
 
 def split_statements(text: str) -> Iterator[tuple[str, str, str]]:

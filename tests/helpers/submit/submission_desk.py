@@ -79,7 +79,7 @@ class SubmissionDesk:
             options=options,
             excluded=excluded,
         )
-        return plan_request(request, self.settings, fetch=False)
+        return plan_request(request, self.settings, bars=None)
 
 
 def list_sites(plan: Plan) -> list[str]:

@@ -105,7 +105,7 @@ class WorkerProcesses:
     """Workers of a load test that meet at a service, each started when the test says so."""
 
     def __init__(self, test: Path, settings: Settings, folder: Path) -> None:
-        plan = plan_request(CampaignRequest(str(test)), settings, fetch=False)
+        plan = plan_request(CampaignRequest(str(test)), settings, bars=None)
         rendered = folder / "rendered"
         rendered.mkdir(parents=True)
         jobs = [

@@ -120,9 +120,9 @@ def test_only_tests_without_tree_take_raw_files(
     request = CampaignRequest(str(folder))
     if is_refused:
         with pytest.raises(DefinitionError, match="holds raw files, but this test reads a tree"):
-            plan_request(request, settings, fetch=False)
+            plan_request(request, settings, bars=None)
         return
-    plan = plan_request(request, settings, fetch=False)
+    plan = plan_request(request, settings, bars=None)
     (execution, *_) = next(iter(plan.jobs)).spec.executions
     assert [file.size for file in execution.files] == [1_500_000] * 3
 

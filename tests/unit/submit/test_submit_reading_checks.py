@@ -39,7 +39,7 @@ def plan(folder: Path, text: str, payload: str = "run.sh", site: str = "BOTH") -
     (folder / "sites.toml").write_text(SITES)
     flags = {"data_dir": folder, "cache_dir": folder, "sites_file": folder / "sites.toml"}
     settings = load_settings(flags, environ={}, folder=folder)
-    return plan_request(CampaignRequest(str(test), sites=(site,)), settings, fetch=False)
+    return plan_request(CampaignRequest(str(test), sites=(site,)), settings, bars=None)
 
 
 def with_matrix(lines: str) -> str:
