@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from treehammer.cli import cli
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError
 from treehammer.program_output import JSON_FORMAT, log_to_stderr
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
@@ -59,9 +59,7 @@ def test_csv_contains_nested_values_as_json(capsys: pytest.CaptureFixture[str]) 
     assert row["plain"] == "z"
 
 
-def run_command(
-    output: CommandOutput | list[Any], *words: str, empty: str | NothingToDoError = ""
-) -> Result:
+def run_command(output: CommandOutput | list[Any], *words: str, empty: str = "") -> Result:
     columns = (TableColumn("site", "name of the site"), *hidden_columns("jobs"))
     command = click.command("sites")(prints_rows(*columns, empty=empty)(lambda: output))
     return CliRunner().invoke(command, words)
