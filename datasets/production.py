@@ -18,7 +18,7 @@ from treehammer.datasets.manifest import (
     digest_blocks,
     digest_file,
 )
-from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, MergeSource, RawSpec
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, RawSpec
 from treehammer.datasets.tree_measurement import measure_layouts
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import (
@@ -121,8 +121,10 @@ def find_source(spec: MergedSpec, location: Path | None) -> Path:
         )
     try:
         if location.is_dir():
-            for path in _find_candidates(location, source):
-                if digest_file(path).sha256 == source.sha256:
+            # The file of the right name first; only those of the right size are read.
+            for path in sorted(location.iterdir(), key=lambda p: (p.name != source.file, p.name)):
+                is_candidate = path.is_file() and path.stat().st_size == source.size
+                if is_candidate and digest_file(path).sha256 == source.sha256:
                     return path
             problem = (
                 f"no file there is {source.file} ({source.size} bytes, sha256 {source.sha256})"
@@ -138,12 +140,6 @@ def find_source(spec: MergedSpec, location: Path | None) -> Path:
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     raise DatasetError(problem, where=str(location), hint=hint)
-
-
-def _find_candidates(folder: Path, source: MergeSource) -> Iterator[Path]:
-    """List files of the right size, the one of the right name first."""
-    paths = sorted(folder.iterdir(), key=lambda path: (path.name != source.file, path.name))
-    return (path for path in paths if path.is_file() and path.stat().st_size == source.size)
 
 
 def write_raw_file(

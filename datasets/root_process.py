@@ -141,8 +141,10 @@ def _explain_end(
 ) -> TreehammerError:
     """Explain the end of a process without an answer, by its exit code and its output."""
     log.seek(0)
-    cause = describe_crash(log.read())
-    output = f". {cause}" if cause else f":\n{_format_log_tail(log)}"
+    text = log.read()
+    lines = [f"    {line.rstrip()}" for line in text.splitlines() if line.strip()]
+    cause = describe_crash(text)
+    output = f". {cause}" if cause else ":\n" + "\n".join(lines[-LOG_TAIL_LINES:])
     if work.file and code is not None and code < 0:
         end = signal.Signals(-code).name
         return DatasetError(
@@ -191,9 +193,3 @@ def _first_root_error(log: IO[str]) -> str:
     log.seek(0)
     errors = (line.strip() for line in log if line.startswith(("SysError in", "Error in")))
     return next((f"ROOT said: {line}" for line in errors), "")
-
-
-def _format_log_tail(log: IO[str]) -> str:
-    log.seek(0)
-    lines = [line.rstrip() for line in log if line.strip()]
-    return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])

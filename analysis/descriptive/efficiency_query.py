@@ -158,14 +158,10 @@ class ExplainedEfficiency:
 
     def describe(self) -> list[str]:
         """Describe the main cause, the efficiency, the evidence and the next command."""
-        lines = self.diagnosis.describe(self._name_subject())
-        return [*lines, f"Next: {self._format_next_command()}"]
-
-    def _name_subject(self) -> str:
-        """Name the site, the job, or all sites of the rows."""
         sites = ", ".join(sorted({row["site"] for row in self.rows}))
         job = f"Job {_list_jobs(self.rows)[0]}" if self.query.job else ""
-        return self.query.site or job or sites
+        lines = self.diagnosis.describe(self.query.site or job or sites)
+        return [*lines, f"Next: {self._format_next_command()}"]
 
     def _format_next_command(self) -> str:
         """Format the command that shows the same measurements in detail."""

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from treehammer.analysis.statistics.distributions import measure_scatter
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
@@ -35,8 +36,6 @@ COMPARED_DAYS = 30
 LEAST_DEVIATION, OUTLIER_SIGMAS = 0.03, 4.0
 #: Fewer compared sites have no outliers.
 MIN_COMPARED_SITES = 4
-#: Standard deviation of a normal distribution over its median absolute deviation.
-SIGMA_OF_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True)
@@ -133,6 +132,12 @@ def compare_all_sites(
     return {metric: compare_sites(_sum_work(groups, metric)) for metric in metrics}
 
 
+def list_differences(comparisons: Mapping[str, PeerComparison]) -> dict[str, float]:
+    """List the differences of the sites that could be compared."""
+    differences = {name: comparison.difference for name, comparison in comparisons.items()}
+    return {name: value for name, value in differences.items() if value is not None}
+
+
 def find_inefficient_sites(
     comparisons: Mapping[str, PeerComparison],
 ) -> dict[str, PeerComparison]:
@@ -145,16 +150,10 @@ def find_inefficient_sites(
         The outliers, the lowest first: lower than the median of all sites by :data:`LEAST_DEVIATION`
         and by :data:`OUTLIER_SIGMAS` robust standard deviations.
     """
-    differences = {
-        site: comparison.difference
-        for site, comparison in comparisons.items()
-        if comparison.difference is not None
-    }
+    differences = list_differences(comparisons)
     if len(differences) < MIN_COMPARED_SITES:
         return {}
-    middle = statistics.median(differences.values())
-    deviations = [abs(difference - middle) for difference in differences.values()]
-    spread = SIGMA_OF_DEVIATION * statistics.median(deviations)
+    middle, spread = measure_scatter(differences.values())
     limit = middle - max(LEAST_DEVIATION, OUTLIER_SIGMAS * spread)
     outliers = sorted(
         (difference, site) for site, difference in differences.items() if difference < limit
@@ -169,15 +168,6 @@ def _sum_work(groups: Iterable[FigureGroup], metric: str) -> WorkSums:
         site = str(group.by["site"] or "")
         rows.append((0, site, work, moments.value_count, moments.total, moments.squares))
     return WorkSums.collect(rows)
-
-
-def list_site_means(sums: WorkSums) -> dict[WorkKey, dict[str, float]]:
-    """Return the mean of each work at each site."""
-    cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
-    means: dict[WorkKey, dict[str, float]] = defaultdict(dict)
-    for work, site, mean in zip(cells.work, cells.site, cells.means, strict=True):
-        means[sums.works[work]][sums.sites[site]] = float(mean)
-    return means
 
 
 def _add_by_place(indices: Integers, values: Floats, count: int) -> Floats:
@@ -269,49 +259,34 @@ def _compare_owners(
     compared = add(count, is_compared)
     # Each work scatters about its own mean; all are shown where none can be compared.
     is_shown = is_compared | (compared == 0)[owner]
-    columns = {
-        "time": times,
-        "count": add(count, all_cells),
-        "total": add(total, all_cells),
-        "compared": compared,
-        "own_total": add(total, is_compared),
-        "median_total": add(count * medians, is_compared),
-        "pooled": add(count, is_shown),
-        "variance": add(count * variance, is_shown),
-        "freedom": add(count - 1, is_shown),
-        "peers": peer_counts,
-    }
-    return [
-        _build_comparison(**dict(zip(columns, map(float, values), strict=True)))
-        for values in zip(*columns.values(), strict=True)
-    ]
-
-
-def _build_comparison(
-    *,
-    time: float,
-    count: float,
-    total: float,
-    compared: float,
-    own_total: float,
-    median_total: float,
-    pooled: float,
-    variance: float,
-    freedom: float,
-    peers: float,
-) -> PeerComparison:
-    """Build a comparison from sums over works; ``variance`` is summed over measurements."""
-    return PeerComparison(
-        time=int(time),
-        count=int(count),
-        mean=total / count,
-        compared_count=int(compared),
-        own_mean=own_total / compared if compared else None,
-        rms=math.sqrt(variance / pooled),
-        standard_error=math.sqrt(variance / freedom / pooled) if freedom > 0 else None,
-        peer_median=median_total / compared if compared else None,
-        peer_count=int(peers),
+    columns = (
+        times,
+        add(count, all_cells),
+        add(total, all_cells),
+        compared,
+        add(total, is_compared),
+        add(count * medians, is_compared),
+        add(count, is_shown),
+        add(count * variance, is_shown),
+        add(count - 1, is_shown),
+        peer_counts,
     )
+    return [
+        PeerComparison(
+            time=int(time),
+            count=int(n),
+            mean=total / n,
+            compared_count=int(n_compared),
+            own_mean=own_total / n_compared if n_compared else None,
+            rms=math.sqrt(deviation / n_shown),
+            standard_error=math.sqrt(deviation / freedom / n_shown) if freedom > 0 else None,
+            peer_median=median_total / n_compared if n_compared else None,
+            peer_count=int(peers),
+        )
+        for time, n, total, n_compared, own_total, median_total, n_shown, deviation, freedom, peers in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
 
 
 #: Relative variance below which differences are noise of the arithmetic.
@@ -369,11 +344,7 @@ def rank_site(
         site: the site.
         better: ``higher`` or ``lower``; anything else gives no place.
     """
-    differences = {
-        name: comparison.difference
-        for name, comparison in comparisons.items()
-        if comparison.difference is not None
-    }
+    differences = list_differences(comparisons)
     if site not in differences:
         return None
     difference = differences[site]
@@ -442,11 +413,12 @@ def contrast_conditions(
 
 def find_peer_medians(sums: WorkSums, site: str) -> dict[WorkKey, float]:
     """Find the median of the other sites' means, of each work that they did."""
-    medians = {}
-    for work, means in list_site_means(sums).items():
-        if peer_means := [mean for name, mean in means.items() if name != site]:
-            medians[work] = statistics.median(peer_means)
-    return medians
+    cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
+    means: dict[WorkKey, list[float]] = defaultdict(list)
+    for work, index, mean in zip(cells.work, cells.site, cells.means, strict=True):
+        if sums.sites[index] != site:
+            means[sums.works[work]].append(float(mean))
+    return {work: statistics.median(values) for work, values in means.items()}
 
 
 def split_difference(

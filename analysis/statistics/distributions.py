@@ -1,4 +1,4 @@
-"""Student's t, F and chi-squared distributions, for which a verdict would else load SciPy.
+"""Scatter, and Student's t, F and chi-squared distributions without SciPy.
 
 Continued fractions and series are those of Numerical Recipes, chapter 6.
 """
@@ -6,11 +6,14 @@ Continued fractions and series are those of Numerical Recipes, chapter 6.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import lru_cache
 from operator import mul
-from statistics import NormalDist
+from statistics import NormalDist, median
 
 _EPSILON = 1e-15
+#: Standard deviation of a normal distribution over its median absolute deviation.
+_SIGMA_PER_DEVIATION = 1.4826
 
 
 def student_tail(df: float, t: float) -> float:
@@ -59,6 +62,12 @@ def chi_squared_quantile(df: float, p: float) -> float:
         # F whose second degrees of freedom make no difference.
         low, high = (middle, high) if f_tail(df, 1e7, middle / df) > p else (low, middle)
     return high
+
+
+def measure_scatter(values: Collection[float]) -> tuple[float, float]:
+    """Measure the median, and the standard deviation by the median absolute deviation."""
+    middle = median(values)
+    return middle, _SIGMA_PER_DEVIATION * median(abs(value - middle) for value in values)
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:

@@ -6,12 +6,12 @@ evaluation in their evidence.
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from treehammer.analysis.statistics.distributions import measure_scatter
 from treehammer.analysis.status.failure_attribution import (
     DATASET,
     IMPLAUSIBLE_VALUES,
@@ -50,7 +50,6 @@ from treehammer.text_formatting import format_minute, pluralize
 from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
-    from treehammer.analysis.descriptive import peer_comparison
     from treehammer.sql.read import peer_sums
 
 #: Days searched for the begin of failures or slowness.
@@ -59,9 +58,6 @@ SEARCHED_DAYS = 14
 SLOW_SIGMAS, SLOW_LEAST = 4.0, 0.1
 #: Sites with the same work, and measurements, that a comparison needs.
 MIN_PEERS, MIN_TIMED = 3, 3
-#: Days before that a comparison with the past needs.
-MIN_PAST_DAYS = 5
-_SIGMA_PER_MAD = 1.4826
 _WALL, _CPU = "wall_per_event_s", "cpu_per_event_s"
 #: States that failures explain.
 BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
@@ -383,34 +379,27 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     last_day = days[1]
     # Most sites are not slow, which the last day alone shows.
     compared = peer_comparison.compare_sites(_load_sums(store, site, _WALL, (last_day, last_day)))
-    differences = _list_differences(compared)
+    differences = peer_comparison.list_differences(compared)
     slow = differences.pop(site, 0.0)
     if len(differences) < MIN_PEERS:
-        return _compare_with_past(_load_sums(store, site, _WALL, days), site, last_day)
-    is_slow = _is_slow(slow, list(differences.values()))
+        return None
+    _, spread = measure_scatter(differences.values())
+    is_slow = slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
     if not is_slow or compared[site].compared_count < MIN_TIMED:
         return None
     sums = _load_sums(store, site, _WALL, days)
     daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
     by_day = {row.time: row.difference for row in daily if row.difference is not None}
     since = _find_first_slow_day({**by_day, last_day: slow}, last_day)
-    sentence = _describe_slowness(slow, f"at {pluralize(compared[site].peer_count, 'other site')}")
+    sentence = (
+        f"an event takes {1 + slow:.2g} times the wall time of the same work at "
+        f"{pluralize(compared[site].peer_count, 'other site')}: {Culprit.SITE}{since}"
+    )
     cpu = peer_comparison.compare_sites(_load_sums(store, site, _CPU, (last_day, last_day)))
     action = "Cause: waiting for data. Check the door's load and the network to it."
-    if _list_differences(cpu).get(site, 0.0) >= slow / 2:
+    if peer_comparison.list_differences(cpu).get(site, 0.0) >= slow / 2:
         action = "Cause: CPU time. Check load, CPU model and limits of the site's nodes."
-    return FailureExplanation(Culprit.SITE.value, f"{sentence}: {Culprit.SITE}{since}", action)
-
-
-def _list_differences(
-    comparisons: Mapping[str, peer_comparison.PeerComparison],
-) -> dict[str, float]:
-    """List the differences of the sites that could be compared."""
-    return {
-        name: comparison.difference
-        for name, comparison in comparisons.items()
-        if comparison.difference is not None
-    }
+    return FailureExplanation(Culprit.SITE.value, sentence, action)
 
 
 def _load_sums(
@@ -419,49 +408,6 @@ def _load_sums(
     from treehammer.sql.read.peer_sums import load_peer_sums
 
     return load_peer_sums(store, site, metric, days, {}).dailies
-
-
-def _describe_slowness(slow: float, reference: str) -> str:
-    return f"an event takes {1 + slow:.2g} times the wall time of the same work {reference}"
-
-
-def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
-    """Return whether a difference is far above those of other sites or days."""
-    middle = statistics.median(other_differences)
-    spread = _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in other_differences)
-    return slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
-
-
-def _compare_with_past(
-    sums: peer_sums.WorkSums, site: str, last_day: int
-) -> FailureExplanation | None:
-    """Compare a site with its own days before, where too few others did the same work."""
-    days = _compare_days_by_work(sums, site)
-    changes = {day: statistics.median(values) for day, values in days.items()}
-    past = [change for day, change in changes.items() if day < last_day]
-    slow = changes.get(last_day, 0.0)
-    if len(past) < MIN_PAST_DAYS or not _is_slow(slow, past):
-        return None
-    return FailureExplanation(
-        Culprit.UNKNOWN.value,
-        f"{_describe_slowness(slow, 'on the days before')}: {Culprit.UNKNOWN}",
-        "Cause: unknown. Run the same test at other sites.",
-    )
-
-
-def _compare_days_by_work(sums: peer_sums.WorkSums, site: str) -> Mapping[int, list[float]]:
-    """Return the relative difference of each work from its median over all days, by day."""
-    by_work: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
-    for day, index, work, count, total in rows:
-        if count and sums.sites[index] == site:
-            by_work[int(work)][int(day)] = total / count
-    differences: defaultdict[int, list[float]] = defaultdict(list)
-    for means in by_work.values():
-        usual = statistics.median(means.values())
-        for day, mean in means.items() if usual > 0 else ():
-            differences[day].append(mean / usual - 1)
-    return differences
 
 
 def _find_first_slow_day(by_day: Mapping[int, float], last_day: int) -> str:

@@ -25,7 +25,6 @@ from typing import (
     Optional,
     Sequence,
     Set,
-    Tuple,
 )
 
 from ..job_spec import OUTBOX_FILE
@@ -274,7 +273,10 @@ def _split_batches(outbox: Outbox, names: Sequence[str]) -> Iterator[Dict[str, s
     """Split records into batches of identity -> text."""
     batch: Dict[str, str] = {}
     size = 0
-    for name, text in _read_records(outbox, names):
+    for name in names:
+        text = outbox.read_record(name)
+        if not text:
+            continue
         if batch and (len(batch) == MAX_BATCH_RECORDS or size + len(text) > MAX_BATCH_BYTES):
             yield batch
             batch, size = {}, 0
@@ -282,10 +284,3 @@ def _split_batches(outbox: Outbox, names: Sequence[str]) -> Iterator[Dict[str, s
         size += len(text)
     if batch:
         yield batch
-
-
-def _read_records(outbox: Outbox, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
-    for name in names:
-        text = outbox.read_record(name)
-        if text:
-            yield name, text

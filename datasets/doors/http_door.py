@@ -249,7 +249,11 @@ class HttpSession:
 
     def load_token(self) -> BearerToken:
         """Load the token of the environment, which is never sent unencrypted."""
-        return BearerToken.for_door(_read_token() if self.tls else "", self.prefix, os.environ)
+        token = os.environ.get("BEARER_TOKEN", "") if self.tls else ""
+        file = os.environ.get("BEARER_TOKEN_FILE", "") if self.tls else ""
+        if file and not token:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        return BearerToken.for_door(token, self.prefix, os.environ)
 
     def probe_target(self, target: ProbeTarget) -> ProbeResult:
         """Read two overlapping ranges of a file."""
@@ -412,12 +416,6 @@ def _find_listed_folder(
     if len(resources) == 1:
         paths = {path for path in resources if path[-1:] == folder[-1:] and resources[path]}
     return min(paths or parents, key=len, default=folder)
-
-
-def _read_token() -> str:
-    token = os.environ.get("BEARER_TOKEN", "")
-    file = os.environ.get("BEARER_TOKEN_FILE", "")
-    return token or (Path(file).read_text(encoding="utf-8").strip() if file else "")
 
 
 def _describe_status(error: HTTPError) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -211,23 +211,24 @@ def stream_measurements(
 def _iter_batches(
     reader: ResultsReader, selection: Selection, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    names = [name for name in schema.names if name in METRICS_BY_NAME]
+    names = dict.fromkeys(filter(METRICS_BY_NAME.__contains__, schema.names))
     extra_names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
-    if extra_names and ID_COLUMN not in names:
-        names.append(ID_COLUMN)
-    extras = operations = None
+    if extra_names:
+        names[ID_COLUMN] = None
+    has_operations = OPERATIONS_COLUMN in schema.names
     with reader.snapshot() as snapshot:
-        if extra_names:
-            extras = _JoinedRows(snapshot.extras(selection), attrgetter(ID_COLUMN))
-        if OPERATIONS_COLUMN in schema.names:
-            operations = _JoinedRows(snapshot.operations(selection), itemgetter(ID_COLUMN))
-        rows = snapshot.measurement_rows(selection, names)
-        while chunk := list(islice(rows, NESTED_ROWS if operations else BATCH_ROWS)):
-            values = _transpose_rows(chunk, names)
-            if extras:
-                values |= _list_extras(extras.take(values[ID_COLUMN]), extra_names)
-            if operations:
-                values[OPERATIONS_COLUMN] = operations.take(values[ID_COLUMN])
+        extras = _JoinedRows(
+            snapshot.extras(selection) if extra_names else (), attrgetter(ID_COLUMN)
+        )
+        operations = _JoinedRows(
+            snapshot.operations(selection) if has_operations else (), itemgetter(ID_COLUMN)
+        )
+        rows = snapshot.measurement_rows(selection, [*names])
+        while chunk := list(islice(rows, NESTED_ROWS if has_operations else BATCH_ROWS)):
+            values = _transpose_rows(chunk, [*names])
+            ids = values.get(ID_COLUMN, ())
+            values |= _list_extras(extras.take(ids), extra_names)
+            values[OPERATIONS_COLUMN] = operations.take(ids)
             arrays = [_build_array(values[field.name], field) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -264,16 +265,18 @@ def stream_operations(reader: ResultsReader, selection: Selection) -> RowStream:
     """Stream the flat table of the selected measurements' operations."""
     schema = _flat_operation_schema()
 
-    def iter_batches() -> Iterator[pa.RecordBatch]:
+    def iter_rows() -> Iterator[dict[str, Any]]:
         with reader.snapshot() as snapshot:
-            rows = snapshot.operations(selection)
-            while chunk := [
-                {**row, **decode_latency(str(row["latency"] or "")).list_quantiles()}
-                for row in islice(rows, BATCH_ROWS)
-            ]:
-                yield pa.RecordBatch.from_pylist(chunk, schema=schema)
+            for row in snapshot.operations(selection):
+                yield {**row, **decode_latency(str(row["latency"] or "")).list_quantiles()}
 
-    return RowStream(OPERATION_TABLE, schema, iter_batches())
+    return _stream_rows(OPERATION_TABLE, schema, iter_rows())
+
+
+def _stream_rows(name: str, schema: pa.Schema, rows: Iterator[Mapping[str, Any]]) -> RowStream:
+    chunks = iter(lambda: [*islice(rows, BATCH_ROWS)], [])
+    batches = (pa.RecordBatch.from_pylist(chunk, schema=schema) for chunk in chunks)
+    return RowStream(name, schema, batches)
 
 
 def iter_companion_tables(
@@ -289,20 +292,19 @@ def iter_companion_tables(
     every = {row.id: row for row in reader.campaigns()}
     ids = sorted(every if campaigns is None else every.keys() & {*campaigns})
 
-    def select(rows: Iterable[ReplicaRow | InstructionRow]) -> list[CompanionRow]:
-        return [row for row in rows if datasets is None or row.dataset_hash in datasets]
+    def select(rows: Iterable[ReplicaRow | InstructionRow]) -> Iterator[CompanionRow]:
+        return (row for row in rows if datasets is None or row.dataset_hash in datasets)
 
-    chunks: dict[str, Iterable[Sequence[CompanionRow]]] = {
-        "campaign": [[every[id_] for id_ in ids]],
-        "job": map(reader.jobs, ids),
-        "attempt": (reader.attempts(job.id for job in reader.jobs(id_)) for id_ in ids),
-        "replica": map(select, [reader.replicas()]),
-        "instruction_count": map(select, [reader.instruction_counts()]),
+    attempts = (reader.attempts(job.id for job in reader.jobs(id_)) for id_ in ids)
+    rows: dict[str, Iterable[CompanionRow]] = {
+        "campaign": map(every.__getitem__, ids),
+        "job": chain.from_iterable(map(reader.jobs, ids)),
+        "attempt": chain.from_iterable(attempts),
+        "replica": select(reader.replicas()),
+        "instruction_count": select(reader.instruction_counts()),
     }
     for name in COMPANION_KINDS:
-        schema = companion_schema(name)
-        tables = (pa.Table.from_pylist([*map(_list_values, rows)], schema) for rows in chunks[name])
-        yield RowStream(name, schema, (batch for table in tables for batch in table.to_batches()))
+        yield _stream_rows(name, companion_schema(name), map(_list_values, rows[name]))
 
 
 def _list_values(row: CompanionRow) -> dict[str, Any]:

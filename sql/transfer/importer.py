@@ -47,7 +47,7 @@ from treehammer.sql.transfer.measurement_files import (
 )
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import ProgressFactory, pluralize
+from treehammer.text_formatting import ProgressCallback, ProgressFactory, pluralize
 from treehammer.version import __version__
 
 AddMeasurements = Callable[[Sequence[Measurement]], AddResult]
@@ -194,8 +194,7 @@ def import_files(
                 with open_measurement_file(file.path) as incoming:
                     _require_complete(file, incoming)
                     columns = _select_columns(file.path, incoming.columns, result, ignore_unknown)
-                    for row in _add_batches(add, incoming, columns, result):
-                        step(before + row)
+                    _add_batches(add, incoming, columns, result, step, before)
                     before += incoming.rows
                     result.campaigns = merge_companions(store, incoming, campaigns, group=group)
             except MeasurementFileError as error:
@@ -242,7 +241,7 @@ def _select_columns(
     result.missing_columns = tuple(
         metric.name
         for metric in CATALOGUE
-        if metric.name not in kinds and metric.name != "storage_site"  # by default the site itself
+        if metric.name not in {*kinds, "storage_site"}  # by default the site itself
     )
     if required := [name for name in result.missing_columns if METRICS_BY_NAME[name].required]:
         raise MeasurementFileError(
@@ -273,9 +272,14 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _add_batches(
-    add: AddMeasurements, incoming: MeasurementFile, kinds: Mapping[str, str], result: ImportResult
-) -> Iterator[int]:
-    """Add valid rows and record problems of the others; yield the number of rows read so far."""
+    add: AddMeasurements,
+    incoming: MeasurementFile,
+    kinds: Mapping[str, str],
+    result: ImportResult,
+    step: ProgressCallback,
+    before: int,
+) -> None:
+    """Add valid rows and record problems of the others; ``before`` rows are of earlier files."""
     rows = 0
     for batch in incoming.batches([*kinds]):
         measurements = []
@@ -292,7 +296,7 @@ def _add_batches(
         result.duplicates += part.duplicates
         result.conflicts += len(part.conflicting)
         result.conflicting_ids += part.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
-        yield rows
+        step(before + rows)
 
 
 @contextmanager

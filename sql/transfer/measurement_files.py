@@ -208,11 +208,13 @@ def list_values(column: pa.Array, kind: str, unknown: Any = None) -> list[Any]:
         raise ColumnTypeError(str(wrong))
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    if unknown is not None:
+        column = pc.fill_null(column, unknown)
     values: list[Any] = column.to_pylist()
     if column.type != ARROW_TYPES.get(kind):
         restore = _RESTORERS.get(kind, lambda value: value)
         values = [value if value is None else restore(value) for value in values]
-    return values if unknown is None else [unknown if v is None else v for v in values]
+    return values
 
 
 def _restore_int(value: Any) -> Any:

@@ -99,9 +99,10 @@ class NodeSnapshot:
 
 def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
     """Compute the node's metrics between two snapshots, by catalogue name."""
+    elapsed_s, raw_s = after.clock_s - before.clock_s, after.raw_clock_s - before.raw_clock_s
     return {
         "cpu_mhz": after.mhz,
-        "raw_clock_ratio": _divide_clocks(before, after),
+        "raw_clock_ratio": raw_s / elapsed_s if elapsed_s > 0 else None,
         "cpu_steal_s": _counter_increase(before.cpu_steal_s, after.cpu_steal_s),
         "psi_cpu_some_s": _counter_increase(before.pressure_s["cpu"], after.pressure_s["cpu"]),
         "psi_io_some_s": _counter_increase(before.pressure_s["io"], after.pressure_s["io"]),
@@ -114,11 +115,6 @@ def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
         "mem_available_start_bytes": before.available_bytes,
         "mem_available_end_bytes": after.available_bytes,
     }
-
-
-def _divide_clocks(before: NodeSnapshot, after: NodeSnapshot) -> Optional[float]:
-    elapsed_s = after.clock_s - before.clock_s
-    return (after.raw_clock_s - before.raw_clock_s) / elapsed_s if elapsed_s > 0 else None
 
 
 def now_us() -> int:

@@ -77,9 +77,9 @@ def _load_document(path: str) -> Any:
     """
     try:
         text = read_regular_file(path, _MAX_BYTES)
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         raise ValueError(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: {error}") from error

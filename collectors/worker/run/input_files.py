@@ -325,7 +325,7 @@ def _fetch_http_file(
 ) -> None:
     url = file.url
     context, token = None, NO_TOKEN
-    address = sign_url("GET", url, env)
+    address = sign_url(url, env)
     if urlsplit(address).scheme == "https":
         context = make_tls_context(env)
         if address == url and env.get(TOKEN_FILE_VARIABLE):

@@ -214,7 +214,9 @@ class Launch:
         )
         record = conductor.conduct()
         for side, execution in self._by_side.items():
-            execution.add_values(huge_page_bytes=_measure_huge_pages(self._calls[side].pid))
+            pids = list_descendants(self._calls[side].pid)
+            sizes = [size for size in map(read_huge_page_bytes, pids) if size is not None]
+            execution.add_values(huge_page_bytes=sum(sizes) if sizes else None)
         for side in self._by_side:
             self._pipes[side].send("finish")
             self._collect(side)
@@ -303,12 +305,6 @@ def _describe_other_half(failure: Failure) -> Failure:
     return Failure(
         failure.failure_class, kind, failure.phase, message + failure.message, failure.transient
     )
-
-
-def _measure_huge_pages(supervisor: int) -> Optional[int]:
-    sizes = [read_huge_page_bytes(pid) for pid in list_descendants(supervisor)]
-    readable = [size for size in sizes if size is not None]
-    return sum(readable) if readable else None
 
 
 def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dict[str, float]:

@@ -73,7 +73,7 @@ def find_addresses(
     if software.provider == "wheel":
         return _spell_for_wheel(files, software, env)
     expires_s = wall_s + _MARGIN_S if wall_s else float(MAX_EXPIRY_S)
-    signed = tuple(replace(f, url=sign_url("GET", f.url, env, expires_s)) for f in files)
+    signed = tuple(replace(f, url=sign_url(f.url, env, expires_s)) for f in files)
     # Object stores refuse a request with a token beside the signature.
     return PayloadAddresses(signed, {}, (TOKEN_FILE_VARIABLE, "BEARER_TOKEN"), are_signed=True)
 
@@ -98,15 +98,13 @@ def is_s3(url: str) -> bool:
     return scheme is not None and scheme.client == S3_CLIENT
 
 
-def sign_url(
-    method: str, url: str, env: Mapping[str, str], expires_s: float = REQUEST_EXPIRY_S
-) -> str:
-    """Return the signed address of an object; other URLs as they are.
+def sign_url(url: str, env: Mapping[str, str], expires_s: float = REQUEST_EXPIRY_S) -> str:
+    """Return the address of an object, signed for GET; other URLs as they are.
 
     Raises:
         ExecutionError: class ``credential``: the S3 keys cannot be used.
     """
-    return sign_address(method, url, _load_keys(url, env), expires_s) if is_s3(url) else url
+    return sign_address("GET", url, _load_keys(url, env), expires_s) if is_s3(url) else url
 
 
 def locate_url(url: str, env: Mapping[str, str], failure_class: str = "open") -> str:

@@ -361,19 +361,6 @@ def test_a_slow_site_is_told_from_its_peers_and_from_its_past(store: Store) -> N
     assert explain_period(store, "H", TODAY) is None
 
 
-def test_a_site_without_peers_is_compared_with_its_past(store: Store) -> None:
-    store.add(
-        run(hours=24 * day + n, wall_per_event_s=wall)
-        for day in range(-7, 1)
-        for wall in [1e-3 * (1 + 0.002 * (day % 3)) * (1.5 if not day else 1.0)]
-        for n in range(4)
-    )
-    assert explain(store).sentence == (
-        "an event takes 1.5 times the wall time of the same work on the days before: "
-        "too few to tell"
-    )
-
-
 @pytest.mark.parametrize(
     ("inside", "outside", "decided"),
     [
