@@ -72,8 +72,7 @@ def main() -> int:
         module.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARKS if name not in EXPLICIT_ONLY]
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
+    if unknown := sorted({*names} - {*BENCHMARKS}):
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
     print(describe_machine())
     for name in names:

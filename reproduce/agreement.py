@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import methodcaller
 from typing import Any
 
 from treehammer.analysis.comparison.comparison_result import judge_campaign
@@ -144,7 +145,7 @@ def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow
         if row.metric == quantity.metric and row.effect is not None
     ]
     if not effects:
-        problems = "; ".join(problem.rstrip(".") for problem in verdict.problems)
+        problems = "; ".join(map(methodcaller("rstrip", "."), verdict.problems))
         raise UnmeasuredError(problems or "too little was measured")
     effect, low, high = effects[0]
     if len(effects) > 1:
@@ -219,7 +220,6 @@ def _measure_slope(
     if len({x for x, _ in points}) < 2:
         raise UnmeasuredError(f"one value of {quantity.axis} has no slope")
     xs, ys = zip(*points, strict=True)
-    slope, start = statistics.linear_regression(xs, ys)
     divisor = statistics.fmean(
         float(row[quantity.divisor]) for _, row in rows if row[quantity.divisor] is not None
     )
@@ -227,8 +227,15 @@ def _measure_slope(
         raise UnmeasuredError(f"{quantity.divisor} is 0")
     if len(points) < 3:
         raise UnmeasuredError("two measurements have no interval of their slope")
-    rest = math.fsum((y - start - slope * x) ** 2 for x, y in points) / (len(points) - 2)
-    spread = math.fsum((x - statistics.fmean(xs)) ** 2 for x in xs)
-    error = student_quantile(len(points) - 2, 0.025) * math.sqrt(rest / spread)
+    slope, error = _fit_slope(xs, ys)
     ratio, width = slope / divisor, error / divisor
     return MeasuredRatio(ratio, ratio - width, ratio + width)
+
+
+def _fit_slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Fit a straight line; return its slope with half the width of the 95 % interval."""
+    slope, start = statistics.linear_regression(xs, ys)
+    df = len(xs) - 2
+    rest = math.fsum((y - start - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)) / df
+    spread = math.fsum((x - statistics.fmean(xs)) ** 2 for x in xs)
+    return slope, student_quantile(df, 0.025) * math.sqrt(rest / spread)

@@ -166,7 +166,17 @@ _KEYS = {
 
 def _find_problems(result: PublishedResult) -> Iterator[DocumentProblem]:
     """Find what no single key shows: metrics, keys of the kind, an order of bounds, layouts."""
-    quantity = result.quantity
+    yield from _find_quantity_problems(result.quantity)
+    if result.published.ratio and result.published.ratio[0] > result.published.ratio[-1]:
+        yield DocumentProblem(("published", "ratio"), "the smallest ratio comes first")
+    for number, dataset in enumerate(result.dataset):
+        try:
+            _ = dataset.options
+        except DatasetError as error:
+            yield DocumentProblem(("dataset", number), str(error))
+
+
+def _find_quantity_problems(quantity: QuantityTable) -> Iterator[DocumentProblem]:
     for key in ("metric", "divisor"):
         name = getattr(quantity, key)
         if name and name not in METRICS_BY_NAME:
@@ -180,13 +190,6 @@ def _find_problems(result: PublishedResult) -> Iterator[DocumentProblem]:
         )
     for key in sorted(present - needed - possible):
         yield DocumentProblem(("quantity", key), f"has no meaning for kind {quantity.kind!r}")
-    if result.published.ratio and result.published.ratio[0] > result.published.ratio[-1]:
-        yield DocumentProblem(("published", "ratio"), "the smallest ratio comes first")
-    for number, dataset in enumerate(result.dataset):
-        try:
-            _ = dataset.options
-        except DatasetError as error:
-            yield DocumentProblem(("dataset", number), str(error))
 
 
 def _fill_missing_keys(document: dict[str, Any]) -> None:

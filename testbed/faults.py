@@ -357,8 +357,13 @@ def set_distance(
         after = NetworkDistance(*set_link(doors[door].link, distance.rtt_ms, distance.rate_mbit))
     except OSError as error:
         raise TestbedError(str(error), where=f"{site}, door {door}") from error
-    measured_s = identify_server(doors[door].origin or doors[door].prefix).rtt_s
-    return before, after, None if measured_s is None else measured_s * 1e3
+    return before, after, _measure_round_trip(doors[door])
+
+
+def _measure_round_trip(door: Door) -> float | None:
+    """Measure the round trip to the origin of a door's data in ms; None without an answer."""
+    measured_s = identify_server(door.origin or door.prefix).rtt_s
+    return None if measured_s is None else measured_s * 1e3
 
 
 def _find_servers(box: Workspace, site: str, door: str) -> list[RunningDaemon]:

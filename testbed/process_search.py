@@ -66,7 +66,7 @@ def find_processes(folder: Path) -> set[int]:
         ancestors += descendants
     marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {spaces[os.getpid()]}
     pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
-    return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
+    return {pid for pid in pids - {os.getpid()} if start_time(pid)}
 
 
 def list_children(pid: int) -> list[tuple[str, int, float]]:

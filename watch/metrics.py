@@ -63,12 +63,13 @@ FAMILIES: Families = {
 def list_samples(store: Store, now_us: int) -> Iterator[Sample]:
     """List the samples of states, uses and regressions."""
     yield from _list_states(store, now_us)
+    yield from _list_subject_states(store)
     yield from _list_uses(store)
     yield from _list_regressions(store, now_us)
 
 
 def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
-    """List the states that ``treehammer check`` prints, and those of jobs and storages."""
+    """List the states that ``treehammer check`` prints."""
     for alarm_state in alarm_overview.assess_all(store, now_us):
         subject = [alarm_state.kind.value, alarm_state.name]
         yield "state_code", subject, alarm_state.level.code
@@ -87,6 +88,10 @@ def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
         for figure in alarm_state.figures:
             if figure.value is not None:
                 yield "state_figure", [*subject, figure.name, figure.unit], figure.value
+
+
+def _list_subject_states(store: Store) -> Iterator[Sample]:
+    """List the states of jobs, storages and doors."""
     for row in state_history.list_current_states(store):
         if row.subject_kind != subjects.CENTRAL:
             subject = [KIND_WORDS[row.subject_kind], row.site]

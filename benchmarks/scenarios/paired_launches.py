@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from operator import itemgetter
 from statistics import fmean, variance
 from typing import Any
 
@@ -227,19 +228,17 @@ def read_launches(store: Store, campaign_id: str, label: str) -> Iterator[Paired
     extras: dict[str, dict[str, float]] = defaultdict(dict)
     for extra in store.extras(selection):
         extras[extra.measurement_id][extra.name] = extra.value
-    rounds: dict[tuple[str, int, int], list[Mapping[str, Any]]] = defaultdict(list)
-    rows: list[Mapping[str, Any]] = list(store.measurements(selection, _COLUMNS))
-    for row in rows:
+    rounds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in sorted(store.measurements(selection, _COLUMNS), key=itemgetter("started_us")):
         if row["kind"] != CHECKSUM:
             rounds[row["job_id"], row["attempt"], row["round"]].append(row)
-    for sides in sorted(rounds.values(), key=lambda pair: min(row["started_us"] for row in pair)):
+    for sides in rounds.values():
         samples = [Sample.from_row(row) for row in sides]
         by_side = {bool(sample.launch_ratios): sample for sample in samples}
         if len(by_side) == 2 and not any(sample.reason_unusable(CPU) for sample in samples):
             a, b = by_side[False], by_side[True]
             planted = _measure_planted(extras[a.measurement_id], extras[b.measurement_id])
-            first = min(sides, key=lambda row: row["started_us"])
-            yield _build_launch(a, b, first, label, planted)
+            yield _build_launch(a, b, sides[0], label, planted)
 
 
 def _build_launch(

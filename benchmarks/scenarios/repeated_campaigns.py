@@ -151,8 +151,6 @@ def _run_campaign(label: str, home: Path, arm: str, a: str, b: str) -> RepeatedC
 
 def build_figures(rows: Sequence[RepeatedCampaign]) -> Iterator[RatioFigure]:
     """Build the figures of each arm: false verdicts, p-values, coverage of the mean, seconds."""
-    from scipy import stats
-
     for arm in (PAIR, COPIES):
         of_arm = [row for row in rows if row.arm == arm]
         if not of_arm:
@@ -164,18 +162,24 @@ def build_figures(rows: Sequence[RepeatedCampaign]) -> Iterator[RatioFigure]:
         yield RatioFigure(
             f"{arm}: seconds to a verdict, median", median(decided), pairs=len(decided)
         )
-    copies = [row for row in rows if row.arm == COPIES]
-    if copies:
-        p_values = [row.p for row in copies]
-        small = sum(p < CLAIMED_RATE for p in p_values)
-        yield share_figure("copies: p below 0.05", small, len(copies), 0.2)
-        claims = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)
-        wrong = sum(row.verdict in claims for row in copies)
-        yield share_figure("copies: verdicts of a difference", wrong, len(copies))
-        uniform = float(stats.kstest(p_values, "uniform").pvalue)
-        yield RatioFigure("copies: p of uniform p-values (KS)", uniform, pairs=len(copies))
-        fisher = float(stats.combine_pvalues(p_values, "fisher").pvalue)
-        yield RatioFigure("copies: combined p (Fisher)", fisher, pairs=len(copies))
+        if arm == COPIES:
+            yield from _build_copy_figures(of_arm)
+
+
+def _build_copy_figures(copies: Sequence[RepeatedCampaign]) -> Iterator[RatioFigure]:
+    """Build the figures of two copies of one build, whose p-values should be uniform."""
+    from scipy import stats
+
+    p_values = [row.p for row in copies]
+    small = sum(p < CLAIMED_RATE for p in p_values)
+    yield share_figure("copies: p below 0.05", small, len(copies), 0.2)
+    claims = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)
+    wrong = sum(row.verdict in claims for row in copies)
+    yield share_figure("copies: verdicts of a difference", wrong, len(copies))
+    uniform = float(stats.kstest(p_values, "uniform").pvalue)
+    yield RatioFigure("copies: p of uniform p-values (KS)", uniform, pairs=len(copies))
+    fisher = float(stats.combine_pvalues(p_values, "fisher").pvalue)
+    yield RatioFigure("copies: combined p (Fisher)", fisher, pairs=len(copies))
 
 
 def _plot_campaigns(rows: Sequence[RepeatedCampaign]) -> None:
@@ -188,12 +192,12 @@ def _plot_campaigns(rows: Sequence[RepeatedCampaign]) -> None:
         panel.axhline(0, color="0.6", linewidth=1)
         for label, color in (("quiet", "tab:blue"), ("busy", "tab:orange")):
             labeled = [row for row in of_arm if row.label == label]
-            effects = np.array([100 * row.effect for row in labeled])
-            bounds = np.array([[100 * row.low, 100 * row.high] for row in labeled]).reshape(-1, 2)
+            values = [(row.hours - start, row.effect, row.low, row.high) for row in labeled]
+            hours, effects, *bounds = np.array(values).reshape(-1, 4).T
             panel.errorbar(
-                [row.hours - start for row in labeled],
-                effects,
-                yerr=np.abs(bounds.T - effects),
+                hours,
+                100 * effects,
+                yerr=100 * np.abs(bounds - effects),
                 fmt=".",
                 color=color,
                 elinewidth=0.7,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean
 from treehammer.load.analysis.cache_reads import STATES, TEST, WHOLE_COPY
@@ -33,15 +33,19 @@ def conclude(comparison: CacheComparison) -> str:
     }
     # The smallest share of those that were read under most conditions.
     read = max(by_read, key=lambda name: len(by_read[name]))
-    clauses: list[str] = []
+    clauses = "; ".join(_describe_states(read, by_read[read]))
+    return f"Through the cache ({release}), {clauses}. {_count_costly(costs)}"
+
+
+def _describe_states(read: str, by_condition: Mapping[tuple[str, float], LogMean]) -> Iterator[str]:
+    """Describe the costs of one kind of read by state; the kind is written once."""
+    subject = "whole copies" if read == WHOLE_COPY else f"reads of {read}"
     for state in STATES:
-        by_distance = [(ms, cost) for (of, ms), cost in by_read[read].items() if of == state]
+        by_distance = [(ms, cost) for (of, ms), cost in by_condition.items() if of == state]
         if by_distance:
             name = _STATE_NAMES.get(state, state)
-            things = "whole copies" if read == WHOLE_COPY else f"reads of {read}"
-            subject = f"{name} {'ones' if clauses else things}"
-            clauses.append(f"{subject} {_describe_distances(by_distance)}")
-    return f"Through the cache ({release}), {'; '.join(clauses)}. {_count_costly(costs)}"
+            yield f"{name} {subject} {_describe_distances(by_distance)}"
+            subject = "ones"
 
 
 def _count_costly(costs: Sequence[LogMean]) -> str:
@@ -76,7 +80,7 @@ def _describe_changes(changes: Mapping[str, LogMean]) -> str:
         ends = change.ends
         text = "no certain change"
         if ends and not ends[0] <= 1 <= ends[1]:
-            interval = _format_interval([format_significant(end) for end in ends])
+            interval = _format_interval(map(format_significant, ends))
             text = f"{format_significant(change.ratio)} times the cost{interval}"
         clauses.append(f"{condition}: {text}")
     return "; ".join(clauses)
@@ -107,22 +111,24 @@ def _describe_distances(by_distance: Sequence[tuple[float, LogMean]]) -> str:
 
 def describe_cost(cost: LogMean) -> str:
     """Describe a cost in words, e.g. ``cost 12 % [9, 15]`` or ``cost a factor of 3.1 [2.9, 3.3]``."""
-    ratio, ends = cost.ratio, cost.ends
-    percents = [100 * (end - 1) for end in ends or ()]
+    ratio, ends = cost.ratio, cost.ends or ()
+    percent = _format_percent(ratio)
+    percents = _format_interval(map(_format_percent, ends))
     if ends and ends[0] < 1 < ends[1]:
-        interval = _format_interval([f"{percent:.0f}" for percent in percents])
-        return f"cost nothing certain ({100 * (ratio - 1):.0f} %{interval})".replace("(-", "(−")
+        return f"cost nothing certain ({percent} %{percents})".replace("(-", "(−")
     if ratio >= 2:
-        interval = _format_interval([format_significant(end) for end in ends or ()])
+        interval = _format_interval(map(format_significant, ends))
         return f"cost a factor of {format_significant(ratio)}{interval}"
     if ratio < 1:
-        interval = _format_interval([f"{-percent:.0f}" for percent in reversed(percents)])
+        interval = _format_interval(f"{100 * (1 - end):.0f}" for end in reversed(ends))
         return f"save {100 * (1 - ratio):.0f} %{interval}"
-    interval = _format_interval([f"{percent:.0f}" for percent in percents])
-    return f"cost {100 * (ratio - 1):.0f} %{interval}"
+    return f"cost {percent} %{percents}"
 
 
-def _format_interval(ends: Sequence[str]) -> str:
-    if not ends:
-        return " (without an interval)"
-    return f" [{', '.join(end.replace('-', '−') for end in ends)}]"
+def _format_percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.0f}"
+
+
+def _format_interval(ends: Iterable[str]) -> str:
+    text = ", ".join(ends).replace("-", "−")
+    return f" [{text}]" if text else " (without an interval)"

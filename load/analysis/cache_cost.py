@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
+from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate, combine_estimates
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.load.analysis.cache_reads import (
     COUNTS,
@@ -48,13 +48,10 @@ class LogMean(NamedTuple):
 
     def subtract(self, other: LogMean) -> LogMean:
         """Return the difference from an independent mean, with Welch's degrees of freedom."""
-        difference = self.mean - other.mean
-        if self.estimate is None or other.estimate is None:
-            return LogMean(difference, None)
-        squares = [estimate.se**2 for estimate in (self.estimate, other.estimate)]
-        dfs = (self.estimate.df, other.estimate.df)
-        df = sum(squares) ** 2 / sum(s**2 / df for s, df in zip(squares, dfs, strict=True))
-        return LogMean(difference, Estimate(difference, math.sqrt(sum(squares)), df))
+        estimate = None
+        if self.estimate is not None and other.estimate is not None:
+            estimate = combine_estimates((self.estimate, other.estimate), (1.0, -1.0))
+        return LogMean(self.mean - other.mean, estimate)
 
 
 def list_units(by_job: Mapping[str, Collection[float]]) -> list[float]:
@@ -176,18 +173,8 @@ class CacheComparison:
         self.direct_doors = _list_direct_doors(reads)
         door = direct_door if direct_door in self.direct_doors else ""
         self.direct_door = door or next(iter(self.direct_doors), "")
-        reads = [read for read in reads if read.state or read.door == self.direct_door]
-        self._direct_releases = {read.release for read in reads if not read.state}
-        direct: dict[tuple[Any, ...], list[CacheRead]] = defaultdict(list)
-        for read in reads:
-            if not read.state:
-                direct[read.pair_key].append(read)
-        by_key: dict[CellKey, list[tuple[CacheRead, float | None]]] = defaultdict(list)
-        for read, label in zip(reads, _label_caches(reads, direct), strict=True):
-            state = read.state or (read.planned_state if read.planned_state in STATES else "")
-            key = CellKey(label, state, read.latency_ms, read.read, read.block_kib)
-            references = direct[read.pair_key] if read.state else ()
-            by_key[key].append((read, _calculate_cost(read, references)))
+        self._reads = [read for read in reads if read.state or read.door == self.direct_door]
+        by_key = _group_by_cell(self._reads)
         units = {key: _list_units(by_key[key]) for key in sorted(by_key, key=lambda key: key.rank)}
         rate_spreads = _pool_spreads((key, rates) for key, (rates, _) in units.items())
         self._cost_spreads = _pool_spreads((key, costs) for key, (_, costs) in units.items())
@@ -198,8 +185,7 @@ class CacheComparison:
                 costs,
                 self._average(rates, rate_spreads, key),
                 self._average(costs, self._cost_spreads, key),
-                len({read.job for read, _ in by_key[key]}),
-                _average_counts([read for read, _ in by_key[key]]),
+                *_summarize_reads(by_key[key]),
             )
             for key, (rates, costs) in units.items()
             if shown_read in ("", key.read)
@@ -214,7 +200,8 @@ class CacheComparison:
     @cached_property
     def direct_releases(self) -> list[str]:
         """Releases of the direct door's server, the oldest first."""
-        return sorted(self._direct_releases, key=_rank_release)
+        releases = {read.release for read in self._reads if not read.state}
+        return sorted(releases, key=_rank_release)
 
     @cached_property
     def cached(self) -> list[CacheCell]:
@@ -321,10 +308,27 @@ class CacheComparison:
 def _list_direct_doors(reads: Sequence[CacheRead]) -> list[str]:
     """List the doors without a cache, those that were read beside one most often first."""
     cached_keys = {read.pair_key for read in reads if read.state}
-    counts = Counter({read.door: 0 for read in sorted(reads, key=lambda read: read.door)})
-    counts.update(read.door for read in reads if not read.state and read.pair_key in cached_keys)
-    direct_doors = {read.door for read in reads if not read.state}
-    return [door for door, _ in counts.most_common() if door in direct_doors]
+    direct_reads = [read for read in reads if not read.state]
+    counts = Counter({read.door: 0 for read in sorted(direct_reads, key=lambda read: read.door)})
+    counts.update(read.door for read in direct_reads if read.pair_key in cached_keys)
+    return [door for door, _ in counts.most_common()]
+
+
+def _group_by_cell(
+    reads: Sequence[CacheRead],
+) -> dict[CellKey, list[tuple[CacheRead, float | None]]]:
+    """Group reads by cell, with the cost of each that has a direct read to compare with."""
+    direct: dict[tuple[Any, ...], list[CacheRead]] = defaultdict(list)
+    for read in reads:
+        if not read.state:
+            direct[read.pair_key].append(read)
+    by_key: dict[CellKey, list[tuple[CacheRead, float | None]]] = defaultdict(list)
+    for read, label in zip(reads, _label_caches(reads, direct), strict=True):
+        state = read.state or (read.planned_state if read.planned_state in STATES else "")
+        key = CellKey(label, state, read.latency_ms, read.read, read.block_kib)
+        references = direct[read.pair_key] if read.state else ()
+        by_key[key].append((read, _calculate_cost(read, references)))
+    return by_key
 
 
 def _label_caches(
@@ -391,10 +395,15 @@ def _pool_spreads(
     return {condition: Spread.pool(values) for condition, values in by_condition.items()}
 
 
-def _average_counts(reads: Iterable[CacheRead]) -> Mapping[str, float]:
+def _summarize_reads(
+    pairs: Iterable[tuple[CacheRead, float | None]],
+) -> tuple[int, Mapping[str, float]]:
+    """Count the jobs of a cell, and average the counts of the cache."""
+    jobs: set[str] = set()
     values: dict[str, list[float]] = defaultdict(list)
-    for read in reads:
+    for read, _ in pairs:
+        jobs.add(read.job)
         for name in COUNTS:
             if name in read.metrics:
                 values[name].append(read.metrics[name])
-    return {name: fmean(numbers) for name, numbers in values.items()}
+    return len(jobs), {name: fmean(numbers) for name, numbers in values.items()}

@@ -86,26 +86,17 @@ def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) 
     """
     try:
         variant = json.loads(columns["variant"])
-        block, latency = float(variant[BLOCK]), float(variant.get(LATENCY) or 0)
-        is_copy = variant.get(PATTERN) == "copy"
-        read = WHOLE_COPY if is_copy else f"{100 * float(variant[FRACTION]):g} %"
+        block, latency, read = _parse_axes(variant)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     recorded = {name: value for name, value in metrics.items() if value is not None}
     if recorded.get(SECONDS, 0.0) <= 0:
         return None
-    storage_site = columns["storage_site"] or columns["site"]
-    other_axes = {name: value for name, value in variant.items() if name not in _SHOWN_AXES}
-    setup = [storage_site, f"jobs at {columns['site']}" * (storage_site != columns["site"])]
-    setup += [
-        columns["dataset"] or "",
-        *(f"{name}={value}" for name, value in sorted(other_axes.items())),
-    ]
     state = columns["server_cache_state"]
     return CacheRead(
         columns["job_id"],
         columns["round"],
-        "; ".join(filter(None, setup)),
+        _describe_setup(columns, variant),
         columns["door"],
         columns["server_version"] or "unknown release",
         columns["origin_version"] or "",
@@ -117,6 +108,21 @@ def parse_read(columns: Mapping[str, Any], metrics: Mapping[str, float | None]) 
         recorded,
         columns["cache_block_kib"],
     )
+
+
+def _parse_axes(variant: Mapping[str, Any]) -> tuple[float, float, str]:
+    """Parse block, latency and kind of read from the axes of the test."""
+    is_copy = variant.get(PATTERN) == "copy"
+    read = WHOLE_COPY if is_copy else f"{100 * float(variant[FRACTION]):g} %"
+    return float(variant[BLOCK]), float(variant.get(LATENCY) or 0), read
+
+
+def _describe_setup(columns: Mapping[str, Any], variant: Mapping[str, Any]) -> str:
+    """Describe site, dataset and the axes that the comparison does not show apart."""
+    site, storage_site = columns["site"], columns["storage_site"] or columns["site"]
+    axes = (f"{name}={variant[name]}" for name in sorted({*variant} - {*_SHOWN_AXES}))
+    jobs = f"jobs at {site}" * (storage_site != site)
+    return "; ".join(filter(None, (storage_site, jobs, columns["dataset"], *axes)))
 
 
 def list_setups(reads: Iterable[CacheRead]) -> list[str]:

@@ -145,7 +145,11 @@ def _lay_out_panels(
 def _lay_out_curves(comparison: CacheComparison) -> FigureLayout:
     """Lay out rates by size of block: a panel for each state and distance."""
     measured = {(key.release, key.read) for key, cell in comparison.cells.items() if cell.rate}
-    lines = [line for line in product(comparison.releases, comparison.reads) if line in measured]
+
+    def list_lines(releases: Sequence[str]) -> list[tuple[str, str]]:
+        return [line for line in product(releases, comparison.reads) if line in measured]
+
+    lines, direct = list_lines(comparison.releases), list_lines(comparison.direct_labels)
     names = _shorten_releases(comparison.releases)
     series = style_series(
         [(f"{names[release]}, {read}", read, release) for release, read in lines],
@@ -153,30 +157,16 @@ def _lay_out_curves(comparison: CacheComparison) -> FigureLayout:
         reserved=(_REFERENCE_COLOR,),
     )
     markers = {read: line.marker for line, (_, read) in zip(series, lines, strict=True)}
-    direct = [
-        line for line in product(comparison.direct_labels, comparison.reads) if line in measured
-    ]
     series += [
         FigureSeries(f"{label}, {read}", _REFERENCE_COLOR, markers[read]) for label, read in direct
     ]
-    lines += direct
-    panels = []
-    for state, latency in comparison.conditions:
-        marks = [
-            _make_mark(
-                lines.index((key.release, key.read)),
-                comparison.blocks.index(key.block_kib),
-                cell.rate,
-                cell.jobs,
-            )
-            for key, cell in comparison.cells.items()
-            if key.latency_ms == latency
-            and key.state in (state, "")
-            and key.read in comparison.reads
-            and key.block_kib in comparison.blocks
-            and cell.rate
-        ]
-        panels.append(FigurePanel(describe_condition((state, latency)), tuple(marks)))
+    panels = [
+        FigurePanel(
+            describe_condition(condition),
+            tuple(_mark_rates(comparison, condition, [*lines, *direct])),
+        )
+        for condition in comparison.conditions
+    ]
     return _lay_out_panels(
         panels,
         series,
@@ -188,23 +178,29 @@ def _lay_out_curves(comparison: CacheComparison) -> FigureLayout:
     )
 
 
+def _mark_rates(
+    comparison: CacheComparison, condition: tuple[str, float], lines: Sequence[tuple[str, str]]
+) -> Iterator[FigureMark]:
+    """Mark the rates under a condition, and those of the direct door at the same distance."""
+    state, latency = condition
+    for key, cell in comparison.cells.items():
+        is_shown = (key.release, key.read) in lines and key.block_kib in comparison.blocks
+        if cell.rate and is_shown and key.latency_ms == latency and key.state in (state, ""):
+            place = comparison.blocks.index(key.block_kib)
+            yield _make_mark(lines.index((key.release, key.read)), place, cell.rate, cell.jobs)
+
+
 def _lay_out_cost(comparison: CacheComparison) -> FigureLayout:
     """Lay out costs as a heat map: rows are releases and conditions, columns reads and blocks."""
     cells = [cell for cell in comparison.cached if cell.cost]
-    measured_columns = {(cell.key.read, cell.key.block_kib) for cell in cells}
-    measured_rows = {(cell.key.release, cell.key.condition) for cell in cells}
-    columns = [
-        (read, block)
-        for read in comparison.reads
-        for block in comparison.blocks
-        if (read, block) in measured_columns
-    ]
-    rows = [
-        (release, condition)
-        for condition in comparison.conditions
-        for release in comparison.releases
-        if (release, condition) in measured_rows
-    ]
+    columns = sorted(
+        {(cell.key.read, cell.key.block_kib) for cell in cells},
+        key=lambda column: (comparison.reads.index(column[0]), column[1]),
+    )
+    rows = sorted(
+        {(cell.key.release, cell.key.condition) for cell in cells},
+        key=lambda row: (comparison.conditions.index(row[1]), comparison.releases.index(row[0])),
+    )
     marks = tuple(
         _make_mark(
             rows.index((cell.key.release, cell.key.condition)),
@@ -240,16 +236,7 @@ def _lay_out_evolution(comparison: CacheComparison) -> tuple[FigureLayout, str]:
     panels: list[FigurePanel] = []
     incomplete: dict[str, None] = {}
     for condition in comparison.conditions:
-        marks: list[FigureMark] = []
-        for line, read in enumerate(comparison.reads):
-            blocks, releases = comparison.choose_blocks(condition, read)
-            for place, release in enumerate(all_releases if len(releases) > 1 else ()):
-                if release in releases and (
-                    cost := comparison.pool_cost(release, condition, read, blocks)
-                ):
-                    marks.append(_make_mark(line, place, cost))
-                elif comparison.pool_cost(release, condition, read):
-                    incomplete[release] = None
+        marks = [*_mark_releases(comparison, condition, incomplete)]
         if marks:
             marks += [
                 FigureMark(len(comparison.reads), place, LIMIT, None, None)
@@ -268,3 +255,18 @@ def _lay_out_evolution(comparison: CacheComparison) -> tuple[FigureLayout, str]:
     )
     left_out = f"Without all of these sizes: {', '.join(incomplete)}." if incomplete else ""
     return layout, left_out
+
+
+def _mark_releases(
+    comparison: CacheComparison, condition: tuple[str, float], incomplete: dict[str, None]
+) -> Iterator[FigureMark]:
+    """Mark the costs by release under a condition; note the releases that lack sizes of blocks."""
+    for line, read in enumerate(comparison.reads):
+        blocks, releases = comparison.choose_blocks(condition, read)
+        for place, release in enumerate(comparison.costed_releases if len(releases) > 1 else ()):
+            if release in releases and (
+                cost := comparison.pool_cost(release, condition, read, blocks)
+            ):
+                yield _make_mark(line, place, cost)
+            elif comparison.pool_cost(release, condition, read):
+                incomplete[release] = None

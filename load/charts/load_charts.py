@@ -54,15 +54,14 @@ def draw_levels(
     if not lines:
         return []
     levels = [level for of_line in lines.values() for level in of_line]
-    has_target = test in rule.target_tests
-    target = rule.target_open_hz if has_target and operation in rule.opens else None
-    figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, target, 1.0)]
+    rate_target, bytes_target = _find_targets(rule, test, operation)
+    figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, rate_target, 1.0)]
     if any(level.bytes for level in levels):
         sizes = {level.bytes / level.done for level in levels if level.done}
         size = sizes.pop() / 1e6 if len(sizes) == 1 else 0.0
-        is_block = has_target and operation in rule.blocks
-        target = rule.target_read_bytes_per_s / 1e6 if is_block else None
-        figures.append(_draw_levels(lines, label, "Bytes", "MB/s", _megabytes_per_s, target, size))
+        figures.append(
+            _draw_levels(lines, label, "Bytes", "MB/s", _megabytes_per_s, bytes_target, size)
+        )
     of_line = lines.get(latency_line, ())
     if len(of_line) > 1:
         groups = [(_attempted(level), label(level), level) for level in of_line]
@@ -71,6 +70,18 @@ def draw_levels(
         axis = NumberAxis([0.0, max(map(_attempted, levels))], _ATTEMPTED)
         figures += _draw_tails(groups, "Latency by load", across, axis)
     return figures
+
+
+def _find_targets(
+    rule: OperationsRule, test: str, operation: str
+) -> tuple[float | None, float | None]:
+    """Find the rate (1/s) and the MB/s that study S1 expects of an operation; None without any."""
+    if test not in rule.target_tests:
+        return None, None
+    return (
+        rule.target_open_hz if operation in rule.opens else None,
+        rule.target_read_bytes_per_s / 1e6 if operation in rule.blocks else None,
+    )
 
 
 def sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
@@ -138,7 +149,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
     ) * bool(marks)
 
     def make_line(name: str, role: str, find: FindRate, unit: str = "/s") -> ChartLine:
-        measured = "" if name == "bytes" else f"{name} "
+        measured = f"{name} " * (name != "bytes")
         dots = [
             ChartDot(
                 step_start_s(step),

@@ -255,18 +255,16 @@ def load_details(
     def is_same(row: Mapping[str, Any]) -> bool:
         return row["operation"] == group.operation and finder.find(row) == group.key
 
-    def of_chosen(find: FindKey) -> FindKey:
-        return lambda row: find(row) if row["side"] == group.side and is_same(row) else None
+    def find_by(column: str) -> FindKey:
+        return lambda row: (
+            str(row[column] or "") if row["side"] == group.side and is_same(row) else None
+        )
 
-    def find_step(row: Mapping[str, Any]) -> tuple[int, float]:
+    def find_step(row: Mapping[str, Any]) -> tuple[int, float] | None:
         first = row["step"] // points * points
-        return first, first * finder.find_step_s(row)
+        return (first, first * finder.find_step_s(row)) if is_same(row) else None
 
-    keys = (
-        lambda row: find_step(row) if is_same(row) else None,
-        of_chosen(lambda row: row["server"] or ""),
-        of_chosen(lambda row: row["site"] or ""),
-    )
+    keys = (find_step, find_by("server"), find_by("site"))
     steps, servers, sites = load_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
     steps.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(

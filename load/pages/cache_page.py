@@ -10,7 +10,12 @@ from pydantic import Field
 from treehammer.load.analysis.cache_conclusion import conclude
 from treehammer.load.analysis.cache_cost import CacheCell, CacheComparison
 from treehammer.load.analysis.cache_reads import COUNTS, CacheRead, list_setups, shorten_setups
-from treehammer.load.charts.cache_figures import RATE_TITLE, lay_out_figures, load_cache_reads
+from treehammer.load.charts.cache_figures import (
+    RATE_TITLE,
+    CacheFigure,
+    lay_out_figures,
+    load_cache_reads,
+)
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.read.query_model import parse_alternatives
 from treehammer.sql.write.store import Store
@@ -96,28 +101,22 @@ def cache_page(request: PageRequest[CacheQuery]) -> PageContent:
             last=None,
         )
     )
-    figures = [
-        Titled(
-            figure.heading,
-            Paragraph(figure.conclusion),
-            Figure(
-                figure.name,
-                FigureChart(figure.layout),
-                figure.caption,
-                title=figure.layout.title,
-            ),
-        )
-        for figure in lay_out_figures(comparison)
-    ]
     sections = (
         headline(answer),
         quiet(_describe_selection(comparison, setups.get(setup, ""))),
         form if setups else None,
-        *figures,
-        quiet(_METHOD) if table.rows else None,
-        table if table.rows else None,
+        *map(_show_figure, lay_out_figures(comparison)),
+        *((quiet(_METHOD), table) if table.rows else ()),
     )
     return PageContent(title, sections, (table,), about)
+
+
+def _show_figure(figure: CacheFigure) -> Titled:
+    return Titled(
+        figure.heading,
+        Paragraph(figure.conclusion),
+        Figure(figure.name, FigureChart(figure.layout), figure.caption, title=figure.layout.title),
+    )
 
 
 def _describe_selection(comparison: CacheComparison, setup: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -109,7 +110,8 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     }
     previews = {name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()}
     levels, steps = draw_figures(details, campaign.test_name) if request.is_html else ([], [])
-    title = f"Load of {campaign.name or campaign.id}"
+    campaign_name = campaign.name or campaign.id
+    title = f"Load of {campaign_name}"
     sections = (
         ui.headline(conclude(details)),
         _show_running(request, campaign),
@@ -121,24 +123,28 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         ),
         _describe_starts(previews["starts"], lonely),
     )
-    selection = details.selection
-    evenness = compute_evenness(details.servers)
-    about = {
+    crumbs = [
+        ui.Link("Campaigns", link_to("campaigns")),
+        ui.Link(campaign_name, link_to("campaign", campaign_id=campaign.id)),
+    ]
+    drawings = {}
+    if (selection := details.selection) and (levels or steps):
+        operation = _name_operation(selection.operation, selection.side)
+        sheet = f"{title}: {operation}; over time: {details.label(selection)}"
+        drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
+    about = _describe_selection(details)
+    return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
+
+
+def _describe_selection(details: LoadDetails) -> dict[str, Any]:
+    """Describe the chosen load for programs."""
+    selection, evenness = details.selection, compute_evenness(details.servers)
+    return {
         "operation": selection.operation if selection else "",
         "side": selection.side if selection else "",
         "load": level_of(selection).id if selection else "",
         "evenness": evenness[1] if evenness else None,
     }
-    crumbs = [
-        ui.Link("Campaigns", link_to("campaigns")),
-        ui.Link(campaign.name or campaign.id, link_to("campaign", campaign_id=campaign.id)),
-    ]
-    drawings = {}
-    if selection and (levels or steps):
-        operation = _name_operation(selection.operation, selection.side)
-        sheet = f"{title}: {operation}; over time: {details.label(selection)}"
-        drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
-    return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
 
 
 def _show_running(request: PageRequest[LoadQuery], campaign: CampaignRow) -> ui.Live | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from treehammer.reproduce.agreement import Agreement, load_latest
@@ -50,8 +51,8 @@ def published_page(request: PageRequest[PageQuery]) -> PageContent:
     table = DataTable(
         "results", "Published results", columns, [item.to_row() for item in reproductions]
     )
-    agreeing = sum(item.agreement is Agreement.AGREES for item in reproductions)
-    differing = sum(item.agreement is Agreement.DIFFERS for item in reproductions)
+    counts = Counter(item.agreement for item in reproductions)
+    agreeing, differing = counts[Agreement.AGREES], counts[Agreement.DIFFERS]
     conclusion = (
         f"{agreeing} of {pluralize(len(reproductions), 'published result')} "
         f"{'agrees' if agreeing == 1 else 'agree'} with what was measured here, {differing} "

@@ -7,6 +7,7 @@ further doors, and be distant (:mod:`~treehammer.testbed.network`).
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -228,14 +229,16 @@ class XrootdStorage(Component):
                 if not is_listening(door.prefix):
                     self._known_sites.discard(site)
                     return f"nothing listens at {door.prefix}"
-        if unknown := [site for site in self.box.sites if site not in self._known_sites]:
-            with ThreadPoolExecutor(len(unknown)) as threads:
-                answers = threads.map(self._redirector_knows, unknown)
-            self._known_sites |= {
-                site for site, is_known in zip(unknown, answers, strict=True) if is_known
-            }
-        lacking_sites = [site for site in unknown if site not in self._known_sites]
+        lacking_sites = self._find_unknown_sites()
         return f"the redirector does not know {', '.join(lacking_sites)}" if lacking_sites else ""
+
+    def _find_unknown_sites(self) -> list[str]:
+        """Find the sites that the redirector does not know; those that it knew are not asked again."""
+        unknown = [site for site in self.box.sites if site not in self._known_sites]
+        with ThreadPoolExecutor(max(len(unknown), 1)) as threads:
+            answers = [*threads.map(self._redirector_knows, unknown)]
+        self._known_sites |= {*itertools.compress(unknown, answers)}
+        return [site for site in unknown if site not in self._known_sites]
 
     def _redirector_knows(self, site: str) -> bool:
         address = f"{self.links.hub.door_address}:{self.redirector_port}"

@@ -217,7 +217,7 @@ def _check_servers(
     """Compare the version of each server with the one before, until a comparison has verdicts."""
     checks = []
     versions = {
-        server: max(times, key=lambda version: times[version])
+        server: max(times, key=times.__getitem__)
         for server, times in _list_server_versions(table, campaign_id).items()
     }
     for earlier in table.list_earlier_campaigns(campaign_id, MAX_EARLIER) if versions else ():
@@ -225,23 +225,33 @@ def _check_servers(
             b = versions.get(server)
             if b is None or b in times:
                 continue
-            a = max(times, key=lambda version: times[version])
+            a = max(times, key=times.__getitem__)
             check = _make_check(
                 campaign_id, earlier.test_name, a, b, CheckState.CLEAR, now_us, server.label
             )
-            if any(
+            is_done = any(
                 same.checked_us > earlier.created_us for same in _list_same_checks(table, check)
-            ):
+            )
+            if not is_done:
+                selection = Selection((earlier.id, campaign_id), server.conditions)
+                results = _compare_versions(store, table, check, selection, server.axis)
+                is_done = bool(results)
+                checks += results
+            if is_done:
                 del versions[server]
-                continue
-            selection = Selection((earlier.id, campaign_id), server.conditions)
-            for comparison in _compare_values(store, selection, server.axis, (a, b), now_us):
-                state = _find_first_state(table, check, comparison)
-                result = _add_result(check, comparison, state)
-                if result.compared:
-                    checks.append(result)
-                    del versions[server]
     return checks
+
+
+def _compare_versions(
+    store: Store, table: ReleaseCheckTable, check: ReleaseCheck, selection: Selection, axis: str
+) -> list[ReleaseCheck]:
+    """Compare the versions of a server; empty without verdicts."""
+    comparisons = _compare_values(store, selection, axis, (check.a, check.b), check.checked_us)
+    results = [
+        _add_result(check, comparison, _find_first_state(table, check, comparison))
+        for comparison in comparisons
+    ]
+    return [result for result in results if result.compared]
 
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:

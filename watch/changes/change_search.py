@@ -120,7 +120,7 @@ def explain_change(
     Args:
         series: all series of one metric, test and kind.
         groups: of :func:`group_series`.
-        found: the step or drift.
+        change: the step or drift.
         affected: series in which it was detected, in case no group explains it.
 
     Returns:
@@ -131,16 +131,14 @@ def explain_change(
         for member in series
         if (estimate := change.measure(member))
     ]
-    by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
+    by_members = _group_by_members(groups, steps)
     if not by_members:
         return None
     misfits = {members: _misfit(steps, members) for members in by_members}
     best = min(misfits, key=misfits.__getitem__)
-    second_misfit = min(
-        (misfit for members, misfit in misfits.items() if members != best), default=math.inf
-    )
+    misfit, second_misfit, *_ = (*sorted(misfits.values()), math.inf)
     unknown = SeriesGroup(Attribution.UNKNOWN, "", _select_changed(steps, affected))
-    if second_misfit - misfits[best] < MIN_LEAD or not _take_part(steps, best):
+    if second_misfit - misfit < MIN_LEAD or not _take_part(steps, best):
         return Explanation(unknown, {}, steps)
     best_groups = by_members[best]
     equivalent = {group.attribution: group.subject for group in reversed(best_groups)}
@@ -148,10 +146,11 @@ def explain_change(
 
 
 def _group_by_members(
-    groups: Iterable[SeriesGroup], measured: frozenset[str]
+    groups: Iterable[SeriesGroup], steps: Iterable[MemberStep]
 ) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
     """Collect groups with the same measured members, which the data cannot distinguish."""
     groups_by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
+    measured = frozenset(step.identity for step in steps)
     for group in groups:
         if members := group.members & measured:
             groups_by_members[members].append(group)
@@ -288,15 +287,16 @@ def _find_switches(series: DailySeries, day: int) -> Iterator[tuple[str, str, st
     )
     for aspect in ASPECTS:
         before, after = ([values[aspect] for values in side if aspect in values] for side in sides)
-        if not before or not after:
-            continue
-        old, new = (Counter(values).most_common(1)[0][0] for values in (before, after))
-        if (
-            old != new
-            and before.count(new) <= MAX_SHARED * len(before)
-            and after.count(old) <= MAX_SHARED * len(after)
-        ):
-            yield aspect, old, new
+        if before and after and (switch := _find_switch(before, after)):
+            yield aspect, *switch
+
+
+def _find_switch(before: Sequence[str], after: Sequence[str]) -> tuple[str, str] | None:
+    """Find the usual values of two sides if they differ, and hardly occur on the other side."""
+    old, new = (Counter(values).most_common(1)[0][0] for values in (before, after))
+    if old == new or before.count(new) > MAX_SHARED * len(before):
+        return None
+    return (old, new) if after.count(old) <= MAX_SHARED * len(after) else None
 
 
 #: Changes smaller than this (ln) are not reported.
@@ -452,17 +452,9 @@ class _ChangeSearch:
     def _build_change(self, explanation: Explanation, change: Step | Drift) -> Change | None:
         """Measure the change over the members of the explanation, near the day of the finding."""
         group = explanation.group
-        candidates = [
-            candidate
-            for candidate in self._search_pool(group.members)
-            if type(candidate) is type(change)
-            # The ends of a short incident are near each other.
-            and candidate.estimate.mean * change.estimate.mean > 0
-            and (candidate.until or abs(candidate.day - change.day) <= DAY_TOLERANCE)
-        ]
-        if not candidates:
+        clearest = self._find_again(group.members, change)
+        if clearest is None:
             return None
-        clearest = min(candidates, key=lambda candidate: candidate.estimate.p)
         members = [self._original[identity] for identity in sorted(group.members)]
         outsiders = [
             outsider for key, outsider in self._original.items() if key not in group.members
@@ -483,6 +475,18 @@ class _ChangeSearch:
             causes,
             explanation.steps,
         )
+
+    def _find_again(self, members: frozenset[str], change: Step | Drift) -> Step | Drift | None:
+        """Find the clearest change of members that is of the same kind, direction and days."""
+        candidates = (
+            candidate
+            for candidate in self._search_pool(members)
+            if type(candidate) is type(change)
+            # The ends of a short incident are near each other.
+            and candidate.estimate.mean * change.estimate.mean > 0
+            and (candidate.until or abs(candidate.day - change.day) <= DAY_TOLERANCE)
+        )
+        return min(candidates, key=lambda candidate: candidate.estimate.p, default=None)
 
     def _take_out(self, change: Change) -> None:
         sizes = {step.identity: step.size for step in change.steps}

@@ -421,10 +421,7 @@ def build_families(
 
     Ratios stay as they are. The levels of a site's door are pooled over works and nodes.
     """
-    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
-    for row in days:
-        if (day := number_to_day(row.day)) is not None:
-            by_id[row.series_id][day.toordinal()] = row
+    by_id = _group_days(days)
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
     levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
     for watched in series:
@@ -450,6 +447,15 @@ def build_families(
     for (family, door), items in levels.items():
         families[family].append(_pool_levels(door, items))
     return dict(families)
+
+
+def _group_days(days: Iterable[WatchedDayRow]) -> Mapping[str, Mapping[int, WatchedDayRow]]:
+    """Group days by series and day ordinal."""
+    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
+    for row in days:
+        if (day := number_to_day(row.day)) is not None:
+            by_id[row.series_id][day.toordinal()] = row
+    return by_id
 
 
 def _pool_levels(door: SeriesPlace, items: Sequence[LevelDay]) -> DailySeries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -259,24 +259,10 @@ def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSecti
     """List the classes of failures that a test did not have before, the most frequent first."""
     last_day = first_day + timedelta(days=WEEK_DAYS - 1)
     earlier_day = first_day - timedelta(days=QUIET_DAYS)
-
-    def count_failures(first: date, last: date) -> dict[tuple[str, str], Counter[str]]:
-        query = FigureQuery(
-            (), ("test_name", "site"), first_day=day_to_number(first), last_day=day_to_number(last),
-            kind=None,
-        )  # fmt: skip
-        counts: dict[tuple[str, str], Counter[str]] = {}
-        for group in store.load_figure(query).groups:
-            failures = (name for name in group.outcomes if is_failure(name))
-            for name in failures:
-                of_failure = counts.setdefault((str(group.by["test_name"] or ""), name), Counter())
-                of_failure[str(group.by["site"] or "(no site)")] += group.outcomes[name]
-        return counts
-
-    earlier_failures = count_failures(earlier_day, first_day - timedelta(days=1)).keys()
+    earlier_failures = _count_failures(store, earlier_day, first_day - timedelta(days=1)).keys()
     new = {
         key: sites
-        for key, sites in count_failures(first_day, last_day).items()
+        for key, sites in _count_failures(store, first_day, last_day).items()
         if key not in earlier_failures
     }
     lines = [
@@ -292,6 +278,22 @@ def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSecti
         for (test, name), sites in sorted(new.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
     return DigestSection.cut("New failures", lines, "No test failed in a new way.")
+
+
+def _count_failures(
+    store: ResultsReader, first: date, last: date
+) -> dict[tuple[str, str], Counter[str]]:
+    """Count failed measurements by site, for each test and class of failure."""
+    first_day, last_day = day_to_number(first), day_to_number(last)
+    query = FigureQuery(
+        (), ("test_name", "site"), first_day=first_day, last_day=last_day, kind=None
+    )
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for group in store.load_figure(query).groups:
+        test, site = str(group.by["test_name"] or ""), str(group.by["site"] or "(no site)")
+        for name in filter(is_failure, group.outcomes):
+            counts[test, name][site] += group.outcomes[name]
+    return counts
 
 
 def _build_comparison_section(store: ResultsReader, period: Period) -> DigestSection:

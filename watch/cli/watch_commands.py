@@ -308,13 +308,14 @@ def check_command(
              treehammer check --all --format monit
              treehammer check --campaign last --format markdown
     """
-    subjects = [
+    subjects: list[tuple[AlarmKind | None, str | None]] = [
         (AlarmKind.SITE, site),
         (AlarmKind.RELEASE, release),
         (AlarmKind.SERVICE, service and SERVICE_NAME),
     ]
     selection = [(kind, name) for kind, name in subjects if name is not None]
-    if len(selection) + everything + (campaign is not None) != 1:
+    selection += [(None, "")] * everything
+    if len(selection) + (campaign is not None) != 1:
         options = "--site, --release, --service, --campaign and --all"
         return _print_failure("", f"give one of {options}")
     if campaign is not None:
@@ -324,13 +325,12 @@ def check_command(
     require_packages("nagiosplugin")
     if service not in (None, _DATABASE):
         url = service
-    kind, name = selection[0] if selection else (None, "")
+    ((kind, name),) = selection
     try:
         states = _load_states(settings, url, timeout, kind, name)
     except TreehammerError as error:
         return _print_error(kind, name, error)
-    _print_states(states, form, producer, verbose)
-    return worst_level(*(state.level for state in states)).code if form == PLUGIN else 0
+    return _print_states(states, form, producer, verbose)
 
 
 def _check_limits(settings: Settings, campaign: str, url: str | None, form: str) -> int:
@@ -371,17 +371,19 @@ def _load_states(
         return [alarm_overview.assess_subject(store, kind, name, now_us)]
 
 
-def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> None:
+def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> int:
+    """Print states; return the exit code."""
     if form == PLUGIN:
         for state in states:
             print_hint(format_plugin_output(state, verbose))
-        return
+        return worst_level(*(state.level for state in states)).code
     if form == MONIT:
         now_us = time.time_ns() // 1000
         document: Any = build_monit_documents(states, now_us=now_us, producer=producer)
     else:
         document = [state.to_document() for state in states]
     click.echo(json.dumps(document, indent=1))
+    return 0
 
 
 def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> int:
@@ -389,8 +391,7 @@ def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> i
     subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
     if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
         state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
-        _print_states([state], PLUGIN, "", 0)
-        return state.level.code
+        return _print_states([state], PLUGIN, "", 0)
     return _print_failure(subject, error.message)
 
 

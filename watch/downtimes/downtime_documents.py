@@ -294,19 +294,18 @@ def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
 def _read_element(element: Element) -> Any:
     """Convert an element to the values that JSON has for it."""
     # Declarations of schemas are no values.
-    values: dict[str, Any] = {key: text for key, text in element.items() if "}" not in key}
+    items: dict[str, list[Any]] = defaultdict(list)
+    for key, text in element.items():
+        if "}" not in key:
+            items[key].append(text)
     for child in element:
-        key, value = local_name(child), _read_element(child)
-        if key not in values:
-            values[key] = value
-        elif isinstance(values[key], list):
-            values[key].append(value)
-        else:
-            values[key] = [values[key], value]
-    text = "".join((element.text or "", *(child.tail or "" for child in element))).strip()
-    if values and text:
-        values["#text"] = text
-    return values or text or None
+        items[local_name(child)].append(_read_element(child))
+    texts = filter(None, (element.text, *(child.tail for child in element)))
+    if text := "".join(texts).strip():
+        items["#text"].append(text)
+    if items.keys() <= {"#text"}:
+        return text or None
+    return {key: values[0] if len(values) == 1 else values for key, values in items.items()}
 
 
 def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -319,7 +318,7 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[s
         yield groups, value
         return
     values = normalize_keys(value)
-    if values.keys() & _ENTRY_KEYS or (values and not any(map(is_container, values.values()))):
+    if values.keys() & _ENTRY_KEYS or _is_flat(values):
         yield from ((groups, entry) for entry in split_services(values))
         return
     for key, item in value.items():
@@ -327,6 +326,10 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[s
         if is_container(item) and name not in _METADATA_KEYS:
             inner = groups if _CONTAINER_KEY.fullmatch(name) else (*groups, key)
             yield from _list_entries(item, inner)
+
+
+def _is_flat(values: Mapping[str, Any]) -> bool:
+    return bool(values) and not any(map(is_container, values.values()))
 
 
 def _parse_calendar(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
@@ -345,8 +348,7 @@ def _convert_event(event: Event) -> DowntimeEntry:
         raise DowntimeSkippedError("it recurs; announce each downtime by itself")
     if str(event.get("STATUS", "")).upper() == "CANCELLED":
         raise DowntimeSkippedError("it is cancelled")
-    categories = event.get("CATEGORIES")
-    words = " ".join(map(str, categories.cats)) if hasattr(categories, "cats") else ""
+    words = " ".join(map(str, getattr(event.get("CATEGORIES"), "cats", ())))
     summary = str(event.get("SUMMARY", ""))
     try:
         start, end = event.start, event.end
@@ -354,10 +356,11 @@ def _convert_event(event: Event) -> DowntimeEntry:
         raise DowntimeSkippedError(str(error)) from error
     description = str(event.get("DESCRIPTION", ""))
     lines = {normalize_key(key): text for key, text in _EVENT_LINE.findall(description)}
-    risk = f"{words} {summary}" if _RISK.search(f"{words} {summary}") else ""
+    risk = f"{words} {summary}" * bool(_RISK.search(f"{words} {summary}"))
+    # OSG's events have no place: their summary is "GROUP / RESOURCE".
+    groups = tuple(part.strip() for part in summary.split(" / "))
     return read_entry(
-        # OSG's events have no place: their summary is "GROUP / RESOURCE".
-        tuple(part.strip() for part in summary.split(" / ")) if " / " in summary else (),
+        groups * (len(groups) > 1),
         lines
         | {
             "id": str(event.get("UID", "")),
@@ -453,7 +456,7 @@ def _find_kinds(
     kinds = frozenset[str]().union(*map(_find_service_kinds, services))
     served = options.hosts.find_served(site, (*entry.hosts, *map(find_host, entry.names)))
     possible = served | (_KINDS - options.hosts.named_kinds.get(site, frozenset()))
-    if not entry.hosts or any(options.sites_by_name.get(host) == site for host in entry.hosts):
+    if not entry.hosts or site in map(options.sites_by_name.get, entry.hosts):
         possible = _KINDS
     if kinds:
         affected = kinds & possible

@@ -87,21 +87,24 @@ def is_container(value: Any) -> bool:
 
 def split_services(values: dict[str, Any]) -> list[dict[str, Any]]:
     """Return an entry for each service with a host or site of its own, as GOCDB nests them."""
-    services = values.get("services")
-    if isinstance(services, dict):
-        services = normalize_keys(services).get("service")
-    services = services if isinstance(services, list) else [services]
-    keys = {*_SITE_KEYS, *_HOST_KEYS, *_SERVICE_KEYS, "affectedendpoints"}
-    nested = [
-        {key: value for key, value in normalize_keys(service).items() if key in keys}
-        for service in services
-        if isinstance(service, dict)
-    ]
+    nested = _list_services(values.get("services"))
     located = [service for service in nested if service.keys() & {*_SITE_KEYS, *_HOST_KEYS}]
     if not located:
         return [values]
     shared_values = {key: value for key, value in values.items() if key != "services"}
     return [shared_values | service for service in located]
+
+
+def _list_services(services: Any) -> list[dict[str, Any]]:
+    """List the values that describe each of several services, or of one."""
+    if isinstance(services, dict):
+        services = normalize_keys(services).get("service")
+    keys = {*_SITE_KEYS, *_HOST_KEYS, *_SERVICE_KEYS, "affectedendpoints"}
+    return [
+        {key: value for key, value in normalize_keys(service).items() if key in keys}
+        for service in (services if isinstance(services, list) else [services])
+        if isinstance(service, dict)
+    ]
 
 
 def read_entry(groups: tuple[str, ...], values: Any) -> DowntimeEntry:
@@ -142,11 +145,13 @@ def _find_texts(value: Any, name_keys: Iterable[str] = _NAME_KEYS) -> list[str]:
                 return _find_texts(values[key])
         nested = [item for item in values.values() if is_container(item)]
         return _find_texts(nested or list(values.values()), name_keys)
-    if value is None or isinstance(value, bool):
-        return []
-    # Databases hold neither NUL nor single surrogates.
-    text = str(value).replace("\0", "").encode("utf-8", "replace").decode().strip()
+    text = "" if value is None or isinstance(value, bool) else _clean_text(value)
     return [text] if text else []
+
+
+def _clean_text(value: Any) -> str:
+    """Return the text of a value as databases hold it: without NUL and single surrogates."""
+    return str(value).replace("\0", "").encode("utf-8", "replace").decode().strip()
 
 
 def _find_text(values: Mapping[str, Any], keys: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from xml.etree import ElementTree
 
@@ -258,16 +258,11 @@ def _write_optional(value: float | None, form: Callable[[float], str]) -> str:
 )
 def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     """Show the digest of a week."""
-    week = request.query.week
-    try:
-        first = weekly_digest.parse_week(week) if week else weekly_digest.default_week(today())
-        before, after = (f"{first + timedelta(days=days):%G-W%V}" for days in (-7, 7))
-    except (ValueError, OverflowError):
-        raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
+    first, neighbors = _read_week(request.query.week)
     digest = weekly_digest.load_digest(request.store, first)
     weeks = [
-        ui.Link(f"week {word}", link_to("digest", query={"week": other}))
-        for word, other in (("before", before), ("after", after))
+        ui.Link(f"week {word}", link_to("digest", query={"week": week}))
+        for word, week in neighbors.items()
     ]
     root = request.raw.scope.get("root_path", "")
 
@@ -295,6 +290,20 @@ def digest_page(request: PageRequest[DigestQuery]) -> PageContent:
     table_columns = tuple(TableColumn(key, key) for key in ("section", "text", "evidence"))
     table = DataTable("lines", digest.title, table_columns, lines)
     return PageContent(digest.title, sections, (table,), {"conclusion": digest.headline})
+
+
+def _read_week(text: str) -> tuple[date, dict[str, str]]:
+    """Return the first day of a week, by default the last one, and the weeks before and after.
+
+    Raises:
+        ConfigError: it is no week.
+    """
+    try:
+        first = weekly_digest.parse_week(text) if text else weekly_digest.default_week(today())
+        neighbors = {"before": first - timedelta(days=7), "after": first + timedelta(days=7)}
+        return first, {word: f"{day:%G-W%V}" for word, day in neighbors.items()}
+    except (ValueError, OverflowError):
+        raise ConfigError(f"week must be like 2026-W46, not {text[:20]!r}") from None
 
 
 @page("/changes.atom", "changes-feed", position=44)

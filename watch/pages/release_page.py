@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -83,17 +83,10 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
             query.require_choice(name, listed_values)
     charts = build_ratio_charts(store, query, changes)
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
-    metrics = {name: head_column(name) for name in choices["metric"]}
-    form = query.list_inputs(metric=metrics, site=choices["site"], variant=choices["variant"])
-    has_form = bool(choices["metric"])
     sections = (
         ui.Links(list(_list_links(query.release))),
-        table if is_related else None,
-        *([] if is_related else _explain_unrelated()),
-        ui.Form(form) if has_form else None,
-        ui.Paragraph("No ratios of these series in the last 90 days.")
-        if has_form and not charts
-        else None,
+        *((table,) if is_related else _explain_unrelated()),
+        *(_show_form(query, choices, has_charts=bool(charts)) if choices["metric"] else ()),
         *(_show_ratios(query, chart, number) for number, chart in enumerate(charts, 1)),
         ui.table_of_values(ratios) if ratios.rows else None,
     )
@@ -113,6 +106,18 @@ def _list_links(release: str) -> Iterator[ui.Link]:
     }
     yield ui.Link("CPU time per event by site", link_to("explore", query=by_site))
     yield ui.Link("Comparisons", link_to("compare"))
+
+
+def _show_form(
+    query: ReleaseQuery, choices: Mapping[str, list[str]], *, has_charts: bool
+) -> Iterator[ui.Section]:
+    """Show the form that chooses series."""
+    metrics = {name: head_column(name) for name in choices["metric"]}
+    yield ui.Form(
+        query.list_inputs(metric=metrics, site=choices["site"], variant=choices["variant"])
+    )
+    if not has_charts:
+        yield ui.Paragraph("No ratios of these series in the last 90 days.")
 
 
 def _explain_unrelated() -> Iterator[ui.Section]:

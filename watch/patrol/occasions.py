@@ -307,5 +307,4 @@ def _list_local_releases(place: Path) -> list[str]:
             f"cannot be read ({getattr(error, 'strerror', '') or error})",
             where=f"releases.source {place}",
         ) from error
-    words = (line.partition("#")[0].strip() for line in lines)
-    return [word for word in words if word]
+    return [word for line in lines if (word := line.partition("#")[0].strip())]

@@ -480,10 +480,10 @@ def _check_test(entry: PatrolEntry, path: tuple[str, ...]) -> Iterator[DocumentP
     refs = [key for key in ("branch", "tags", "commit") if getattr(entry, key)]
     if bool(entry.test) == bool(entry.repository):
         yield DocumentProblem(path, "needs either test, or repository with path and a ref")
-    elif entry.test and (refs or entry.path):
-        key = refs[0] if refs else "path"
-        yield DocumentProblem((*path, key), "applies only to a repository (add repository)")
-    elif entry.repository and not refs:
+    elif entry.test:
+        for key in [*refs, *["path"] * bool(entry.path)][:1]:
+            yield DocumentProblem((*path, key), "applies only to a repository (add repository)")
+    elif not refs:
         yield DocumentProblem(path, "needs a ref (add branch, tags or commit)")
     elif len(refs) > 1:
         yield DocumentProblem((*path, refs[1]), f"cannot be combined with {refs[0]}")
@@ -493,33 +493,34 @@ def _check_starts(
     entry: PatrolEntry, path: tuple[str, ...], document: PatrolFile
 ) -> Iterator[DocumentProblem]:
     jitter = document.patrol.jitter if entry.jitter is None else entry.jitter
-    is_timed, lacks_source = entry.every is not None, document.releases is None
+    starts = {
+        "releases": entry.follows_releases,
+        "servers": entry.follows_servers,
+        "every": entry.every is not None,
+    }
     rules: tuple[tuple[Any, list[str], str], ...] = (
         (not entry.sites, ["sites"], "names no site"),
-        (entry.follows_releases and lacks_source, ["releases"], "needs a source (add [releases])"),
-        (entry.follows_releases and entry.tags, ["releases"], "cannot be combined with tags"),
-        (entry.follows_servers and entry.tags, ["servers"], "cannot be combined with tags"),
+        (
+            entry.follows_releases and document.releases is None,
+            ["releases"],
+            "needs a source (add [releases])",
+        ),
+        *(
+            (is_set and entry.tags, [key], "cannot be combined with tags")
+            for key, is_set in starts.items()
+        ),
         (
             bool(entry.compare_at) and not entry.branch,
             ["compare_at"],
             "applies only to a branch (add branch)",
         ),
-        (is_timed and entry.tags, ["every"], "cannot be combined with tags"),
         (
-            not any(
-                (
-                    is_timed,
-                    entry.branch,
-                    entry.tags,
-                    entry.follows_releases,
-                    entry.follows_servers,
-                )
-            ),
+            not any((*starts.values(), entry.branch, entry.tags)),
             [],
             "never starts (add every, branch, tags, releases or servers)",
         ),
         (
-            is_timed and jitter > (entry.every or 0),
+            entry.every is not None and jitter > entry.every,
             ["every" if entry.jitter is None else "jitter"],
             f"jitter of {jitter} s is longer than every",
         ),

@@ -406,12 +406,7 @@ class Patrol:
         if self._is_delayed(*key, now_us):
             state.note(self._retries[key].reason)
             return
-        running = [
-            start
-            for start in self._starts.list_open()
-            if start.entry == entry.name and not start.occasion.startswith(PROBE)
-        ]
-        if len(running) >= entry.in_flight and not probe:
+        if not probe and self._count_running(entry) >= entry.in_flight:
             state.note(f"waits: in_flight = {entry.in_flight} reached")
             return
         try:
@@ -432,6 +427,13 @@ class Patrol:
             self._delay(*key, f"waits: {reason}", now_us)
         else:
             self._retries.pop(key, None)
+
+    def _count_running(self, entry: PatrolEntry) -> int:
+        """Count the open campaigns of an entry, without probes."""
+        return sum(
+            start.entry == entry.name and not start.occasion.startswith(PROBE)
+            for start in self._starts.list_open()
+        )
 
     def _is_delayed(self, entry: str, occasion: str, now_us: int) -> bool:
         retry = self._retries.get((entry, occasion))

@@ -117,9 +117,11 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     )
     if not recorded:
         return StatusUpdate((), (), recorded=False)
-    return StatusUpdate(
-        tuple(row for row in new if not row.rule), tuple(row for row in obsolete if not row.rule)
-    )
+    return StatusUpdate(_leave_out_rules(new), _leave_out_rules(obsolete))
+
+
+def _leave_out_rules(changes: Iterable[StatusChangeRow]) -> tuple[StatusChangeRow, ...]:
+    return tuple(change for change in changes if not change.rule)
 
 
 def _find_start(before: RuleSetRow | None, rules: StatusRules, now_us: int) -> int:
@@ -220,9 +222,8 @@ def charge_runs(
             charged = charge_run(part, subject.kind, rules, has_storage=has_storage)
             if charged is not None and not is_out(owner, run.ended_us):
                 of_subject.append(charged)
-    for subject, door_runs in charged_runs.items():
-        if subject.kind == DOOR:
-            door_runs.sort(key=lambda charged: charged.run.ended_us)
+    for of_subject in charged_runs.values():  # Those of doors are not in order.
+        of_subject.sort(key=lambda charged: charged.run.ended_us)
     return charged_runs
 
 
@@ -274,7 +275,8 @@ def _replay_subject(
     rules: StatusRules,
     window: ReplayWindow,
 ) -> SubjectInput:
-    before = {row.rule: row for row in rows if row.rule}
+    before = {row.rule: row for row in rows}
+    overall = before.pop("", None)
     judging = {name: rule for name, rule in rules.rules.items() if subject.kind in rule.sites}
     changes: list[StatusChangeRow] = []
     for name, rule in judging.items():
@@ -283,7 +285,6 @@ def _replay_subject(
     for row in before.values():
         if row.rule not in judging and row.state != SiteState.UNKNOWN:
             changes.append(_retire_rule(row, rules, window))
-    overall = next((row for row in rows if not row.rule), None)
     return SubjectInput(before, overall, changes)
 
 

@@ -54,6 +54,21 @@ class _SubjectState:
     downtimes: Sequence[DowntimeRow]
     overrides: Sequence[OverrideRow]
 
+    @classmethod
+    def resume(
+        cls,
+        recorded: SubjectInput,
+        downtimes: Sequence[DowntimeRow],
+        overrides: Sequence[OverrideRow],
+    ) -> _SubjectState:
+        """Continue from the recorded states at the beginning of the replay."""
+        rules, overall = dict(recorded.before), recorded.overall
+        if overall is None:
+            return cls(rules, SiteState.UNKNOWN, NO_RESULTS, None, downtimes, overrides)
+        announcement = _find_announcement(overall.evidence)
+        state = SiteState(overall.state)
+        return cls(rules, state, overall.cause, announcement, downtimes, overrides)
+
     @property
     def by_rules(self) -> SiteState:
         """Worst state by any rule."""
@@ -227,24 +242,15 @@ class _KindTimeline:
         self._rules = rules
         self._window = window
         self._states = {
-            subject: _SubjectState(
-                rules=dict(subject_input.before),
-                state=SiteState(subject_input.overall.state)
-                if subject_input.overall
-                else SiteState.UNKNOWN,
-                cause=subject_input.overall.cause if subject_input.overall else NO_RESULTS,
-                announcement=_find_announcement(subject_input.overall.evidence)
-                if subject_input.overall
-                else None,
-                downtimes=[row for row in downtimes if subject in list_subjects(row)],
-                overrides=[row for row in overrides if subject in list_subjects(row)],
+            subject: _SubjectState.resume(
+                subject_input,
+                [row for row in downtimes if subject in list_subjects(row)],
+                [row for row in overrides if subject in list_subjects(row)],
             )
             for subject, subject_input in subjects.items()
         }
         members = [
-            subject.site
-            for subject, subject_input in subjects.items()
-            if subject_input.overall is not None and subject_input.overall.cause == CENTRAL_CAUSE
+            subject.site for subject, state in self._states.items() if state.cause == CENTRAL_CAUSE
         ]
         self._event = CentralEvent.resume(rules.central, central, members)
         self._found: list[StatusChangeRow] = []
