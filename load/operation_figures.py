@@ -271,14 +271,12 @@ class _OperationSums:
         if row["failed"]:
             self.failures.update(json.loads(row["failures"]))
         self.latency.add(latency)
-        self._add_round_trips(row["done"], row.get("door_rtt_s"))
-        self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
-
-    def _add_round_trips(self, count: int, trip_s: float | None) -> None:
-        if trip_s is None:
+        trip_s = row.get("door_rtt_s")
+        if trip_s is None or self.round_trips_s is None:
             self.round_trips_s = None
-        elif self.round_trips_s is not None:
-            self.round_trips_s += count * trip_s
+        else:
+            self.round_trips_s += row["done"] * trip_s
+        self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
 
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
         seconds, clients = _sweep_intervals(self.intervals)

@@ -160,8 +160,10 @@ def _select_last_attempts(rows: Iterable[_Row]) -> Iterator[_Row]:
     last: dict[tuple[Value, ...], _Row] = {}
     for row in rows:
         key = (row["job_id"], row["round"], row["position"])
-        if _is_watch(row):
-            continue  # It loads nothing.
+        if row["load_index"] is not None and _number(row, "load_index") >= _number(
+            row, "load_jobs"
+        ):
+            continue  # A watch loads nothing.
         if key not in last or _number(row, "attempt") > _number(last[key], "attempt"):
             last[key] = row
     yield from last.values()
@@ -194,10 +196,6 @@ def _missing_load(started: Iterable[_Row], jobs: int, load: LoadTable) -> float:
         for row in started
     )
     return max(0.0, 1 - delivered / planned) if planned > 0 else 0.0
-
-
-def _is_watch(row: _Row) -> bool:
-    return row["load_index"] is not None and _number(row, "load_index") >= _number(row, "load_jobs")
 
 
 def _planned_s(load: LoadTable, index: int) -> float:

@@ -128,11 +128,8 @@ def measure_ratio(store: Store, quantity: QuantityTable, campaign: CampaignRow) 
     if quantity.kind == "effect":
         return _measure_effect(store, quantity, campaign)
     rows = _load_rows(store, quantity, campaign)
-    if quantity.kind == "count":
-        return _divide_counts(quantity, rows)
-    if quantity.kind == "quotient":
-        return _divide_metrics(quantity, rows)
-    return _measure_slope(quantity, rows)
+    measures = {"count": _divide_counts, "quotient": _divide_metrics, "slope": _measure_slope}
+    return measures[quantity.kind](quantity, rows)
 
 
 def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow) -> MeasuredRatio:

@@ -21,17 +21,16 @@ def list_sections(store: Store, campaigns: Sequence[CampaignRow]) -> Iterator[Re
     if not reproductions:
         return
     measured = [item for item in reproductions if item.measured]
+    chart = PrintFigure(measured)
     yield ReportSection(
         "In print, and here",
         [*map(_describe, reproductions)],
         DataTable("published", "", COLUMNS, [item.to_row() for item in reproductions]),
-        _draw(PrintFigure(measured)) if measured else None,
+        InlineFigure(draw_inline(chart.specification, "print", chart.title), CAPTION)
+        if measured
+        else None,
         {reproduction.campaign for reproduction in reproductions},
     )
-
-
-def _draw(chart: PrintFigure) -> InlineFigure:
-    return InlineFigure(draw_inline(chart.specification, "print", chart.title), CAPTION)
 
 
 def _judge_campaigns(store: Store, campaigns: Sequence[CampaignRow]) -> Iterator[Reproduction]:

@@ -204,27 +204,20 @@ def _format_table(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 "–" if part["spread"] is None else f"{100 * part['spread']:.1f} %",
                 f"{part['reference']:g} {part['unit']:<4}",
                 "–" if part["ratio"] is None else f"{part['ratio']:.2f}",
-                *(_format_ms(part[name]) for name in QUANTILES),
+                *(format_number(part[name], 1e3) for name in QUANTILES),
                 str(sum(part["failures"].values())),
             ]
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        yield "  ".join(_align(text, widths[n], left=n < 2) for n, text in enumerate(row))
+        yield "  ".join(f"{text:{'<' if n < 2 else '>'}{widths[n]}}" for n, text in enumerate(row))
 
 
-def _align(text: str, width: int, *, left: bool) -> str:
-    return text.ljust(width) if left else text.rjust(width)
-
-
-def _format_ms(seconds: Optional[float]) -> str:
-    return "–" if seconds is None else format_number(1e3 * seconds)
-
-
-def format_number(value: Optional[float]) -> str:
-    """Format a number with three significant digits, without an exponent."""
+def format_number(value: Optional[float], factor: float = 1.0) -> str:
+    """Format a multiple of a number with three significant digits, without an exponent."""
     if value is None:
         return "–"
+    value *= factor
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 

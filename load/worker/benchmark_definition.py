@@ -181,7 +181,10 @@ def provide_files(storage: str, size_mb: int) -> Iterator[List[LoadFile]]:
     """
     folder = local_path(storage)
     files = name_files(storage if folder is None else os.path.abspath(folder), size_mb)
-    if folder is None or all(_is_complete(file) for file in files):
+    is_complete = all(
+        os.path.exists(file.url) and os.path.getsize(file.url) == file.size for file in files
+    )
+    if folder is None or is_complete:
         yield [add_checksum(file) for file in files]
         return
     path = os.path.join(require_folder(folder), f"treehammer-bench-{uuid.uuid4().hex[:8]}")
@@ -214,10 +217,3 @@ def require_folder(path: str) -> str:
             "(http://, https:// or root://) below which the benchmark's files lie."
         )
     return os.path.abspath(path)
-
-
-def _is_complete(file: LoadFile) -> bool:
-    try:
-        return os.stat(file.url).st_size == file.size
-    except OSError:
-        return False

@@ -319,7 +319,7 @@ def judge_service(jobs: Mapping[str, int], evaluated_us: int | None, now_us: int
     """
     count = jobs.get(JobState.HELD.value, 0)
     open_jobs = sum(jobs.values())
-    stale_s = _find_age_s(evaluated_us, now_us)
+    stale_s = None if evaluated_us is None else max(0.0, (now_us - evaluated_us) / SECOND_US)
     share = 100 * count / open_jobs if open_jobs else 0.0
     held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
     stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
@@ -339,11 +339,6 @@ def judge_service(jobs: Mapping[str, int], evaluated_us: int | None, now_us: int
         evidence="/alarms",
         rule=SERVICE_RULE,
     )
-
-
-def _find_age_s(time_us: int | None, now_us: int) -> float | None:
-    """Return the seconds since a time; None without one."""
-    return None if time_us is None else max(0.0, (now_us - time_us) / SECOND_US)
 
 
 def assess_site(store: ResultsReader, site: str) -> SubjectState:

@@ -169,7 +169,8 @@ def format_plugin_output(subject: SubjectState, verbose: int = 0) -> str:
     # The name is unchanged, as names of sites differ in case.
     kind, _, name = subject.title.partition(" ")
     title = f"{kind.upper()} {name}".strip()
-    line = _shorten(_clean_line(f"{title} {subject.level} - {subject.summary}"))
+    line = _clean_line(f"{title} {subject.level} - {subject.summary}")
+    line = line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1].rstrip()}…"
     data = " ".join(sorted(map(_format_figure, subject.figures)))
     lines = [f"{line} | {data}" if data else line]
     if verbose:
@@ -215,10 +216,6 @@ def _format_range(threshold: float | None) -> str:
 def _clean_line(text: str) -> str:
     """Remove field separators of the output and control characters."""
     return make_single_line(text).replace("|", "/")
-
-
-def _shorten(line: str) -> str:
-    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1].rstrip()}…"
 
 
 def _list_extras(subject: SubjectState) -> Sequence[str]:

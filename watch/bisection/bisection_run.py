@@ -5,7 +5,7 @@ The result of a probe is the effect of its paired jobs, or the value of an exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,7 +85,7 @@ class BisectionRun:
                 conclusion = search.conclude()
                 if self.state.probes:
                     self.show(self.state, conclusion)
-                if conclusion.is_decided or not self._may_continue():
+                if conclusion.is_decided or self.state.jobs >= self.state.question.job_limit:
                     self.state = replace(self.state, is_finished=True)
                     self.state.save(self.settings)
                     return conclusion
@@ -103,9 +103,6 @@ class BisectionRun:
     def _definition(self) -> TestDefinition:
         spec = self.state.question.test_spec
         return load_pinned_test(spec, {}, {}, self.settings).definition
-
-    def _may_continue(self) -> bool:
-        return self.state.jobs < self.state.question.job_limit
 
     def _probe(self, build: int) -> None:
         """Measure a build against GOOD, or skip it."""
@@ -379,7 +376,8 @@ def read_probe(
     effect = measure_effect(series[0], metric, AXIS, collect_checksums(samples))
     if effect.pairs:
         return BuildProbeResult(effects=tuple(pair.d for pair in effect.pairs))
-    return BuildProbeResult(failure=effect.why, good_failed=not _select_usable(series[0].a, metric))
+    good_failed = all(sample.reason_unusable(metric.name) for sample in series[0].a)
+    return BuildProbeResult(failure=effect.why, good_failed=good_failed)
 
 
 def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> list[Sample]:
@@ -411,7 +409,3 @@ def _read_counter(series: SeriesSides, metric: HeadlineMetric) -> BuildProbeResu
         return BuildProbeResult(failure=", ".join(sorted(failures)), good_failed=not sides[0])
     (good,), (build,) = sides
     return BuildProbeResult(counter=(good, build))
-
-
-def _select_usable(side: Sequence[Sample], metric: HeadlineMetric) -> list[Sample]:
-    return [sample for sample in side if not sample.reason_unusable(metric.name)]

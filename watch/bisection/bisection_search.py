@@ -330,7 +330,8 @@ class StepSearch:
         _, steps, certainty = self._explanation
         if certainty >= self.certainty and (side := self._find_unconfirmed_side(steps)):
             return side
-        return choose_build(self._posterior, self._list_measurable())
+        measurable = [build for build in range(1, self.builds) if build not in self.skipped]
+        return choose_build(self._posterior, measurable)
 
     def conclude(self) -> Conclusion:
         """Conclude from the jobs measured so far."""
@@ -358,33 +359,8 @@ class StepSearch:
 
     @cached_property
     def _explanation(self) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
-        return self._find_explanation(self._posterior)
-
-    def _find_unconfirmed_side(self, steps: tuple[FoundStep, ...]) -> int:
-        """Find a build beside a step that has too few jobs; 0 if there is none.
-
-        GOOD, build 0, is measured by every job.
-        """
-        sides = (side for step in steps for side in (step.last, step.first - 1) if side)
-        counts = self._posterior.counts
-        return next((side for side in sides if counts[side] < MIN_SIDE_JOBS), 0)
-
-    def _list_measurable(self) -> list[int]:
-        return [build for build in range(1, self.builds) if build not in self.skipped]
-
-    def _group_starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Map each build to the next measurable one; steps in between are indistinguishable."""
-        following = np.arange(self.builds)
-        for build in range(self.builds - 2, -1, -1):
-            if build in self.skipped:
-                following[build] = following[build + 1]
-        return following
-
-    def _find_explanation(
-        self, posterior: StepPosterior
-    ) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
-        """Find the likeliest explanation: steps at certain (groups of) builds."""
-        hypotheses, group = posterior.hypotheses, self._group_starts()
+        """The likeliest explanation: steps at certain (groups of) builds."""
+        hypotheses, group = self._posterior.hypotheses, self._group_starts()
         first, second = (
             group[hypotheses.first],
             np.where(hypotheses.second > 0, group[hypotheses.second], 0),
@@ -398,21 +374,32 @@ class StepSearch:
         if not earlier:
             return SearchOutcome.UNCHANGED, (), certainty
         if not later or earlier == later:  # two steps in one group look like one
-            size = posterior.estimate_step(earlier, 0)
+            size = self._posterior.estimate_step(earlier, 0)
             return SearchOutcome.STEP, (self._make_step(earlier, certainty, size),), certainty
-        sizes = (posterior.estimate_step(earlier, later, at_second=b) for b in (False, True))
+        sizes = (self._posterior.estimate_step(earlier, later, at_second=b) for b in (False, True))
         where = zip((earlier, later), (first, second), sizes, strict=True)
         steps = tuple(
-            self._make_step(build, self._sum_share(hypotheses.probability, build, starts), size)
+            self._make_step(build, float(hypotheses.probability[starts == build].sum()), size)
             for build, starts, size in where
         )
         return SearchOutcome.SEVERAL_STEPS, steps, certainty
 
-    @staticmethod
-    def _sum_share(
-        probability: Floats, build: int, starts: np.ndarray[tuple[int], np.dtype[np.int64]]
-    ) -> float:
-        return float(probability[starts == build].sum())
+    def _find_unconfirmed_side(self, steps: tuple[FoundStep, ...]) -> int:
+        """Find a build beside a step that has too few jobs; 0 if there is none.
+
+        GOOD, build 0, is measured by every job.
+        """
+        sides = (side for step in steps for side in (step.last, step.first - 1) if side)
+        counts = self._posterior.counts
+        return next((side for side in sides if counts[side] < MIN_SIDE_JOBS), 0)
+
+    def _group_starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Map each build to the next measurable one; steps in between are indistinguishable."""
+        following = np.arange(self.builds)
+        for build in range(self.builds - 2, -1, -1):
+            if build in self.skipped:
+                following[build] = following[build + 1]
+        return following
 
     def _make_step(self, build: int, certainty: float, size: LevelEstimate) -> FoundStep:
         first = build

@@ -250,10 +250,8 @@ def find_causes(
     members: Sequence[DailySeries], outsiders: Sequence[DailySeries], day: int
 ) -> list[ContextCause]:
     """Find context that changed in most of the members, and more often than in the others."""
-    member_switches, outsider_switches = (
-        _count_switches(members, day),
-        _count_switches(outsiders, day),
-    )
+    member_switches = _count_switches(members, day)
+    outsider_switches = _count_switches(outsiders, day)
     causes = []
     for (aspect, before, after), count in member_switches.most_common():
         share = count / len(members)

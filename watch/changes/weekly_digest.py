@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from html import escape
 from urllib.parse import quote, urlencode
 
@@ -158,7 +158,7 @@ def default_week(today: date) -> date:
 
 def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
     """Load the digest of the week from ``first_day``, a Monday, until now."""
-    start_us = _start_us(first_day)
+    start_us = (first_day - date(1970, 1, 1)).days * DAY_US
     period = Period(start_us, start_us + WEEK_DAYS * DAY_US - 1)
     states = _build_state_section(
         [
@@ -206,10 +206,6 @@ def _choose_section(change: ChangePointRow) -> str:
     if change.state == ChangeState.PROVISIONAL:
         return PROVISIONAL_SECTION
     return SLOWER_SECTION if is_regression(change) else FASTER_SECTION
-
-
-def _start_us(day: date) -> int:
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1e6)
 
 
 #: Kind and name of a subject -> its state.

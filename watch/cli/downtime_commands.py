@@ -13,6 +13,7 @@ from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import SITE, print_remarks, prints_rows
 from treehammer.text_formatting import format_time
+from treehammer.watch.cli.site_status_commands import evaluate_again
 
 if TYPE_CHECKING:
     from treehammer.sql.write.store import Store
@@ -84,8 +85,6 @@ def import_downtimes(
     from treehammer.submit.planning.site_selection import list_known_sites
     from treehammer.submit.sites.site_registry import load_sites
     from treehammer.watch.downtimes import downtime_documents
-    from treehammer.watch.states.site_status import update_states
-    from treehammer.watch.states.status_rules import load_status_rules
     from treehammer.watch.store.state_history import replace_downtimes
 
     now_us = time.time_ns() // 1000
@@ -103,8 +102,7 @@ def import_downtimes(
         print_remarks(document.list_refused())
         document.require_downtimes(address, known_sites)
         result = replace_downtimes(store, options.source, document.downtimes, now_us)
-        # Everything shows the change at once.
-        update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))
+        evaluate_again(store, settings)
     click.echo(
         f"{result.new} new, {result.changed} changed, {result.unchanged} unchanged, "
         f"{result.withdrawn} withdrawn"

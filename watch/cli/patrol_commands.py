@@ -205,17 +205,14 @@ def check(settings: Settings, file: Path) -> CommandOutput:
 
 def _describe_budget(content: PatrolFile) -> str:
     limits = content.budget.limit_uses()
+    hours = (limits.cpu_s or 0.0) / 3600
     parts = [
-        _format_cpu_hours(limits.cpu_s / 3600) if limits.cpu_s is not None else "",
+        f"{hours:g} CPU hour{'s' * (hours != 1)}" if limits.cpu_s is not None else "",
         format_size(limits.bytes) if limits.bytes is not None else "",
     ]
     text = " and ".join(filter(None, parts)) or "unlimited"
     more = f"; own budgets: {', '.join(content.budget.sites)}" if content.budget.sites else ""
     return f"budget per site and day: {text}{more}"
-
-
-def _format_cpu_hours(hours: float) -> str:
-    return f"{hours:g} CPU hour{'' if hours == 1 else 's'}"
 
 
 @patrol.command()

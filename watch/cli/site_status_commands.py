@@ -258,7 +258,7 @@ def override(
     with open_store(settings) as store:
         _require_known(store, site, door, settings)
         add_override(store, row)
-        _evaluate_again(store, settings)
+        evaluate_again(store, settings)
     click.echo(f"{subject} is {state} until {format_time(until_us)} UTC")
 
 
@@ -329,11 +329,11 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
         if not end_overrides(store, subject, kind, now_us=now_us, who=who or local_actor()):
             _require_known(store, site, door, settings)
             raise NothingToDoError(f"{subject} has no override")
-        _evaluate_again(store, settings)
+        evaluate_again(store, settings)
     click.echo(f"{subject} follows the rules again")
 
 
-def _evaluate_again(store: Store, settings: Settings) -> None:
+def evaluate_again(store: Store, settings: Settings) -> None:
     """Evaluate states now, so that everything shows the change at once."""
     from treehammer.watch.states.site_status import update_states
     from treehammer.watch.states.status_rules import load_status_rules

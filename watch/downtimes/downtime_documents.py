@@ -318,7 +318,9 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[s
         yield groups, value
         return
     values = normalize_keys(value)
-    if values.keys() & _ENTRY_KEYS or _is_flat(values):
+    if not values:
+        return
+    if values.keys() & _ENTRY_KEYS or not any(map(is_container, values.values())):
         yield from ((groups, entry) for entry in split_services(values))
         return
     for key, item in value.items():
@@ -326,10 +328,6 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[s
         if is_container(item) and name not in _METADATA_KEYS:
             inner = groups if _CONTAINER_KEY.fullmatch(name) else (*groups, key)
             yield from _list_entries(item, inner)
-
-
-def _is_flat(values: Mapping[str, Any]) -> bool:
-    return bool(values) and not any(map(is_container, values.values()))
 
 
 def _parse_calendar(content: bytes, source: str) -> Iterator[tuple[str, Any]]:

@@ -145,12 +145,13 @@ def _find_texts(value: Any, name_keys: Iterable[str] = _NAME_KEYS) -> list[str]:
                 return _find_texts(values[key])
         nested = [item for item in values.values() if is_container(item)]
         return _find_texts(nested or list(values.values()), name_keys)
-    text = "" if value is None or isinstance(value, bool) else _clean_text(value)
-    return [text] if text else []
+    return list(filter(None, [_clean_text(value)]))
 
 
 def _clean_text(value: Any) -> str:
     """Return the text of a value as databases hold it: without NUL and single surrogates."""
+    if value is None or isinstance(value, bool):
+        return ""
     return str(value).replace("\0", "").encode("utf-8", "replace").decode().strip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -40,6 +41,7 @@ MAX_PLACES, DRAWN_DAYS = 20, 30
 #: Comparisons of commits that are listed.
 MAX_COMMITS = 50
 _ATOM = "http://www.w3.org/2005/Atom"
+_NOT_IN_XML = re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
 class ChangesQuery(PageQuery):
@@ -323,7 +325,7 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
     feed = ElementTree.Element("feed", xmlns=_ATOM)
 
     def add(parent: ElementTree.Element, name: str, text: str = "", **attributes: str) -> None:
-        ElementTree.SubElement(parent, name, attributes).text = _drop_controls(text)
+        ElementTree.SubElement(parent, name, attributes).text = _NOT_IN_XML.sub(" ", text)
 
     entries = list(changes)
     add(feed, "title", "Treehammer: regressions")
@@ -346,14 +348,6 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
         add(entry, "summary", change_points.describe_change(change))
     body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
     return body
-
-
-def _drop_controls(text: str) -> str:
-    """Replace characters that XML does not allow."""
-    return "".join(
-        character if character >= " " and character not in "\ufffe\uffff" else " "
-        for character in text
-    )
 
 
 def _format_time(time_us: int) -> str:

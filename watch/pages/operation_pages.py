@@ -268,12 +268,8 @@ def _build_result_table(evidence: StateEvidence, names: Mapping[str, str]) -> Da
 def patrol_page(request: PageRequest[PageQuery]) -> PageContent:
     """Show leader, entries, budgets and the latest starts."""
     report = load_report(request.store)
-    tables = (
-        _build_entry_table(report),
-        _build_budget_table(request.store, report),
-        _build_start_table(report),
-    )
-    entries, budgets, starts = tables
+    entries, budgets = _build_entry_table(report), _build_budget_table(request.store, report)
+    starts = _build_start_table(report)
     leader = report.lease.holder if report.lease and report.has_leader else ""
     state = (
         ui.Paragraph(f"Led by {leader}.")
@@ -290,7 +286,7 @@ def patrol_page(request: PageRequest[PageQuery]) -> PageContent:
         ui.Command("treehammer patrol run patrol.toml"),
     )
     sections = start if report.lease is None else (state, entries, budgets, note, starts)
-    return PageContent("Patrol", sections, tables, {"leader": leader})
+    return PageContent("Patrol", sections, (entries, budgets, starts), {"leader": leader})
 
 
 _duration_column = partial(TableColumn, format_value=format_duration, is_number=True)

@@ -21,7 +21,6 @@ from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
     DocumentTables,
-    KeyPath,
     StrictModel,
     invalid_value,
     list_problems,
@@ -411,10 +410,7 @@ def _drop_invalid_rules(document: dict[str, Any]) -> None:
     document["rules"] = valid or {"missing": StatusRule.model_construct(kind="")}
 
 
-def _table_of(path: KeyPath) -> str:
-    return str(path[0]) if path[0] in ("central", "probes") and len(path) > 1 else ""
-
-
 _DOCUMENT_TABLES = DocumentTables(
-    {"": StatusRules, "central": CentralTable, "probes": ProbesTable}, _table_of
+    {"": StatusRules, "central": CentralTable, "probes": ProbesTable},
+    lambda path: str(path[0]) if path[0] in ("central", "probes") and len(path) > 1 else "",
 )

@@ -249,8 +249,7 @@ class PatrolStarts:
             .order_by(_start.c.claimed_us.desc(), _start.c.occasion)
             .limit(1)
         )
-        with self._store.connection() as connection:
-            return next(iter(load_rows(connection, PatrolStartRow, query)), None)
+        return next(iter(self._store.load_rows(PatrolStartRow, query)), None)
 
     def find_latest_occasion(self, entry: str, kind: str, *, without: str) -> str:
         """Find the last occasion of a kind that an entry started or noted; '' for none.

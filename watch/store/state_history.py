@@ -181,7 +181,9 @@ def record_evaluation(
         with store.writing_connection() as connection:
             if not _claim_evaluation(connection, before, rule_set):
                 return False
-            _supersede(connection, superseded, rule_set.evaluated_us)
+            for chunk in split_ids(superseded):
+                changed = sa.update(status_change).where(_TABLE.id.in_(chunk))
+                connection.execute(changed.values(superseded_us=rule_set.evaluated_us))
             insert_missing_rows(connection, status_change, _with_identities(connection, changes))
             return True
     except StoreError:
@@ -211,13 +213,6 @@ def _claim_evaluation(
     if not updated.rowcount:
         connection.execute(sa.insert(table), [vars(rule_set)])
     return True
-
-
-def _supersede(connection: Connection, ids: Iterable[str], now_us: int) -> None:
-    for chunk in split_ids(ids):
-        connection.execute(
-            sa.update(status_change).where(_TABLE.id.in_(chunk)).values(superseded_us=now_us)
-        )
 
 
 def _with_identities(

@@ -53,7 +53,13 @@ def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
         figures.update(_summarize_rates(counted_rows, seconds))
     histogram = merge_latencies(counted_rows)
     if histogram.count:
-        figures.update(_summarize_latencies(histogram))
+        figures.update(
+            latency_mean_s=histogram.mean,
+            latency_p50_s=histogram.quantile(0.5),
+            latency_p95_s=histogram.quantile(0.95),
+            latency_p99_s=histogram.quantile(0.99),
+            latency_max_s=histogram.maximum,
+        )
     return figures
 
 
@@ -189,16 +195,6 @@ def _summarize_rates(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
         "achieved_hz": completed / seconds,
         "achieved_mb_per_s": sum(row["bytes"] for row in rows) / seconds / 1e6,
         "failed_share": sum(row["failed"] for row in rows) / scheduled,
-    }
-
-
-def _summarize_latencies(histogram: LatencyHistogram) -> Dict[str, float]:
-    return {
-        "latency_mean_s": histogram.mean,
-        "latency_p50_s": histogram.quantile(0.5),
-        "latency_p95_s": histogram.quantile(0.95),
-        "latency_p99_s": histogram.quantile(0.99),
-        "latency_max_s": histogram.maximum,
     }
 
 

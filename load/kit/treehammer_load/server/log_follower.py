@@ -69,9 +69,10 @@ class LogFollower:
 
     def _reopen(self) -> bool:
         """Open the log again if it was replaced or truncated."""
-        present = self._find_present()
-        if present is None:
-            return False
+        try:
+            present = os.stat(self._path)
+        except OSError:
+            return False  # between two logs
         opened = os.fstat(self._stream.fileno())
         if (present.st_dev, present.st_ino) == (opened.st_dev, opened.st_ino):
             if present.st_size < self._stream.tell():
@@ -87,12 +88,6 @@ class LogFollower:
         self._stream = replacement
         self._remainder.clear()
         return True
-
-    def _find_present(self) -> Optional[os.stat_result]:
-        try:
-            return os.stat(self._path)
-        except OSError:
-            return None  # between two logs
 
 
 def _find_offset(
