@@ -7,9 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,41 +125,13 @@ def test_cancel_ends_job_of_killed_runner(spool: SpoolHarness) -> None:
     assert not spool.job_pids(ids["a"])
 
 
-def test_jobs_survive_killed_submitter(spool: SpoolHarness) -> None:
-    script = textwrap.dedent(f"""
-        import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from pathlib import Path
-        from treehammer.submit.batch.interface import JobDescription
-        from treehammer.submit.batch.local_batch import LocalBatch
-        text = Path({str(spool.folder / "text")!r}).read_text()
-        job = JobDescription("a", text, {{"stand_in.py": Path({str(spool.script)!r})}})
-        LocalBatch(Path({str(spool.spool)!r})).submit("c1", [job])
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-    """)
-    (spool.folder / "text").write_text(spool.describe_job("a", 0.5).text)
-    ended = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    batch_ids = spool.make_batch().find(["a", "unknown"])
-    assert set(batch_ids) == {"a"}
-    assert spool.wait_until_final([batch_ids["a"]]) == [JobState.DONE]
-
-
 def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
     """Submit in a process that kills itself at the nth call of a function."""
     user.run_and_kill(function, "submit", str(user.test), "--wait", call=call)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        "submit.campaigns.campaign_request:make_plan",
-        "submit.campaigns.submission:render_jobs",
-        "sql.write.store:Store.add_campaign",
-    ],
-)
-def test_submitter_killed_before_storing(local_user: LocalUser, function: str) -> None:
-    submit_and_die(local_user, function)
+def test_submitter_killed_before_storing(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "sql.write.store:Store.add_campaign")
     assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
     assert not any(local_user.settings.spool_dir.glob("jobs/*"))
 
@@ -185,7 +154,6 @@ def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None
     ("function", "is_resumed"),
     [
         ("submit.batch.local_batch:LocalBatch.submit", True),
-        ("submit.batch.local_batch:LocalBatch._add", True),
         ("sql.write.store:Store.set_jobs", False),
         ("submit.campaigns.tracker:StagedSubmission.remove", True),
     ],

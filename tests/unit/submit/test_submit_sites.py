@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import subprocess
 import sys
@@ -293,20 +291,6 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
     ]
     assert rows[1]["labels"] == ["near", "mine"]
     assert rows[1]["ceilings"]["bytes_per_day"] == 10_000_000_000_000
-    assert rows == [
-        row
-        | {"door_netem": row["door_netem"] == "True"}
-        | {
-            key: json.loads(row[key]) if row[key] else None
-            for key in (
-                *("labels", "ceilings", "door_load", "door_settings", "door_cache"),
-                "door_token_pools",
-            )
-        }
-        for row in csv.DictReader(
-            io.StringIO(call_command("sites", command_settings, "list", "--csv").stdout)
-        )
-    ]
     words = " ".join(call_command("sites", command_settings, "list").stdout.split())
     for word in ("near, mine", "1,000 jobs", "50 in", "10.0 TB", "100 MB/s"):
         assert word in words
@@ -387,9 +371,9 @@ def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:
     assert fine.return_value == ExitCode.DONE
 
 
-def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
-        call_command("sites", command_settings, "check", "DESC")
+def test_check_without_sites_or_of_an_unknown_dataset_is_refused(
+    command_settings: Settings,
+) -> None:
     with pytest.raises(NothingToDoError, match="no site given"):
         call_command("sites", command_settings, "check", ",")
     with pytest.raises(DatasetError, match="nothing"):
