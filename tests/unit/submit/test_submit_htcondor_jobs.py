@@ -1,14 +1,9 @@
-"""Jobs in HTCondor: states from the event log, archives of plain files, and submit commands."""
+"""Jobs in HTCondor: states from the event log and the schedd, submissions, and tokens."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import signal
-import subprocess
-import sys
-import tarfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +14,6 @@ from credential_factory import write_token
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
-from treehammer.errors import BatchError, ConfigError
-from treehammer.submit.batch import job_folders
-from treehammer.submit.batch.htcondor import submit_description
 from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, parse_events
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.job_events import EventType, JobEvent, JobEvents
@@ -29,19 +21,10 @@ from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,
     PoolConnection,
     PoolUnreachableError,
-    split_conjunction,
 )
 from treehammer.submit.batch.htcondor.pool_probes import probe_pool
-from treehammer.submit.batch.htcondor.submit_commands import (
-    RESERVED_COMMANDS,
-    check_command_value,
-    check_description,
-    check_site_command,
-    load_known_commands,
-)
 from treehammer.submit.batch.htcondor.submit_description import START_VARIABLE, Submission
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, JobDescription, JobStatus
-from treehammer.submit.batch.job_folders import pack_inputs, unpack_output
 from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
 
 QUEUED_S = 1_767_225_600
@@ -682,51 +665,9 @@ def test_routed_job_without_events_has_its_exit_code() -> None:
     assert (attempt.exit_code, attempt.started_us) == (3, (QUEUED_S + 1) * 1_000_000)
 
 
-def test_reserved_keys_are_refused() -> None:
-    job = JobDescription("job", "", {"a": Path("a")})
-
-    def build(text: str, folder: str = "/f") -> str:
-        submission = Submission.for_jobs(Path(folder), "c", text, ["job"])
-        return submission.full_description(text, [job], spool=True)
-
-    assert "max_materialize" not in build("max_materialize = 5\nuniverse = vanilla")
-    for line in ("Log = x", "queue 5", "+TreehammerJob = 1", "a = b \\\nc\nmy.treehammerjob = 1"):
-        with pytest.raises(BatchError, match="is set by Treehammer"):
-            build(f"universe = vanilla\n{line}\n")
-    with pytest.raises(BatchError, match="does not support folder names"):
-        build("", folder="/a$b")
-
-
-def test_expression_is_split_into_clauses() -> None:
-    text = '((TARGET.Site == "a && b") && (x || y && z)) && (time() > 3) && f(1, 2 && 3)'
-    assert split_conjunction(text) == [
-        'TARGET.Site == "a && b"',
-        "x || y && z",
-        "time() > 3",
-        "f(1, 2 && 3)",
-    ]
-    assert split_conjunction("true") == ["true"]
-
-
 def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
     """History still knows jobs whose folder was removed after collection."""
     assert Submission(tmp_path, "campaign", "0a").previous_attempts == 0
-
-
-START_SCRIPT = Path(submit_description.__file__).with_name("start.sh")
-#: Worker that writes its arguments and ends as its job says.
-WORKER = """\
-import os, pathlib, signal, sys, time
-folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
-(folder / "arguments").write_text(" ".join(sys.argv[1:]))
-job = open("job.json").read()
-def stop(*_): (folder / "stopped").touch(); sys.exit(7)
-signal.signal(signal.SIGTERM, stop)
-pathlib.Path("ready").touch()
-if job == "wait": time.sleep(60)
-if job == "die": os.kill(os.getpid(), 9)
-sys.exit(3)
-"""
 
 
 def test_history_is_asked_once_for_all_clusters(
@@ -777,156 +718,6 @@ def test_submissions_of_a_campaign_store_equal_inputs_once(tmp_path: Path) -> No
     # The archives differ by the token.
     freed = [submission.remove() for submission in submissions]
     assert freed[0] < freed[1] - 900_000
-
-
-def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
-    """Pack the inputs of a job as a submission does, and start its script in an empty sandbox."""
-    (folder / "worker.sh").write_text(f"exec {sys.executable} - \"$@\" <<'END'\n{WORKER}END\n")
-    (folder / "payload").mkdir(exist_ok=True)
-    (folder / "payload/run.sh").write_text("#!/bin/sh\n")
-    (folder / "payload/run.sh").chmod(0o755)
-    sandbox = folder / "sandbox"
-    sandbox.mkdir(exist_ok=True)
-    inputs = {"worker.pyz": folder / "worker.sh", "payload": folder / "payload"}
-    pack_inputs(inputs, sandbox / job_folders.INPUT_ARCHIVE)
-    (sandbox / "job.json").write_text(job)
-    command = ["/bin/sh", str(START_SCRIPT), *arguments]
-    return subprocess.Popen(command, cwd=sandbox, env={"PATH": os.environ["PATH"], **env})
-
-
-def _unpacked(sandbox: Path) -> list[str]:
-    unpack_output(sandbox / job_folders.OUTPUT_ARCHIVE, "output")
-    return sorted(str(path.relative_to(sandbox)) for path in sandbox.glob("output/*/*"))
-
-
-def test_start_script_runs_worker_and_archives_output(tmp_path: Path) -> None:
-    assert _start(tmp_path, "x", "2").wait() == 3
-    sandbox = tmp_path / "sandbox"
-    assert os.access(sandbox / "payload/run.sh", os.X_OK)
-    found = _unpacked(sandbox)
-    assert found == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
-    said = (sandbox / "output/attempt-3/arguments").read_text()
-    assert said == "run job.json --once --attempt 3 --output output/attempt-3 --work work"
-    assert not (sandbox / job_folders.OUTPUT_ARCHIVE).exists()
-
-
-def test_job_ad_counts_starts_and_earlier_output_stays(tmp_path: Path) -> None:
-    ad = tmp_path / "ad"
-    for start in (1, 2):
-        ad.write_text(f"NumJobStarts = 0\nNumShadowStarts = {start}\n")
-        assert _start(tmp_path, "x", "0", _CONDOR_JOB_AD=str(ad)).wait() == 3
-    assert {name.split("/")[1] for name in _unpacked(tmp_path / "sandbox")} == {
-        "attempt-1",
-        "attempt-2",
-    }
-
-
-def test_signals_reach_worker_and_its_end_is_returned(tmp_path: Path) -> None:
-    assert _start(tmp_path, "die", "0").wait() == -signal.SIGKILL
-    sandbox = tmp_path / "sandbox"
-    (sandbox / "ready").unlink()
-    script = _start(tmp_path, "wait", "0")
-    while not (sandbox / "ready").exists():
-        time.sleep(0.02)
-    script.terminate()
-    assert script.wait() == 7
-    assert "output/attempt-1/stopped" in _unpacked(sandbox)
-
-
-def _write_archive(path: Path, *members: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for member in members:
-            tar.addfile(member, io.BytesIO(b"x" * member.size))
-    return path
-
-
-def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.size, member.linkname = kind, size, "/etc/passwd"
-    return member
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        _member("../escaped"),
-        _member("/tmp/escaped"),
-        _member("job.json"),
-        _member("output/../job.json"),
-        _member("output/link", tarfile.SYMTYPE),
-        _member("output/hard", tarfile.LNKTYPE),
-        _member("output/pipe", tarfile.FIFOTYPE),
-        _member("output/big", size=5000),
-    ],
-    ids=lambda member: str(member.name),
-)
-def test_hostile_archive_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tarfile.TarInfo
-) -> None:
-    monkeypatch.setattr(job_folders, "MAX_OUTPUT_BYTES", 1000)
-    (tmp_path / "job.json").write_text("mine")
-    (tmp_path / "output").mkdir()
-    archive = _write_archive(tmp_path / "output.tar", _member("output/good"), member)
-    with pytest.raises(BatchError):
-        unpack_output(archive, "output")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", "output", "output.tar"]
-    assert (tmp_path / "job.json").read_text() == "mine"
-    assert not [*(tmp_path / "output").iterdir()]
-
-
-def test_archive_in_transfer_is_left_for_later(tmp_path: Path) -> None:
-    whole = _write_archive(tmp_path / "whole", _member("output/a", size=3000)).read_bytes()
-    archive = tmp_path / "output.tar"
-    for end in (0, 512, 3000, 3584):
-        archive.write_bytes(whole[:end])
-        with pytest.raises(BatchError, match=r"incomplete|damaged"):
-            unpack_output(archive, "output")
-    archive.write_bytes(whole)
-    unpack_output(archive, "output")
-    assert (tmp_path / "output/a").stat().st_size == 3000
-
-
-@pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
-def test_site_commands_are_accepted(name: str) -> None:
-    check_site_command(name, "1", [name])
-
-
-def test_description_lines_are_checked() -> None:
-    check_description(
-        "# comment\n\nif version > 23\n  rank = \\\n    Memory\nendif\nmine = 4\n"
-        "request_cpus = $(mine)\nMy.Text @=END\nany thing = goes\n@END\n+Own = 1\n",
-        "here",
-    )
-    for text in ("rnak = 1\n", "queue 7\n", "no assignment\n"):
-        with pytest.raises(ConfigError, match=r"template\.j2"):
-            check_description(text, "template.j2")
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["atlas", "atlas-higgs", "long lunch", "user@host", "cms/prod", "2026-01-01 x", "a.b", "'a'", '"a', "x \\", 'x = "y" z'],
-)  # fmt: skip
-def test_unquoted_string_and_continued_line_are_refused(value: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_command_value("+Project", value, "here", ["+Project"])
-    assert "+Project" in str(caught.value)
-    with pytest.raises(ConfigError, match="here"):
-        check_description(f"request_cpus = 1\nMy.Project = {value}\nrank = 1\n", "here")
-
-
-@pytest.mark.parametrize(
-    "value",
-    ['"atlas"', r'"a \"b\" c"', "true", "3600", "-1.5e3", "RequestMemory", "2 * RequestDisk", "Other + 1", "MY.x", "TARGET.Cpus / 2",
-     "ifThenElse(isUndefined(Foo), 1, 2)", 'Foo =?= "x"', "Foo is undefined", '{"a", "b"}', "$(mine)", "QDate + 60", "(JobStatus == 2) && Foo > 1", "Foo ?: 3"],
-)  # fmt: skip
-def test_expressions_of_attributes_are_accepted(value: str) -> None:
-    check_command_value("+Mine", value, "here", ["+Mine", "My.Other"])
-    check_command_value("accounting_group", "group_io.user", "here", ["accounting_group"])
-
-
-def test_known_commands_include_reserved_ones() -> None:
-    assert set(RESERVED_COMMANDS) - {"queue"} <= load_known_commands()
-    assert {"accounting_group", "x509userproxy", "use_oauth_services"} <= load_known_commands()
 
 
 @pytest.mark.parametrize(
