@@ -36,7 +36,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store
 
-KILLS = 8
+KILLS = 4
 
 
 @pytest.fixture(scope="module")

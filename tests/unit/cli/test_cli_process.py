@@ -198,7 +198,6 @@ def test_commands_import_only_required_modules(
     ("hidden", "arguments", "extra"),
     [
         ("pyarrow", ["export", "results.csv"], "export"),
-        ("uvicorn", ["serve"], "service"),
         ("oracledb", ["--database", "oracle://user@host/?service_name=x", "status"], "oracle"),
     ],
 )

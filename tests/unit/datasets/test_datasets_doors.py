@@ -621,7 +621,7 @@ def test_upload_without_answer_ends_at_deadline(
     interim: tuple[bytes, ...], failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was sent prolongs the deadline by no more than the server needs to check it."""
-    monkeypatch.setattr(http_requests, "TRANSFER_START_S", 3.0)
+    monkeypatch.setattr(http_requests, "TRANSFER_START_S", 1.5)
     monkeypatch.setattr(http_requests, "_CONSENT_WAIT_S", 0.5)
     (tmp_path / "file").write_bytes(bytes(20_000_000))
     start = time.monotonic()

@@ -100,7 +100,7 @@ def run_on_node(folder: Path, program: str, worker: Path, **env: str) -> Any:
 
 
 @pytest.mark.parametrize(("old", "newer"), [("2.7", "named"), ("3.6", "view"), ("3.8", "on PATH")])
-def test_old_python_finds_a_newer_one(packed: Path, tmp_path: Path, old: str, newer: str) -> None:
+def test_old_python_finds_a_newer_one(compiled: Path, tmp_path: Path, old: str, newer: str) -> None:
     python = find_old_python(old)
     view = tmp_path / "a view"
     (view / "bin").mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_old_python_finds_a_newer_one(packed: Path, tmp_path: Path, old: str, ne
         (tmp_path / "python3.11").symlink_to(sys.executable)
     places = {"named": f"{python}:{sys.executable}", "view": f"/nowhere:{view}", "on PATH": ""}
     env = {worker_zipapp.PYTHONS_VARIABLE: places[newer]}
-    ran = run_on_node(tmp_path, python, packed, **env)
+    ran = run_on_node(tmp_path, python, compiled, **env)
     assert (ran.returncode, "no-job.json: cannot be read" in ran.stderr) == (2, True), ran.stderr
 
 
@@ -152,11 +152,12 @@ def test_packed_modules_need_only_python_3_9_and_its_standard_library(packed: Pa
         for name in names:
             tree = ast.parse(archive.read(name), feature_version=(3, 9))
             for node in ast.walk(tree):
-                imported = []
                 if isinstance(node, ast.Import):
                     imported = [alias.name for alias in node.names]
                 elif isinstance(node, ast.ImportFrom) and not node.level:
                     imported = [node.module or ""]
+                else:
+                    continue
                 tops = {module.partition(".")[0] for module in imported}
                 # The kit runs beside ROOT, in the payload's own Python.
                 allowed = (
