@@ -175,14 +175,14 @@ def test_service_conforms_to_description(service: ServiceThread) -> None:
             of_pages = operation.definition.raw["operationId"] in {page.name for page in OPERATIONS}
             try_all(
                 check_case,
-                8 if "requestBody" in operation.definition.raw else 1 if of_pages else 2,
+                5 if "requestBody" in operation.definition.raw else 1 if of_pages else 2,
                 operation.as_strategy(generation_mode=mode),
             )
     assert {200, 422} <= seen["POST /api/v1/measurements"]
     assert {200, 422} <= seen[CAMPAIGN_UPLOAD]
     open_all_pages(service, stored.key)
     stored.check()
-    assert len(stored.records) > 10
+    assert len(stored.records) > 5
 
 
 def open_all_pages(service: ServiceThread, key: str) -> None:

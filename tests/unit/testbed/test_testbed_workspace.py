@@ -358,20 +358,23 @@ def test_testbed_ends_with_its_killed_owner(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        assert owner.stdout.readline() == "ready\n"
-        # The watch, the server, and its children, one of them without the mark.
-        wait_until(lambda: len(process_search.find_processes(folder)) == 4, "all have started")
-        owner.kill()
+        try:
+            assert owner.stdout.readline() == "ready\n"
+            # The watch, the server, and its children, one of them without the mark.
+            wait_until(lambda: len(process_search.find_processes(folder)) == 4, "all have started")
+        finally:
+            owner.kill()
     wait_until(lambda: not process_search.find_processes(folder), "all processes end", 60)
     assert not folder.exists()
 
 
 def test_servers_that_tests_start_end_with_the_run() -> None:
     watched = Path(os.environ[workspace.ENVIRONMENT_MARK])
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as server:
-        # The environment of a process appears shortly after its start.
-        wait_until(lambda: server.pid in process_search.find_processes(watched), "it is seen", 30)
-        server.kill()
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as server:
+        try:  # the environment of a process appears shortly after its start
+            wait_until(lambda: server.pid in process_search.find_processes(watched), "it is seen")
+        finally:
+            server.kill()
 
 
 def test_process_that_has_ended_owns_no_testbed(tmp_path: Path) -> None:

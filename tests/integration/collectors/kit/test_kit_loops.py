@@ -461,6 +461,7 @@ def test_payloads_that_compile_are_good_before_their_dataset_is_made(tmp_path: P
     # The worker kills what descends from its process, with all of its process group.
     with subprocess.Popen(["sleep", "600"], process_group=0) as bystander:
         result = check_compiled(tmp_path)
-        assert bystander.poll() is None
+        code = bystander.poll()
         bystander.kill()
+    assert code is None, "the bystander was killed"
     assert (result.return_value, result.output) == (0, f"ok {tmp_path}: mine\n")
