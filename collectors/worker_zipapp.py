@@ -119,10 +119,10 @@ def _root_folder() -> Path:
 
 
 def _list_sources() -> Iterator[Path]:
-    own = _root_folder() / "collectors"
+    collectors = _root_folder() / "collectors"
     yield Path(verticals.__file__)
-    yield from (own / f"{name}.py" for name in _PACKED_MODULES)
-    folders = [*map(own.joinpath, _PACKED_FOLDERS)]
+    yield from (collectors / f"{name}.py" for name in _PACKED_MODULES)
+    folders = [*map(collectors.joinpath, _PACKED_FOLDERS)]
     for part in map(_root_folder().joinpath, verticals.VERTICALS):
         present = [*filter(Path.is_dir, map(part.joinpath, _PACKED_PARTS))]
         if present:

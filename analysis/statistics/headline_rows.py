@@ -159,15 +159,15 @@ def _find_headline(definition: PlannedDefinition) -> Iterator[HeadlineMetric]:
 
 
 def _find_statements(
-    rows: Iterable[Row], stated: Mapping[str, _Statement]
+    rows: Iterable[Row], by_campaign: Mapping[str, _Statement]
 ) -> dict[str, _Statement]:
     """Map the hash of each test that states something to the statement of its newest campaign."""
     tests: dict[str, set[str]] = {}
     for row in rows:
-        if row["campaign_id"] in stated:
+        if row["campaign_id"] in by_campaign:
             tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
     statements: dict[str, _Statement] = {}
-    for campaign, statement in stated.items():
+    for campaign, statement in by_campaign.items():
         for test in tests.get(campaign, ()):
             statements.setdefault(test, statement)
     return statements

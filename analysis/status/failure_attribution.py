@@ -400,8 +400,8 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     for cell in question.cells:
         failures = cell.failures
         if cell.test in tests and not question.is_here(cell):
-            failures, others = _split_failures(failures, causes)
-            unshared[cell.site].update(count_causes(others))
+            failures, other_failures = _split_failures(failures, causes)
+            unshared[cell.site].update(count_causes(other_failures))
         if cell.good or failures:
             cells.append(replace(cell, failures=failures))
     compared = _tally_by("site", cells)

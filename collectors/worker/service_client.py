@@ -69,13 +69,13 @@ class ServiceResponse:
         """Identities that the service has stored with other content."""
         return [str(item) for item in self.document.get("conflicting", [])]
 
-    def find_refused(self, sent: int) -> Dict[int, str]:
+    def find_refused(self, record_count: int) -> Dict[int, str]:
         """Find the refused ones of ``sent`` records: index -> reasons."""
         refused: Dict[int, str] = {}
         errors = self.document.get("errors") if self.status == 422 else None
         for error in errors if isinstance(errors, list) else ():
             index = error.get("index") if isinstance(error, dict) else None
-            if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < sent:
+            if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < record_count:
                 reasons = error.get("reasons")
                 texts = reasons if isinstance(reasons, list) else [reasons]
                 refused[index] = "; ".join(map(str, texts))[:_MAX_REASON_LENGTH]
@@ -270,13 +270,13 @@ def _parse_object(body: bytes) -> Dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _covers_all_items(document: Dict[str, Any], sent: int) -> bool:
+def _covers_all_items(document: Dict[str, Any], record_count: int) -> bool:
     """Return whether a response accounts for all items sent."""
     counts = [document.get("new"), document.get("known"), document.get("changed", 0)]
     conflicting = document.get("conflicting", [])
     if not all(isinstance(count, int) for count in counts) or not isinstance(conflicting, list):
         return False
-    return bool(sum(count for count in counts if count) + len(conflicting) >= sent)
+    return bool(sum(count for count in counts if count) + len(conflicting) >= record_count)
 
 
 def _parse_retry_after(text: Optional[str]) -> float:

@@ -293,6 +293,17 @@ def split_ids(ids: Iterable[Id]) -> Iterator[list[Id]]:
     return (distinct[start : start + CHUNK_ROWS] for start in range(0, len(distinct), CHUNK_ROWS))
 
 
+def load_by_ids(
+    connection: Connection,
+    query: sa.Select[Any],
+    column: sa.ColumnElement[Any],
+    ids: Iterable[Id],
+) -> Iterator[Any]:
+    """Load the rows of a query of which a column has one of many values."""
+    for part in split_ids(ids):
+        yield from connection.execute(query.where(column.in_(part)))
+
+
 def select_latest(
     table: sa.Table,
     by: Sequence[sa.ColumnElement[Any]],
@@ -364,8 +375,8 @@ def _write_chunk(
 ) -> None:
     # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
     rows_by_key = _index_rows(table, chunk, last=replace)
-    first, *others = table.primary_key
-    keys = sa.select(first, *others).where(first.in_({identity[0] for identity in rows_by_key}))
+    columns = [*table.primary_key]
+    keys = sa.select(*columns).where(columns[0].in_({identity[0] for identity in rows_by_key}))
     existing_keys = {tuple(row) for row in connection.execute(keys)}
     if missing := [
         values for identity, values in rows_by_key.items() if identity not in existing_keys

@@ -23,7 +23,7 @@ from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.database_engine import Row, load_rows, split_ids
+from treehammer.sql.engine.database_engine import Row, load_by_ids, load_rows, split_ids
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.overview_queries import CampaignState, load_campaign_states
 from treehammer.sql.read.reader import ResultsReader
@@ -108,16 +108,9 @@ def load_plans(
     store: ResultsReader, ids: Collection[str], *conditions: sa.ColumnElement[bool]
 ) -> dict[str, CampaignPlan]:
     """Load the plans of those campaigns that exist and meet conditions, by identity."""
+    query = sa.select(campaign.c.id, campaign.c.plan).where(*conditions)
     with store.connection() as connection:
-        return {
-            id_: plan
-            for part in split_ids(sorted(ids))
-            for id_, plan in connection.execute(
-                sa.select(campaign.c.id, campaign.c.plan).where(
-                    campaign.c.id.in_(part), *conditions
-                )
-            )
-        }
+        return dict(map(tuple, load_by_ids(connection, query, campaign.c.id, sorted(ids))))
 
 
 def load_sequential_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, SequentialPlan]:
@@ -137,11 +130,11 @@ def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[C
 
 
 def list_campaign_choices(
-    store: ResultsReader, count: int, chosen: Collection[str]
+    store: ResultsReader, count: int, selected_ids: Collection[str]
 ) -> list[tuple[str, str]]:
-    """List campaigns to choose from: the newest, and chosen ones of any age."""
+    """List campaigns to choose from: the newest, and selected ones of any age."""
     newest = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
-    older = [campaign_id for campaign_id in chosen if campaign_id not in newest]
+    older = [campaign_id for campaign_id in selected_ids if campaign_id not in newest]
     names = store.campaign_names(older)
     return [
         *newest.items(),
@@ -247,8 +240,7 @@ def name_jobs(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
     with store.connection() as connection:
         return {
             id_: f"{label or kind}, repeat {repeat}"
-            for part in split_ids(sorted(ids))
-            for id_, label, kind, repeat in connection.execute(query.where(job.c.id.in_(part)))
+            for id_, label, kind, repeat in load_by_ids(connection, query, job.c.id, sorted(ids))
         }
 
 
@@ -256,16 +248,10 @@ def load_measurements(
     store: ResultsReader, ids: Collection[str], columns: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Load columns of some measurements; those that do not exist are left out."""
+    query, column = measurement_sql.select_columns(columns), measurement.c.measurement_id
     with store.connection() as connection:
-        return [
-            dict(zip(columns, values, strict=True))
-            for part in split_ids(sorted(ids))
-            for values in connection.execute(
-                measurement_sql.select_columns(columns).where(
-                    measurement.c.measurement_id.in_(part)
-                )
-            )
-        ]
+        rows = load_by_ids(connection, query, column, sorted(ids))
+        return [dict(zip(columns, values, strict=True)) for values in rows]
 
 
 def _load_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
@@ -550,19 +536,16 @@ def load_job_measurements(
 def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -> list[CampaignRow]:
     """List campaigns with open jobs, and those of ``examined`` that lack measurements, newest first."""
     open_ids = sa.select(job.c.campaign_id).where(job.c.state.in_(OPEN_JOB_STATES)).distinct()
-    ids: set[str] = set()
+    incomplete = (
+        sa.select(campaign.c.id)
+        .outerjoin(measurement, measurement.c.campaign_id == campaign.c.id)
+        .group_by(campaign.c.id, campaign.c.planned_measurements)
+        .having(sa.func.count(measurement.c.campaign_id) < campaign.c.planned_measurements)
+    )
     with store.connection() as connection:
-        ids.update(connection.scalars(open_ids))
-        for part in split_ids(sorted(examined)):
-            measurement_count = sa.func.count(measurement.c.campaign_id)
-            query = (
-                sa.select(campaign.c.id)
-                .outerjoin(measurement, measurement.c.campaign_id == campaign.c.id)
-                .where(campaign.c.id.in_(part))
-                .group_by(campaign.c.id, campaign.c.planned_measurements)
-                .having(measurement_count < campaign.c.planned_measurements)
-            )
-            ids.update(connection.scalars(query))
+        ids = {*connection.scalars(open_ids)}
+        rows_of_examined = load_by_ids(connection, incomplete, campaign.c.id, sorted(examined))
+        ids.update(id_ for (id_,) in rows_of_examined)
         rows: list[CampaignRow] = []
         for part in split_ids(sorted(ids)):
             rows += load_rows(

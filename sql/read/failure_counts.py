@@ -18,7 +18,7 @@ from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.core.measurement_sql import is_bad, load_subjects, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.database_engine import split_ids
+from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.read.reader import ResultsReader
 
@@ -286,10 +286,9 @@ def load_host_counts(
     counts: defaultdict[str, Tally] = defaultdict(Tally)
     with store.connection() as connection:
         by_node = _tally_tests(connection, measurement.c.node_id, tests, *conditions)
-        for ids in split_ids(by_node):
-            hosts = connection.execute(sa.select(node.id, node.host).where(node.id.in_(ids)))
-            for id_, host in hosts:
-                counts[host or ""] += by_node[id_]
+        query = sa.select(node.id, node.host)
+        for id_, host in load_by_ids(connection, query, node.id, by_node):
+            counts[host or ""] += by_node[id_]
     return counts
 
 

@@ -27,7 +27,7 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.engine.database_engine import split_ids
+from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.query_model import Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
@@ -176,10 +176,9 @@ def load_node_sums(
     with store.connection() as connection:
         works = _index_work(load_subjects(connection))
         rows = connection.execute(query).all()
-        nodes = {}
-        for chunk in split_ids(row[1] for row in rows):
-            query_of_nodes = sa.select(node.id, node.host, node.cpu_model).where(node.id.in_(chunk))
-            nodes.update({id_: names for id_, *names in connection.execute(query_of_nodes)})
+        nodes_query = sa.select(node.id, node.host, node.cpu_model)
+        node_rows = load_by_ids(connection, nodes_query, node.id, (row[1] for row in rows))
+        nodes = {id_: names for id_, *names in node_rows}
     for subject, node_id, *sums in rows:
         work, moments = works.find_work(subject), _moments(*sums)
         for kind, name in zip(sums_by_kind, nodes[node_id], strict=True):

@@ -34,6 +34,7 @@ from treehammer.sql.core.schema import campaign, dimension_tables, job
 from treehammer.sql.engine.backend import display_url, translate_errors
 from treehammer.sql.engine.database_engine import (
     Row,
+    load_by_ids,
     load_rows,
     read_transaction,
     select_comparison_rows,
@@ -191,11 +192,8 @@ class ResultsReader:
         """Map campaigns to their names; those without a name are left out."""
         table = schema.campaign
         query = sa.select(table.c.id, table.c.name).where(table.c.name.is_not(None))
-        names: dict[str, str] = {}
-        for chunk in split_ids(ids):
-            with self.connection() as connection:
-                names.update(connection.execute(query.where(table.c.id.in_(chunk))).all())
-        return names
+        with self.connection() as connection:
+            return dict(map(tuple, load_by_ids(connection, query, table.c.id, ids)))
 
     def jobs(self, campaign_id: str) -> list[JobRow]:
         """List the jobs of a campaign by site, label and repeat."""

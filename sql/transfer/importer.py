@@ -383,11 +383,11 @@ def _merge_jobs_of(
     store: Store, campaign: CampaignRow, jobs: Sequence[JobRow]
 ) -> dict[str, JobRow]:
     """Add missing jobs, and end reported ones; return all that the file may change."""
-    stored = {job.id: job for job in store.jobs(campaign.id)}
-    store.add_campaign(campaign, [job for job in jobs if job.id not in stored])
+    existing = {job.id: job for job in store.jobs(campaign.id)}
+    store.add_campaign(campaign, [job for job in jobs if job.id not in existing])
     merged: dict[str, JobRow] = {}
     for job in jobs:
-        before = stored.get(job.id, job)
+        before = existing.get(job.id, job)
         if before.state in FINAL_JOB_STATES:
             merged[job.id] = job.as_external() if before.is_external else job
         elif before.is_external:

@@ -35,9 +35,9 @@ from treehammer.sql.core.schema import (
 from treehammer.sql.engine.database_engine import (
     insert_missing_rows,
     insert_new_rows,
+    load_by_ids,
     load_rows,
     read_transaction,
-    split_ids,
     write_transaction,
 )
 
@@ -230,17 +230,16 @@ def _load_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _Sto
     campaigns = {delivery.campaign_id for delivery in deliveries}
     subjects = {subject for delivery in deliveries for subject in delivery.subjects}
     existing = _StoredDeliveries()
-    for ids in split_ids(campaigns):
-        owners = sa.select(owner.campaign_id, owner.owner).where(owner.campaign_id.in_(ids))
-        existing.owners.update(map(tuple, connection.execute(owners)))
-    for ids in split_ids(subjects):
-        receipts = sa.select(
-            entry.subject, entry.kind, entry.key_id, entry.address, entry.campaign_id
-        ).where(entry.subject.in_(ids))
-        for subject, kind, key_id, address, campaign_id in connection.execute(receipts):
-            existing.receipts.add((subject, kind, key_id, address))
-            if kind in _OF_JOBS:
-                existing.campaigns[subject] = campaign_id
+    owners = sa.select(owner.campaign_id, owner.owner)
+    existing.owners.update(
+        map(tuple, load_by_ids(connection, owners, owner.campaign_id, campaigns))
+    )
+    receipts = sa.select(entry.subject, entry.kind, entry.key_id, entry.address, entry.campaign_id)
+    rows = load_by_ids(connection, receipts, entry.subject, subjects)
+    for subject, kind, key_id, address, campaign_id in rows:
+        existing.receipts.add((subject, kind, key_id, address))
+        if kind in _OF_JOBS:
+            existing.campaigns[subject] = campaign_id
     keys = [delivery.sender.key_id for delivery in deliveries]
     existing.revoked.update(_load_revoked(connection, keys, campaigns | subjects))
     return existing
@@ -251,12 +250,10 @@ def _load_revoked(
 ) -> Iterator[tuple[str, str]]:
     """Yield scope and identity of the revoked among keys, and of revoked tokens of subjects."""
     key, token = access_key.c, access_revocation.c
-    for ids in split_ids(keys):
-        revoked_keys = sa.select(key.key_id).where(key.key_id.in_(ids), key.revoked_us.is_not(None))
-        yield from ((_KEY, id_) for id_ in connection.scalars(revoked_keys))
-    for ids in split_ids(subjects):
-        revoked_tokens = sa.select(token.scope, token.subject).where(token.subject.in_(ids))
-        yield from map(tuple, connection.execute(revoked_tokens))
+    revoked_keys = sa.select(key.key_id).where(key.revoked_us.is_not(None))
+    yield from ((_KEY, id_) for (id_,) in load_by_ids(connection, revoked_keys, key.key_id, keys))
+    revoked_tokens = sa.select(token.scope, token.subject)
+    yield from map(tuple, load_by_ids(connection, revoked_tokens, token.subject, subjects))
 
 
 def _require_unrevoked(deliveries: Iterable[Delivery], revoked: Set[tuple[str, str]]) -> None:

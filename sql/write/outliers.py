@@ -34,7 +34,7 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.engine.database_engine import split_ids
+from treehammer.sql.engine.database_engine import load_by_ids, split_ids
 from treehammer.sql.write.audit_trail import MEASUREMENTS
 from treehammer.sql.write.quality_flags import STORE, flag_measurements, remove_flags
 from treehammer.sql.write.rollups import Owner
@@ -226,16 +226,10 @@ def _load_values(
 def _load_senders(connection: Connection, jobs: Iterable[str]) -> dict[str, tuple[str, int]]:
     """Load the key that sent each job's measurements first, and the time of that request."""
     columns = receipt.c
-    senders: dict[str, tuple[str, int]] = {}
-    for chunk in split_ids(jobs):
-        query = sa.select(columns.subject, columns.key_id, columns.received_us).where(
-            columns.subject.in_(chunk), columns.kind == MEASUREMENTS
-        )
-        for job_id, key_id, received_us in connection.execute(
-            query.order_by(columns.received_us.desc())
-        ):
-            senders[job_id] = key_id, received_us
-    return senders
+    query = sa.select(columns.subject, columns.key_id, columns.received_us)
+    query = query.where(columns.kind == MEASUREMENTS).order_by(columns.received_us.desc())
+    rows = load_by_ids(connection, query, columns.subject, jobs)
+    return {job_id: (key_id, received_us) for job_id, key_id, received_us in rows}
 
 
 def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str]]:

@@ -44,7 +44,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
     rollup_operation,
 )
-from treehammer.sql.engine.database_engine import insert_values, split_ids
+from treehammer.sql.engine.database_engine import insert_values, load_by_ids
 
 #: Rows that are fetched at a time.
 _FETCH_ROWS = 500
@@ -126,11 +126,7 @@ def find_superseded_owners(connection: Connection, later_ids: Collection[str]) -
         .where(is_bad())
         .distinct()
     )
-    return {
-        (day, subject_id)
-        for ids in split_ids(later_ids)
-        for day, subject_id in connection.execute(query.where(LATER.c.measurement_id.in_(ids)))
-    }
+    return {*map(tuple, load_by_ids(connection, query, LATER.c.measurement_id, later_ids))}
 
 
 class _MeasurementSums:

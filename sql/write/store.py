@@ -33,6 +33,7 @@ from treehammer.sql.core.rows import (
 )
 from treehammer.sql.engine.database_engine import (
     insert_missing_rows,
+    load_by_ids,
     load_rows,
     read_transaction,
     replace_comparison_rows,
@@ -217,10 +218,8 @@ def _find_missing(
     connection: Connection, table: sa.Table, rows: Sequence[ImmutableRow]
 ) -> list[ImmutableRow]:
     """Select the rows that are not stored yet."""
-    existing_ids: set[str] = set()
-    for ids in split_ids(row.id for row in rows):
-        query = sa.select(table.c.id).where(table.c.id.in_(ids))
-        existing_ids.update(connection.scalars(query))
+    existing = load_by_ids(connection, sa.select(table.c.id), table.c.id, (row.id for row in rows))
+    existing_ids = {id_ for (id_,) in existing}
     return [row for row in rows if row.id not in existing_ids]
 
 

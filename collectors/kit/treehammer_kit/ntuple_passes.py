@@ -88,18 +88,18 @@ def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _summarize_ntuple_counters(counted: Sequence[PassRead]) -> Dict[str, Any]:
+def _summarize_ntuple_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
     names = (*_CATALOGUE_NAMES.values(), *KERNEL_COUNTERS)
-    values: Dict[str, Any] = {name: median_counter(counted, name) for name in names}
+    values: Dict[str, Any] = {name: median_counter(passes, name) for name in names}
     payload, overhead = values["ntuple_payload_bytes"], values["ntuple_overhead_bytes"]
     values.update(bytes_read=payload, bytes_read_extra=overhead)
-    size = sum(file.file_size for file in counted[0].files)
+    size = sum(file.file_size for file in passes[0].files)
     if payload is not None and overhead is not None and size:
         values["read_fraction"] = (payload + overhead) / size
     values.update(
-        _derive_read_counts([file for pass_read in counted for file in pass_read.files], values)
+        _derive_read_counts([file for pass_read in passes for file in pass_read.files], values)
     )
-    values["ntuple_cluster_cache"] = counted[0].files[0].cached
+    values["ntuple_cluster_cache"] = passes[0].files[0].cached
     return values
 
 

@@ -231,25 +231,25 @@ def compute_share(part: float, whole: float) -> float:
     return 1.0 if 1 < share <= 1 + ROUNDING else share
 
 
-def _summarize_counters(counted: Sequence[PassRead]) -> Dict[str, Any]:
-    files = [file for pass_read in counted for file in pass_read.files]
+def _summarize_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
+    files = [file for pass_read in passes for file in pass_read.files]
     undefined = _TERMS if files[0].cached else (*_TERMS, *_CACHE_COUNTERS)
     names = [name for name in LOOP_COUNTERS if name not in undefined]
-    values: Dict[str, Any] = {name: median_counter(counted, name) for name in names}
+    values: Dict[str, Any] = {name: median_counter(passes, name) for name in names}
     fetched = values["bytes_read"] + values["bytes_read_extra"]
-    values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in counted[0].files))
-    values["read_calls_prefetch"] = _count_prefetches(counted, files)
-    values.update(_split_read_calls(counted, files, values["read_calls"]))
-    values.update(_summarize_cache(files) if len(counted[0].files) == 1 else {})
+    values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in passes[0].files))
+    values["read_calls_prefetch"] = _count_prefetches(passes, files)
+    values.update(_split_read_calls(passes, files, values["read_calls"]))
+    values.update(_summarize_cache(files) if len(passes[0].files) == 1 else {})
     return values
 
 
-def _count_prefetches(counted: Sequence[PassRead], files: Sequence[FileRead]) -> Optional[float]:
+def _count_prefetches(passes: Sequence[PassRead], files: Sequence[FileRead]) -> Optional[float]:
     """Count reads by a prefetching thread: read events reach the loop's thread alone."""
     if not any(file.prefetching for file in files):
         return 0
     counts = []
-    for pass_read in counted:
+    for pass_read in passes:
         calls, loop_calls = (
             pass_read.sum_counter("read_calls"),
             pass_read.sum_counter("perfstats_read_calls"),
@@ -268,15 +268,15 @@ def _summarize_cache(reads: Sequence[FileRead]) -> Dict[str, float]:
     }
 
 
-def median_counter(counted: Sequence[PassRead], name: str) -> Optional[float]:
+def median_counter(passes: Sequence[PassRead], name: str) -> Optional[float]:
     """Return a counter's median over passes; None where a pass lacks it."""
     return median_or_none(
-        [pass_read.sum_counter(name) for pass_read in counted], whole=not name.endswith("_s")
+        [pass_read.sum_counter(name) for pass_read in passes], whole=not name.endswith("_s")
     )
 
 
 def _split_read_calls(
-    counted: Sequence[PassRead], files: Sequence[FileRead], calls: Optional[float]
+    passes: Sequence[PassRead], files: Sequence[FileRead], calls: Optional[float]
 ) -> Dict[str, Optional[float]]:
     """Split reads into single and vector ones, where the file's class makes them distinguishable."""
     if {file.file_class for file in files} == {"TFile"} or not files[0].cached:
@@ -286,8 +286,8 @@ def _split_read_calls(
         file.prefetching or file.file_class not in _VECTOR_READERS for file in files
     ):
         return {}
-    vector = median_counter(counted, "vector_calls") or 0
-    blocks = median_counter(counted, "vector_blocks") or 0
+    vector = median_counter(passes, "vector_calls") or 0
+    blocks = median_counter(passes, "vector_blocks") or 0
     return {
         "read_calls_single": calls - vector,
         "read_calls_vector": vector,
@@ -295,8 +295,8 @@ def _split_read_calls(
     }
 
 
-def _summarize_latencies(counted: Sequence[PassRead]) -> Dict[str, Any]:
-    files = [file for pass_read in counted for file in pass_read.files]
+def _summarize_latencies(passes: Sequence[PassRead]) -> Dict[str, Any]:
+    files = [file for pass_read in passes for file in pass_read.files]
     positions = range(len(files[0].latencies))
     parts = [sum(file.latencies[position] for file in files) for position in positions]
     starts = positions[::LATENCY_PARTS]
@@ -340,9 +340,9 @@ def _bin_start_us(parts: float) -> float:
 
 
 def _median_by(
-    counted: Sequence[PassRead], measure: Callable[[PassRead], Optional[float]]
+    passes: Sequence[PassRead], measure: Callable[[PassRead], Optional[float]]
 ) -> Optional[float]:
-    return median_or_none([measure(pass_read) for pass_read in counted])
+    return median_or_none([measure(pass_read) for pass_read in passes])
 
 
 def median_or_none(values: Sequence[Optional[float]], *, whole: bool = False) -> Optional[float]:

@@ -397,14 +397,14 @@ class DataFrameExecution:
             raise PayloadError("payload", "compile", "compile", message) from error
 
     def _summarize(
-        self, done: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]
+        self, passes_read: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]
     ) -> None:
         task, report = self._task, self._report
         files = passes.survey_files()
-        for read in chain.from_iterable(read_pass.files for read_pass in done):
+        for read in chain.from_iterable(read_pass.files for read_pass in passes_read):
             read.file_class = files[0].file_class
-        counted_passes = drop_warm_up(done)
-        report.values.update(column_analysis.summarize_threads(done, task.threads))
+        counted_passes = drop_warm_up(passes_read)
+        report.values.update(column_analysis.summarize_threads(passes_read, task.threads))
         names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
         counters = {name: median_counter(counted_passes, name) for name in names}
         report.values.update({name: value for name, value in counters.items() if value is not None})
@@ -415,6 +415,6 @@ class DataFrameExecution:
             report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
         report.add_offered(passes.sums[0].summarize(), task.metrics)
         report.add_offered(
-            column_analysis.summarize_idle_time(done, files, task.threads), task.metrics
+            column_analysis.summarize_idle_time(passes_read, files, task.threads), task.metrics
         )
-        report.extras.update(summarize_extras(done))
+        report.extras.update(summarize_extras(passes_read))

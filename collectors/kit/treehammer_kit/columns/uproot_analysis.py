@@ -403,11 +403,11 @@ def run_uproot_task(
 
 
 def _report_passes(
-    passes: UprootPasses, done: Sequence[PassRead], task: PayloadTask, report: PayloadReport
+    passes: UprootPasses, passes_read: Sequence[PassRead], task: PayloadTask, report: PayloadReport
 ) -> None:
     """Report the figures of all passes."""
-    report.values.update(column_analysis.summarize_threads(done, task.threads))
-    counted_passes = drop_warm_up(done)
+    report.values.update(column_analysis.summarize_threads(passes_read, task.threads))
+    counted_passes = drop_warm_up(passes_read)
     for name in ("bytes_read", "read_calls"):
         value = median_or_none(
             [pass_read.sum_counter(name) for pass_read in counted_passes], whole=True
@@ -419,7 +419,7 @@ def _report_passes(
     report.values["branches_selected"] = passes.column_count
     report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
     report.add_offered(passes.sums[0].summarize(), task.metrics)
-    report.extras.update(summarize_extras(done))
+    report.extras.update(summarize_extras(passes_read))
 
 
 def _import_uproot(report: PayloadReport) -> Any:
