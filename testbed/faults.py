@@ -302,9 +302,8 @@ def _replace_directives(text: str, settings: Mapping[str, str]) -> str:
 
 def _compare_directives(before: str, after: str) -> dict[str, tuple[str, str]]:
     """Compare the directives of two configurations; return those that differ, with both values."""
-    values = [_read_directives(text) for text in (before, after)]
-    names = sorted({*values[0], *values[1]})
-    pairs = {name: (values[0].get(name, ""), values[1].get(name, "")) for name in names}
+    first, last = map(_read_directives, (before, after))
+    pairs = {name: (first.get(name, ""), last.get(name, "")) for name in sorted(first | last)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 

@@ -85,18 +85,15 @@ class DatabaseServer(Component):
                 f"CREATE ROLE {RESULTS_OWNER} LOGIN PASSWORD '{password}'",
                 _create_database_statement(RESULTS_DATABASE, RESULTS_OWNER),
             ]
-            self._issue_certificates()
+            authority = CertificateAuthority(
+                self.folder, f"Treehammer's {box.name}", _CERTIFICATE_DAYS
+            )
+            for path in authority.issue_server_certificate(LISTEN_ADDRESS):
+                box.change_owner(path)
             self._write_client_files(password)
         within = [*mount_namespace.daemon_wrapper_command(box), *self._shared_memory_wrapper()]
         environment = {**_ENV, ENVIRONMENT_MARK: str(box.folder)}
         self.server.initialize(statements, within=within, env=environment)
-
-    def _issue_certificates(self) -> None:
-        authority = CertificateAuthority(
-            self.folder, f"Treehammer's {self.box.name}", _CERTIFICATE_DAYS
-        )
-        for path in authority.issue_server_certificate(LISTEN_ADDRESS):
-            self.box.change_owner(path)
 
     def _write_client_files(self, password: str) -> None:
         """Write the users' private files."""

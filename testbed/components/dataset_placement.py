@@ -74,17 +74,12 @@ def _matches_manifest(path: Path, file: ManifestFile) -> bool:
         if path.stat().st_size != file.size:
             return False
         content = digest_file(path)
-        _drop_from_page_cache(path)
+        with path.open("rb") as stream:  # so that the first reader reads the disk
+            os.fdatasync(stream.fileno())
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError:
         return False
     return (content.size, content.adler32) == (file.size, file.adler32)
-
-
-def _drop_from_page_cache(path: Path) -> None:
-    """Drop a file from the page cache, so that the first reader reads the disk."""
-    with path.open("rb") as stream:
-        os.fdatasync(stream.fileno())
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _copy_file(
