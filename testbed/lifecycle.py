@@ -18,16 +18,8 @@ from typing import Any
 from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import TestbedError
-from treehammer.testbed import mount_namespace
+from treehammer.testbed import mount_namespace, process_search
 from treehammer.testbed.component import Component, DaemonSpec
-from treehammer.testbed.process_search import (
-    find_processes,
-    is_alive,
-    list_children,
-    listening_ports,
-    send_signal,
-    start_time,
-)
 from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,
     GridOptions,
@@ -66,7 +58,7 @@ class RunningDaemon:
     @property
     def is_alive(self) -> bool:
         """Whether it still runs."""
-        return is_alive(self.pid, self.start_ticks)
+        return process_search.is_alive(self.pid, self.start_ticks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +240,7 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
         except OSError as error:
             raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
     STARTED_DAEMONS.append(child)
-    return RunningDaemon(daemon, child.pid, start_time(child.pid), time.time())
+    return RunningDaemon(daemon, child.pid, process_search.start_time(child.pid), time.time())
 
 
 def _reap_daemons() -> None:
@@ -290,7 +282,7 @@ def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
 
 
 def _remove_workspace(box: Workspace) -> bool:
-    existed = box.folder.exists() or bool(find_processes(box.folder))
+    existed = box.folder.exists() or bool(process_search.find_processes(box.folder))
     # All data are removed, so that an orderly end of the daemons would only take time.
     kill_processes(box.folder)
     if box.folder.exists():
@@ -314,7 +306,7 @@ def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
     for daemon in state.daemons:
         name, pid = daemon.spec.name, daemon.pid
         # Another process may have the pid of one that ended.
-        children = list_children(pid) if daemon.is_alive else []
+        children = process_search.list_children(pid) if daemon.is_alive else []
         processes = [("", pid, daemon.started_at), *children]
         rows += [
             {
@@ -322,7 +314,7 @@ def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
                 "pid": pid,
                 "state": "running" if daemon.is_alive else "ended",
                 "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
-                "ports": listening_ports(pid) if daemon.is_alive else [],
+                "ports": process_search.listening_ports(pid) if daemon.is_alive else [],
             }
             for child, pid, since in processes
         ]
@@ -354,14 +346,16 @@ def read_last_lines(path: Path, lines: int) -> list[str]:
 
 def kill_processes(folder: Path) -> None:
     """Kill all processes of the testbed in this folder."""
-    initial = {(pid, start_time(pid)) for pid in find_processes(folder)}
+    initial = {
+        (pid, process_search.start_time(pid)) for pid in process_search.find_processes(folder)
+    }
     for _ in range(KILL_ROUNDS):
         # A process that lost its mark meanwhile was found earlier.
-        remaining = {pid for pid, started in initial if is_alive(pid, started)}
-        remaining |= find_processes(folder)
+        remaining = {pid for pid, started in initial if process_search.is_alive(pid, started)}
+        remaining |= process_search.find_processes(folder)
         if not remaining:
             break
         for pid in remaining:
-            send_signal(pid, signal.SIGKILL)
+            process_search.send_signal(pid, signal.SIGKILL)
         time.sleep(0.02)
         _reap_daemons()

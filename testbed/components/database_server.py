@@ -1,8 +1,7 @@
-"""PostgreSQL from Debian packages: a server for tests, and the component of a testbed.
+"""Component for the PostgreSQL server of a testbed, which has a database per user.
 
-Tests and benchmarks use :class:`PostgresServer`.  A testbed runs one server as a daemon, with a
-database per user: results are reached over TCP with TLS and a password, as on a remote server;
-Rucio's database through the socket, by the testbed's user only.
+Results are reached over TCP with TLS and a password, as on a remote server; Rucio's database through
+the socket, by the testbed's user only.
 """
 
 from __future__ import annotations
@@ -17,16 +16,7 @@ from urllib.parse import urlencode
 
 from treehammer.testbed import mount_namespace
 from treehammer.testbed.component import Component, DaemonSpec
-from treehammer.testbed.components.postgres_server import (
-    CONNECT_TIMEOUT_S,
-    DEFAULT_PORT,
-    PACKAGES,
-    STOP_SIGNAL,
-    TRUST_LOCAL_ACCESS,
-    UNSAFE_FAST_SETTINGS,
-    PostgresServer,
-    find_programs,
-)
+from treehammer.testbed.components import postgres_server
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.workspace import ENVIRONMENT_MARK, Workspace, write_secret
@@ -55,12 +45,12 @@ class DatabaseServer(Component):
     """Component for the PostgreSQL server."""
 
     name = "postgresql"
-    packages = (PACKAGES,)
+    packages = (postgres_server.PACKAGES,)
 
     def __init__(self, box: Workspace) -> None:
         super().__init__(box)
         self.folder = box.folder / "postgresql"
-        self.port = DEFAULT_PORT
+        self.port = postgres_server.DEFAULT_PORT
 
     def configure(self) -> None:
         """Create the databases, their certificates and passwords.
@@ -116,9 +106,9 @@ class DatabaseServer(Component):
         return url.replace("postgresql:", "postgresql+psycopg:", 1)
 
     @property
-    def server(self) -> PostgresServer:
+    def server(self) -> postgres_server.PostgresServer:
         """The server of this testbed."""
-        access, settings = TRUST_LOCAL_ACCESS, {"shared_buffers": "32MB"}
+        access, settings = postgres_server.TRUST_LOCAL_ACCESS, {"shared_buffers": "32MB"}
         if self.box.database:
             access += (
                 f"hostssl {RESULTS_DATABASE} {RESULTS_OWNER} {LISTEN_ADDRESS}/32 scram-sha-256\n"
@@ -130,9 +120,9 @@ class DatabaseServer(Component):
                 "ssl_key_file": str(self.folder / f"{LISTEN_ADDRESS}.key"),
             }
         else:
-            settings |= UNSAFE_FAST_SETTINGS
-        programs = find_programs(PACKAGES.root(self.box.cache))
-        return PostgresServer(
+            settings |= postgres_server.UNSAFE_FAST_SETTINGS
+        programs = postgres_server.find_programs(postgres_server.PACKAGES.root(self.box.cache))
+        return postgres_server.PostgresServer(
             programs, self.folder, settings, access, owner=ADMIN_USER, port=self.port
         )
 
@@ -147,7 +137,11 @@ class DatabaseServer(Component):
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the server."""
         command = [*self._shared_memory_wrapper(), *self.server.command]
-        return [DaemonSpec(DAEMON_NAME, command, _ENV, self.folder, stop_signal=STOP_SIGNAL)]
+        return [
+            DaemonSpec(
+                DAEMON_NAME, command, _ENV, self.folder, stop_signal=postgres_server.STOP_SIGNAL
+            )
+        ]
 
     def describe_missing(self) -> str:
         """List roles that cannot connect yet, each by its own way in."""
@@ -160,7 +154,7 @@ class DatabaseServer(Component):
             urls.append(database_url_file(self.box).read_text(encoding="utf-8").strip())
         for url in urls:
             try:
-                psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S).close()
+                psycopg.connect(url, connect_timeout=postgres_server.CONNECT_TIMEOUT_S).close()
             except psycopg.OperationalError as error:
                 return " ".join(str(error).split())
         return ""

@@ -72,14 +72,6 @@ def test_paced_readers_read_every_byte(
     assert {row["clients"] for row in rows} == {20}
 
 
-def test_missing_file_and_dead_door_are_told_apart(start: Any, storage: XrootdStorage) -> None:
-    rows = start("open", find_url(storage, "root") + "-not", 1, rate_hz=20).read_rows()
-    assert failures(rows) == {"not-found"}
-    assert total(rows, "failed") == 20
-    rows = start("open", "root://127.0.0.1:9//data", 1, rate_hz=20).read_rows()
-    assert failures(rows) == {"refused"}
-
-
 @dataclass(frozen=True)
 class Credentials:
     """Certificate and key of a server, and the environment of a client with a token."""
@@ -270,21 +262,6 @@ def test_programs_copy_files_and_compare_their_content(
     assert figures["client_cpu_s"] > 0
     assert list_area(storage) == []
     assert list(running.folder.glob("copies-*")) == []
-
-
-def test_failures_of_programs_are_classed(
-    start: Any, storage: XrootdStorage, programs: dict[str, str]
-) -> None:
-    url = find_url(storage, "root")
-    axes = {"clients": 1, "files": 2, "direction": "read", "client": "protocol"}
-    rows = start("stream", url, 60, programs, adler32="00000001", **axes).read_rows()
-    assert failures(rows) == {"wrong-data"}
-    rows = start("stream", f"{url}-not", 60, programs, **axes).read_rows()
-    assert failures(rows) == {"not-found"}
-    dead = f"{url.partition('://')[0]}://127.0.0.1:9//data"
-    env = {**programs, "XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1"}
-    rows = start("stream", dead, 60, env, **axes).read_rows()
-    assert failures(rows) == {"refused"}
 
 
 def test_wrong_content_at_the_storage_is_counted(start: Any, tmp_path: Path) -> None:

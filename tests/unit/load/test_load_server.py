@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -46,7 +45,6 @@ from treehammer.load.kit.treehammer_load.server.log_parser import (
     LogParser,
     ServerCall,
     parse_log,
-    write_calls,
 )
 from treehammer.load.kit.treehammer_load.server.monitoring_stream import (
     StreamDecoder,
@@ -199,15 +197,6 @@ def test_memory_is_bounded_when_answers_are_missing(monkeypatch: pytest.MonkeyPa
     assert len(early) == 990
     assert {call.failure for call in early} == {"unfinished"}
     assert len(list(parser.close(0))) == 10
-
-
-def test_calls_are_written_as_csv() -> None:
-    stream = io.StringIO()
-    number = write_calls([ServerCall(5, 7, "open", "not-found", 0, "a,b")], stream)
-    assert number == 1
-    assert stream.getvalue() == (
-        'start_us,duration_us,operation,failure,bytes,request\n5,7,open,not-found,0,"a,b"\n'
-    )
 
 
 def test_tests_may_declare_a_format_of_their_own() -> None:
