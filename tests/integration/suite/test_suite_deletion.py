@@ -17,7 +17,7 @@ from treehammer.verticals import VERTICALS
 #: Unit tests that run without all verticals, of commands, pages and plans, and without a single one,
 #: whose absence the walk over all pages notices; all others are collected, which imports them.
 WITHOUT_ALL = "test_docs or test_extensions or test_web_walk or test_submit_plan"
-WITHOUT_ONE = "test_every_page_has_the_search"
+WITHOUT_ONE = "test_every_page_has_search"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.write.store import Store
-from treehammer.version import __version__
 from treehammer.web.api import page_data
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
@@ -82,8 +81,6 @@ def test_operation_returns_content_of_page(
     page = PAGES.get(operation.name, operation.path).format(**parts)
     document = filled_service.client.get(page, params={**needed, "format": "json"}).json()
     assert body["title"] == document["title"]
-    text = filled_service.client.get(page, params=needed, headers={"Accept": "text/html"}).text
-    assert text.count(f"<p>Treehammer {__version__} · times are UTC") == 1
     assert _drop_ages(body["tables"]) == _drop_ages(document["tables"])
     first = next(iter(operation.tables))
     lines = filled_service.client.get(address, params={**needed, "format": "csv"})

@@ -25,6 +25,7 @@ from service_thread import ServiceThread
 
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.version import __version__
 from treehammer.verticals import has_vertical
 
 BROWSER = {"Accept": "text/html,*/*"}
@@ -75,10 +76,11 @@ def walk(service: ServiceThread) -> Iterator[tuple[str, PageContents]]:
     assert {"/", *(f"/{page}/ID" for page in (*pages, *of_watch))} <= kinds
 
 
-def test_every_page_has_the_search_and_a_heading(visited: Mapping[str, PageContents]) -> None:
+def test_every_page_has_search_heading_and_footer(visited: Mapping[str, PageContents]) -> None:
     for address, page in visited.items():
         assert "q" in page.fields, address
         assert len(page.list_texts("h1")) == 1, address
+        assert page.text.count(f"Treehammer {__version__} · times are UTC") == 1, address
 
 
 #: Numbers and days in another form than that of the pages: hyphens as signs, counts without commas,
