@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer import config
-from treehammer.config import Settings
 from treehammer.errors import (
     ConfigError,
     ExitCode,
@@ -299,9 +298,11 @@ class NameType(click.types.StringParamType):
 
         flags = dict(ctx.find_root().params)
         before, comma, begun = incomplete.rpartition(",")
+        module, _, function = self._target.partition(":")
         try:
-            names = self._list_names(
-                config.load_settings(flags, config=flags.pop("config_file", None))
+            settings = config.load_settings(flags, config=flags.pop("config_file", None))
+            names: Iterable[str] = getattr(import_module(f"treehammer.{module}"), function)(
+                settings
             )
             return [
                 CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(begun)
@@ -319,11 +320,6 @@ class NameType(click.types.StringParamType):
             if name not in existing:
                 hint = f"{suggest_word(name, existing)}Known: {', '.join(sorted(existing))}."
                 raise ConfigError(f"unknown {self.kind} {name!r}", where=where, hint=hint)
-
-    def _list_names(self, settings: Settings) -> Iterable[str]:
-        module, _, function = self._target.partition(":")
-        names: Iterable[str] = getattr(import_module(f"treehammer.{module}"), function)(settings)
-        return names
 
 
 SITE = NameType("site", "submit.sites.site_registry:load_sites")

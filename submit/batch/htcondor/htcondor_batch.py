@@ -279,10 +279,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             PoolUnreachableError: HTCondor does not answer.
         """
-        # A complete log does without.
-        queue = self._fetch_queue(
-            (log for log, _ in groups), retries=not all(log.is_complete for log, _ in groups)
-        )
+        queue = self._fetch_queue([log for log, _ in groups])
         vanished: dict[EventLog, list[int]] = {}
         for log, procs in groups:
             ads = queue[log.cluster]
@@ -302,12 +299,12 @@ class HTCondorBatch(FolderBatch[Submission]):
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
-    def _fetch_queue(
-        self, logs: Iterable[EventLog], *, retries: bool
-    ) -> Mapping[int, Mapping[int, ClassAdValues]]:
+    def _fetch_queue(self, logs: Collection[EventLog]) -> Mapping[int, Mapping[int, ClassAdValues]]:
         """Fetch the ads of clusters in the queue by cluster and proc, -1 for the cluster's own."""
         constraint = " || ".join(sorted({log.submission.constraint for log in logs}))
         queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
+        # A complete log does without.
+        retries = not all(log.is_complete for log in logs)
         for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
             queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
         return queue

@@ -304,14 +304,15 @@ class PoolConnection:
             for part in split_conjunction(str(job.lookup("Requirements")))
             if "time(" not in part
         ]
+
+        def has_match(expression: str) -> bool:
+            job["Requirements"] = classad2.ExprTree(expression)
+            return any(slot.matches(job) for slot in slots)
+
         for part in clauses:
-            job["Requirements"] = classad2.ExprTree(part)
-            if not any(slot.matches(job) for slot in slots):
+            if not has_match(part):
                 return f"no slot of {len(slots)} matches {part}"
-        job["Requirements"] = classad2.ExprTree(
-            " && ".join(f"({part})" for part in clauses) or "true"
-        )
-        if any(slot.matches(job) for slot in slots):
+        if has_match(" && ".join(["true", *(f"({part})" for part in clauses)])):
             return ""
         return f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
 
