@@ -168,13 +168,11 @@ def list_subject_values(store: ResultsReader, name: str) -> list[str]:
     return list_values_by_column(store, [name])[name]
 
 
-def list_values_by_column(
-    store: ResultsReader, names: Iterable[str], limit: int | None = None
-) -> dict[str, list[str]]:
+def list_values_by_column(store: ResultsReader, names: Iterable[str]) -> dict[str, list[str]]:
     """List the distinct values of several columns of measured subjects, each sorted."""
     with store.connection() as connection:
         subjects = load_subjects(connection)
-    return {name: [str(value) for value in subjects.list_values(name)[:limit]] for name in names}
+    return {name: [str(value) for value in subjects.list_values(name)] for name in names}
 
 
 def list_dimension_values(store: ResultsReader, dimension: str, name: str) -> list[str]:

@@ -291,7 +291,7 @@ def _split_read_calls(
     return {
         "read_calls_single": calls - vector,
         "read_calls_vector": vector,
-        "vector_chunks": blocks / vector if vector else None,
+        "vector_chunks": _ratio(blocks, vector),
     }
 
 
