@@ -47,27 +47,22 @@ class DoorClient(Protocol):
 
     def probe_server(self, prefix: str, target: ProbeTarget, /) -> ProbeResult:
         """Read a file below a prefix; problems are reported within seconds."""
-        ...
 
     def stat_file(self, url: str, /) -> FileObservation:
         """Get size and adler32 of a file."""
-        ...
 
     def read_file(
         self, url: str, size: int, advance: ByteCallback | None, copy_to: Path | None, /
     ) -> FileObservation:
         """Read a file and its checksums, and copy it to a new file if one is given."""
-        ...
 
     def write_file(
         self, source: Path, url: str, advance: ByteCallback | None, /
     ) -> FileObservation:
         """Copy a local file to a URL."""
-        ...
 
     def remove_file(self, url: str, /) -> FileObservation:
         """Remove a file."""
-        ...
 
 
 def probe_door(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:

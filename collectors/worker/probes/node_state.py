@@ -85,10 +85,11 @@ class NodeSnapshot:
     def take(cls, cgroup: Cgroup) -> NodeSnapshot:
         """Read all counters now."""
         load = read_text("/proc/loadavg").split()
+        ticks = read_text("/proc/stat").partition("\n")[0].split()
         return cls(
             load1=float(load[0]) if load else None,
             available_bytes=_read_memory("MemAvailable"),
-            cpu_steal_s=_read_steal_s(),
+            cpu_steal_s=int(ticks[8]) / _TICKS_PER_SECOND if len(ticks) > 8 else None,
             pressure_s={name: _read_pressure_s(name) for name in ("cpu", "io", "memory")},
             throttled_s=cgroup.throttled_s(),
             mhz=_read_mean_mhz(),
@@ -212,11 +213,6 @@ def _read_memory(name: str) -> Optional[int]:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _read_steal_s() -> Optional[float]:
-    fields = read_text("/proc/stat").partition("\n")[0].split()
-    return int(fields[8]) / _TICKS_PER_SECOND if len(fields) > 8 else None
 
 
 def _read_pressure_s(name: str) -> Optional[float]:

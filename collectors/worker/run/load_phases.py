@@ -19,15 +19,12 @@ class LoadStart(Protocol):
         Raises:
             ExecutionError: the load is over.
         """
-        ...
 
     def describe_for_payload(self) -> Dict[str, Any]:
         """Return the object ``load`` of the payload's job.json."""
-        ...
 
     def values(self, began_us: Optional[int] = None) -> Dict[str, Any]:
         """Return the worker-owned values; ``began_us`` is the payload's own time of its start."""
-        ...
 
 
 class LoadReport(Protocol):
@@ -36,15 +33,12 @@ class LoadReport(Protocol):
     @property
     def is_possible(self) -> bool:
         """Whether the batch system takes reports of this execution."""
-        ...
 
     def send_if_due(self) -> None:
         """Report the last step if it is a new one and the last report was long enough ago."""
-        ...
 
     def end(self) -> None:
         """Withdraw the last report."""
-        ...
 
 
 class LoadPhases(Protocol):
@@ -53,7 +47,6 @@ class LoadPhases(Protocol):
     @property
     def is_watch(self) -> bool:
         """Whether this job watches a server instead of loading it."""
-        ...
 
     def wait(self, execution: str, *, is_first: bool = True) -> LoadStart:
         """Wait until the payload of an execution is to be launched.
@@ -61,23 +54,18 @@ class LoadPhases(Protocol):
         Raises:
             ExecutionError: a stop signal arrived.
         """
-        ...
 
     def withdraw(self, execution: str) -> None:
         """Announce that an execution failed before its start, so that no job waits for it."""
-        ...
 
     def announce_end(self, execution: str) -> None:
         """Announce that a job which loads has ended an execution, to those that watch."""
-        ...
 
     def watching_end(self, execution: str, path: str) -> ContextManager[None]:
         """Let a file appear as soon as all jobs that load have ended, while the block runs."""
-        ...
 
     def open_report(self, folder: str, attempt: int) -> LoadReport:
         """Open the reports of an execution, whose payload runs in a folder."""
-        ...
 
 
 def open_phases(
