@@ -13,25 +13,25 @@ from treehammer.load.charts.load_summary import summarize_load
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.web.figures.figure_chart import chart_figure
-from treehammer.web.report_figures import CacheSection, InlineFigure, LoadSummary, draw_inline
+from treehammer.web.report_figures import InlineFigure, LoadSummary, ReportSection, draw_inline
 
 
 def describe_campaign(
     snapshot: DatabaseSnapshot, campaign: CampaignRow
-) -> tuple[LoadSummary | None, list[CacheSection]]:
+) -> tuple[LoadSummary | None, list[ReportSection]]:
     """Summarize the load of a campaign, and draw its reads through caches."""
     reads = load_cache_reads(snapshot, (campaign.id,))
     return None if reads else summarize_load(snapshot, campaign), [*draw_cache_reads(reads)]
 
 
-def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[CacheSection]:
+def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[ReportSection]:
     """Draw rates and costs of reads through caches (study S5), a section for each setup."""
     setups = shorten_setups(list_setups(reads))
     for number, (setup, name) in enumerate(setups.items(), 1):
         comparison = CacheComparison(read for read in reads if read.setup == setup)
         figures = [*lay_out_figures(comparison)]
-        yield CacheSection(
-            name,
+        yield ReportSection(
+            f"Reads through caches: {name}",
             [conclude(comparison), *filter(None, (figure.conclusion for figure in figures))],
             {
                 figure.heading: InlineFigure(

@@ -21,14 +21,13 @@ def list_sections(store: Store, campaigns: Sequence[CampaignRow]) -> Iterator[Re
     if not reproductions:
         return
     measured = [item for item in reproductions if item.measured]
-    chart = PrintFigure(measured)
+    chart, heading = PrintFigure(measured), "In print, and here"
+    drawing = draw_inline(chart.specification, "print", chart.title) if measured else ""
     yield ReportSection(
-        "In print, and here",
+        heading,
         [*map(_describe, reproductions)],
+        {heading: InlineFigure(drawing, CAPTION)} if measured else {},
         DataTable("published", "", COLUMNS, [item.to_row() for item in reproductions]),
-        InlineFigure(draw_inline(chart.specification, "print", chart.title), CAPTION)
-        if measured
-        else None,
         {reproduction.campaign for reproduction in reproductions},
     )
 

@@ -30,7 +30,7 @@ from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natu
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
-from treehammer.hctests.definition.model import RELEASE_AXIS
+from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.query_model import Selection
@@ -113,8 +113,8 @@ class CampaignReport:
         further: measurements of further campaigns, for CPU efficiencies.
         load: operations of a load test.
         limits: outcomes of the limits that the test states; None for a test without any.
+        sections: what verticals say of it, and of further campaigns.
         cache_sections: its reads through caches.
-        sections: what else verticals say of it, and of further campaigns.
     """
 
     campaign: CampaignRow
@@ -124,8 +124,8 @@ class CampaignReport:
     further: Sequence[Row] = ()
     load: report_figures.LoadSummary | None = None
     limits: LimitReport | None = None
-    cache_sections: Sequence[report_figures.CacheSection] = ()
     sections: Sequence[report_figures.ReportSection] = ()
+    cache_sections: Sequence[report_figures.ReportSection] = ()
 
     @cached_property
     def rows(self) -> Sequence[Row]:
@@ -346,11 +346,11 @@ def _make_effect_tables(comparison: Comparison) -> list[DataTable]:
 
 def render_report(report: CampaignReport) -> str:
     """Render a report as one HTML document without external resources and scripts."""
-    builds = {
-        "axis_root": "asked for",
-        **{name: report_figures.title_column(name) for name in BUILD_COLUMNS},
-    }
-    nodes = {"site": "site", **{name: report_figures.title_column(name) for name in NODE_COLUMNS}}
+    builds, nodes = (
+        {name: name.removeprefix("root_").replace("_", " ") for name in names}
+        for names in (("axis_root", *BUILD_COLUMNS), ("site", *NODE_COLUMNS))
+    )
+    builds["axis_root"] = "asked for"
     nodes["calibration_s"] = "calibration loop (s)"
     implausible = "Implausible executions: stored, never averaged"
     tables = (
@@ -392,6 +392,46 @@ def _print_pdf(page: str) -> bytes:
     return bytes(weasyprint.HTML(string=page).write_pdf())
 
 
+def _load_report(store: Store, campaign: CampaignRow, *further: CampaignRow) -> CampaignReport:
+    """Load the report of a campaign; of further ones the CPU efficiencies, or a section of their own."""
+    rows = load_headline_rows(store, Selection((campaign.id,)), REPORT_COLUMNS)
+    if not rows:
+        raise NothingToDoError(
+            "this campaign has no measurements yet",
+            where=campaign.name,
+            hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
+        )
+    created_us = time.time_ns() // 1000
+    sections: list[report_figures.ReportSection] = []
+    for part in import_parts("report_sections"):
+        sections += part.list_sections(store, (campaign, *further))
+    described = frozenset[str]().union(*(section.campaigns for section in sections))
+    further_ids = tuple(other.id for other in further if other.id not in described)
+    load: report_figures.LoadSummary | None = None
+    caches: Sequence[report_figures.ReportSection] = ()
+    with store.snapshot() as snapshot:
+        for part in import_parts("report"):
+            load, caches = part.describe_campaign(snapshot, campaign)
+    limits = judge_limits(store, campaign, created_us)
+    return CampaignReport(
+        campaign,
+        rows,
+        judge_campaign(store, campaign, rows, axes=_select_axes(campaign, has_caches=bool(caches))),
+        created_us,
+        load_headline_rows(store, Selection(further_ids), REPORT_COLUMNS) if further_ids else (),
+        load,
+        limits if limits.outcomes else None,
+        sections,
+        caches,
+    )
+
+
+def _select_axes(campaign: CampaignRow, *, has_caches: bool) -> Mapping[str, Sequence[Scalar]]:
+    """Select the axes to compare: of reads through caches, others than the door change the work."""
+    axes = campaign.plan.definition.compared_axes
+    return {axis: values for axis, values in axes.items() if axis == "door" or not has_caches}
+
+
 def write_report(database: str, references: Sequence[str], output: Path) -> None:
     """Write the report of a campaign to ``output``, as PDF by its suffix.
 
@@ -400,45 +440,8 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
             efficiencies are added.
     """
     with Store.open(database, create=False) as store:
-        campaign, *rest = (store.campaign(reference) for reference in references)
-        selection = Selection(campaigns=(campaign.id,))
-        rows = load_headline_rows(store, selection, REPORT_COLUMNS)
-        if not rows:
-            raise NothingToDoError(
-                "this campaign has no measurements yet",
-                where=campaign.name,
-                hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
-            )
-        made_us = time.time_ns() // 1000
-        sections = [
-            section
-            for part in import_parts("report_sections")
-            for section in part.list_sections(store, (campaign, *rest))
-        ]
-        told = {identity for section in sections for identity in section.campaigns}
-        rest = [other for other in rest if other.id not in told]
-        extra = Selection(campaigns=tuple(other.id for other in rest))
-        load: report_figures.LoadSummary | None = None
-        caches: Sequence[report_figures.CacheSection] = ()
-        with store.snapshot() as snapshot:
-            for part in import_parts("report"):
-                load, caches = part.describe_campaign(snapshot, campaign)
-        axes = campaign.plan.definition.compared_axes
-        if caches:  # other axes change the work
-            axes = {axis: values for axis, values in axes.items() if axis == "door"}
-        limits = judge_limits(store, campaign, made_us)
-        report = CampaignReport(
-            campaign,
-            rows,
-            judge_campaign(store, campaign, rows, axes=axes),
-            made_us,
-            load_headline_rows(store, extra, REPORT_COLUMNS) if rest else (),
-            load,
-            limits if limits.outcomes else None,
-            caches,
-            sections,
-        )
-    page = render_report(report)
+        campaigns = [store.campaign(reference) for reference in references]
+        page = render_report(_load_report(store, *campaigns))
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page
     try:
         write_atomically(output, content)

@@ -203,7 +203,7 @@ def draw_efficiency_figure(
         for cell in cells
     )
     counts = sorted({cell.spreads["eff_job"].n for cell in cells})
-    number = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    number = f"n = {' to '.join(map(str, sorted({counts[0], counts[-1]})))}"
     places = list(dict.fromkeys(cell.place for cell in cells))
     names = _name_series(cells, axis)
     numbers = {name: number for number, name in enumerate(names)}
@@ -266,31 +266,16 @@ class ReportSection:
     Attributes:
         heading: of the section.
         sentences: what it says.
+        figures: drawings by their headings.
         table: its numbers.
-        figure: its drawing; None for none.
         campaigns: identities of the campaigns that it tells of, which count nowhere else.
     """
 
     heading: str
     sentences: Sequence[str]
-    table: DataTable
-    figure: InlineFigure | None
-    campaigns: Collection[str]
-
-
-@dataclass(frozen=True)
-class CacheSection:
-    """Reads through caches of one setup.
-
-    Attributes:
-        setup: site, dataset and what else distinguishes it from the other setups.
-        sentences: what they cost, and how that changed.
-        figures: drawings by their headings.
-    """
-
-    setup: str
-    sentences: Sequence[str]
     figures: Mapping[str, InlineFigure]
+    table: DataTable | None = None
+    campaigns: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -340,8 +325,3 @@ def make_counted_table(
 ) -> DataTable:
     """Make a table of distinct rows with the number of their executions, and a heading by column."""
     return DataTable(name, caption, (*_text_columns(rows, titles), _EXECUTIONS), rows)
-
-
-def title_column(name: str) -> str:
-    """Return the heading of a column of the catalogue."""
-    return name.removeprefix("root_").replace("_", " ")
