@@ -16,6 +16,7 @@ from starlette.responses import Response
 from treehammer.config import Settings
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
+from treehammer.verticals import import_parts
 from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, requested_format
 from treehammer.web.core.live_database import LiveDatabase
@@ -26,6 +27,12 @@ Resource = TypeVar("Resource")
 
 #: Description of the table of times.
 TIME_TABLE = "parts of the wall time of good timed measurements in solo mode"
+
+
+def list_part_tables(module: str, attribute: str = "TABLES") -> dict[str, str]:
+    """List the tables that verticals add to a page, with their descriptions."""
+    parts: list[Mapping[str, str]] = [getattr(part, attribute) for part in import_parts(module)]
+    return {name: text for tables in parts for name, text in tables.items()}
 
 
 @dataclass(frozen=True)

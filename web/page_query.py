@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
@@ -129,7 +130,8 @@ class PageQuery(BaseModel):
         With ``strict``, blank, repeated and unknown ones are, too, as by the API, where a misspelt name
         would change the result. Forms send blank ones.
         """
-        cls._check_names(request, strict=strict)
+        if strict or cls.other_parameters is not None:
+            cls._check_names(request, strict=strict)
         values = cls._read_values(request, strict=strict)
         return cls._validate(values, drops_blank=not strict)
 
@@ -137,38 +139,41 @@ class PageQuery(BaseModel):
     def _check_names(cls, request: Request, *, strict: bool) -> None:
         parameters, is_repeatable = request.query_params, _list_names(cls)
         names = [name for name in is_repeatable if name not in request.path_params]
+        common: set[str] = set()
         if not strict:
-            if cls.other_parameters is None:
-                return
-            names += cls.other_parameters
+            names += cls.other_parameters or ()
+            common = {*_COMMON, *filter(is_arrangement, parameters)}
         for name in parameters:
-            is_common = name in _COMMON or is_arrangement(name)
-            if name not in (*names, *cls.filter_columns) and (strict or not is_common):
-                hint = suggest_word(name, (*names, *cls.filter_columns))
-                names += ["any column of the catalogue"] if cls.filter_columns else []
-                hint += f"Known parameters: {', '.join(names) or 'none'}."
-                raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
+            if name not in {*names, *cls.filter_columns, *common}:
+                raise cls._build_unknown_name_error(name, names)
             if strict and not is_repeatable.get(name, True) and len(parameters.getlist(name)) > 1:
                 raise ConfigError(f"{name} may not be repeated")
 
     @classmethod
+    def _build_unknown_name_error(cls, name: str, names: Sequence[str]) -> ConfigError:
+        hint = suggest_word(name, (*names, *cls.filter_columns))
+        further = ["any column of the catalogue"] if cls.filter_columns else []
+        hint += f"Known parameters: {', '.join([*names, *further]) or 'none'}."
+        return ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
+
+    @classmethod
     def _read_values(cls, request: Request, *, strict: bool) -> dict[str, Any]:
-        names, parameters = _list_names(cls), request.query_params
-        values: dict[str, Any] = {
-            name: [text for text in parameters.getlist(name) if strict or text.strip()]
-            if is_repeatable
-            else parameters[name]
-            for name, is_repeatable in names.items()
-            if name in parameters
-        }
-        values |= {name: value for name, value in request.path_params.items() if name in names}
-        if cls.filter_columns:
-            values["filters"] = [
-                (name, text)
-                for name, text in parameters.multi_items()
-                if name in cls.filter_columns and (strict or text)
-            ]
-        return values
+        parameters = request.query_params
+        values: dict[str, Any] = {}
+        for name, is_repeatable in _list_names(cls).items():
+            if name in request.path_params:
+                values[name] = request.path_params[name]
+            elif name in parameters:
+                texts = [text for text in parameters.getlist(name) if strict or text.strip()]
+                values[name] = texts if is_repeatable else parameters[name]
+        return values | cls._read_filters(parameters.multi_items(), strict=strict)
+
+    @classmethod
+    def _read_filters(cls, items: Iterable[tuple[str, str]], *, strict: bool) -> dict[str, Any]:
+        if not cls.filter_columns:
+            return {}
+        columns = [item for item in items if item[0] in cls.filter_columns]
+        return {"filters": columns if strict else [item for item in columns if item[1]]}
 
     @classmethod
     def _validate(cls, values: Mapping[str, Any], *, drops_blank: bool) -> Self:
@@ -227,23 +232,13 @@ class PageQuery(BaseModel):
             choices: by field the values, or texts by value; nothing for the declared values, None for
                 a day. Of a parameter that may be missing, "all" is a further choice.
         """
-        inputs = (self._make_input(name, values) for name, values in choices.items())
+        inputs = []
+        for name, values in choices.items():
+            field, value = type(self).model_fields[name], str(getattr(self, name))
+            texts = None if values is None else _list_choices(field, values)
+            title = field.title or name.capitalize()
+            inputs.append(FormInput(field.alias or name, title, value, texts))
         return [item for item in inputs if item.is_useful]
-
-    def _make_input(self, name: str, values: Mapping[str, str] | Iterable[str] | None) -> FormInput:
-        """Make the input of a field; see :meth:`list_inputs`."""
-        field = type(self).model_fields[name]
-        texts: Mapping[str, str] | None = None
-        if isinstance(values, Mapping):
-            texts = values
-        elif values is not None:
-            declared = [item for item in field.metadata if isinstance(item, OneOf)]
-            options = [*values] or [str(text) for item in declared for text in item.values]
-            texts = {text: text for text in map(str, options)}
-        if texts is not None and field.default == "":
-            texts = {"": "all", **texts}
-        title, value = field.title or name.capitalize(), str(getattr(self, name))
-        return FormInput(field.alias or name, title, value, texts)
 
     @classmethod
     def describe_parameters(cls, path: str = "") -> list[dict[str, Any]]:
@@ -265,6 +260,15 @@ class PageQuery(BaseModel):
             )
             for name in cls.filter_columns
         ]
+
+
+def _list_choices(field: FieldInfo, values: Mapping[str, str] | Iterable[str]) -> Mapping[str, str]:
+    """List texts by value; see :meth:`PageQuery.list_inputs`."""
+    if not isinstance(values, Mapping):
+        declared = [item for item in field.metadata if isinstance(item, OneOf)]
+        options = [*values] or [str(text) for item in declared for text in item.values]
+        values = {text: text for text in options}
+    return {"": "all", **values} if field.default == "" else values
 
 
 def _describe_parameter(

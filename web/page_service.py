@@ -223,7 +223,6 @@ class PageContext:
 
     def _template_values(self, request: Request) -> dict[str, Any]:
         root = request.scope.get("root_path", "")
-
         return {
             # A crawler would follow each choice of each view: tens of thousands of addresses.
             "is_generated": bool(request.url.query),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from markupsafe import Markup, escape
 
@@ -83,25 +83,21 @@ class Styled:
 
 
 @dataclass(frozen=True)
-class Code:
-    """A name as programs write it."""
-
-    text: str
-
-    def __html__(self) -> str:
-        """Render the name."""
-        return _render("code", self.text)
-
-
-@dataclass(frozen=True)
 class Strong:
     """An emphasized text."""
 
     text: str
+    tag: ClassVar[str] = "strong"
 
     def __html__(self) -> str:
         """Render the text."""
-        return _render("strong", self.text)
+        return _render(self.tag, self.text)
+
+
+class Code(Strong):
+    """A name as programs write it."""
+
+    tag = "code"
 
 
 @dataclass(frozen=True)

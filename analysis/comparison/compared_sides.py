@@ -163,10 +163,9 @@ def _select_by_value(
     values = []
     for text, side in ((sides.a, loaded[0]), (sides.b, loaded[-1])):
         samples = [item.sample for item in side]
-        measured = {commit for sample in samples if (commit := sample.commit)}
-        is_commit = sides.axis == COMMIT_AXIS
-        value = (find_measured(text, measured) if is_commit else "") or text
-        values.append(find_axis_value(samples, sides.axis, value))
+        commits = {sample.commit or "" for sample in samples}
+        value = find_measured(text, commits) if sides.axis == COMMIT_AXIS else ""
+        values.append(find_axis_value(samples, sides.axis, value or text))
     query = sides.make_query(*values)
     if len(loaded) == 1:
         return query, list(loaded[0])

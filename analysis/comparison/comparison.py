@@ -27,7 +27,6 @@ from treehammer.analysis.comparison.site_pooling import (
 )
 from treehammer.analysis.statistics.estimates import (
     Adjustment,
-    Estimate,
     Judgement,
     adjust_benjamini_hochberg,
     adjust_holm,
@@ -178,11 +177,9 @@ def compare_together(
         [] if query.axis == "site" else pool_over_sites(effects) for query, effects in answerable
     ]
     rule = _find_rule(queries[0].delta, answerable)
-    measured = chain.from_iterable(effects for _, effects in answerable)
-    effects = list(measured)
-    estimates = [effect.estimate if effect.refused is None else None for effect in effects]
-    judged = iter(_judge_known(effects, estimates, rule, adjust_benjamini_hochberg))
-    over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), rule))
+    series = list(chain.from_iterable(effects for _, effects in answerable))
+    judged = iter(_judge_effects(series, rule, adjust_benjamini_hochberg))
+    over_sites = iter(_judge_effects(list(chain.from_iterable(pooled)), rule, adjust_holm))
     return [
         _build_comparison(
             samples,
@@ -218,11 +215,15 @@ def _build_comparison(
     jobs = {pair.job_id for effect, _ in series for pair in effect.pairs}
     controls = [*check_controls(samples, jobs, rows.query.axis)]
     off = {check.metric for check in controls if check.is_off}
-    series = [(effect, _withhold(judged, effect.metric, off)) for effect, judged in series]
-    pooled = [(effect, _withhold(judged, effect.metric, off)) for effect, judged in pooled]
     verdicts = (
-        *(rows.build_series_row(*pair, controls) for pair in series),
-        *(rows.build_pooled_row(*pair) for pair in pooled),
+        *(
+            rows.build_series_row(effect, _withhold(judged, effect.metric, off), controls)
+            for effect, judged in series
+        ),
+        *(
+            rows.build_pooled_row(effect, _withhold(judged, effect.metric, off))
+            for effect, judged in pooled
+        ),
     )
     verdicts = attach_controls(verdicts, controls)
     return Comparison(
@@ -259,21 +260,11 @@ def _find_rule(
     return _Rule(delta, max(sample.looks for sample in samples), strictest.look_share)
 
 
-def _judge_pooled_effects(pooled: Sequence[PooledEffect], rule: _Rule) -> list[Judgement]:
-    estimates = [
-        effect.pooled.estimate if effect.pooled and effect.refused is None else None
-        for effect in pooled
-    ]
-    return _judge_known(pooled, estimates, rule, adjust_holm)
-
-
-def _judge_known(
-    effects: Sequence[SeriesEffect | PooledEffect],
-    estimates: Sequence[Estimate | None],
-    rule: _Rule,
-    adjust: Adjustment,
+def _judge_effects(
+    effects: Sequence[SeriesEffect | PooledEffect], rule: _Rule, adjust: Adjustment
 ) -> list[Judgement]:
     """Judge the estimates together; a refused one stands outside the family."""
+    estimates = [None if effect.refused else effect.estimate for effect in effects]
     answered = [estimate for estimate in estimates if estimate is not None]
     family = iter(judge_family(answered, rule.delta, adjust, rule.look_share))
     return [
@@ -404,7 +395,6 @@ class _RowBuilder:
         )
         return self._build_row(
             effect,
-            effect.estimate,
             judged,
             evidence,
             scope=effect.scope,
@@ -415,8 +405,7 @@ class _RowBuilder:
         )
 
     def build_pooled_row(self, effect: PooledEffect, judged: Judgement) -> VerdictRow:
-        pooled = effect.pooled
-        estimate = pooled.estimate if pooled else None
+        pooled, estimate = effect.pooled, effect.estimate
         plan = _plan_pooled(effect, judged, self.query.delta)
         is_mean = pooled and pooled.tau is None
         test = "mean of these sites" if is_mean else "Hartung-Knapp, equal weights"
@@ -442,7 +431,6 @@ class _RowBuilder:
         )
         return self._build_row(
             effect,
-            estimate,
             judged,
             evidence,
             scope=SITES_SCOPE,
@@ -455,11 +443,11 @@ class _RowBuilder:
     def _build_row(
         self,
         measured: SeriesEffect | PooledEffect,
-        estimate: Estimate | None,
         judged: Judgement,
         evidence: VerdictEvidence,
         **columns: Any,
     ) -> VerdictRow:
+        estimate = measured.estimate
         low, high = estimate.interval(judged.level) if estimate else (None, None)
         return VerdictRow(
             comparison_id=self.query.id,

@@ -77,8 +77,14 @@ class _Findings:
         """Collect the findings from the rows' evidence."""
         shifts = {row.site: row.evidence.site_shift for row in rows if row.evidence.site_shift}
         slower = [row.label for row in rows if row.evidence.points_at_change]
-        slow = (row for row in rows if row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES)
-        unexplained = [row for row in slow if row.site not in shifts and row.label not in slower]
+        unexplained = [
+            row
+            for row in rows
+            if row.verdict == Verdict.SLOWER
+            and row.scope in SERIES_SCOPES
+            and row.site not in shifts
+            and row.label not in slower
+        ]
         return cls(shifts, slower, unexplained)
 
 
@@ -123,26 +129,26 @@ def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
     rows_by_site = _group_judged(rows, metric)
     if len(rows_by_site) < 2:
         return ""
-    means = {
-        site: fmean(r.effect or 0.0 for r in of_site) for site, of_site in rows_by_site.items()
-    }
-    parts, changed_count = [], 0
-    for verdict, word in ((Verdict.FASTER, "Gain"), (Verdict.SLOWER, "Lose")):
-        sites = [
-            site
-            for site, of_site in rows_by_site.items()
-            if any(row.verdict == verdict for row in of_site)
-        ]
-        sites.sort(key=lambda site: -abs(means[site]))
-        changed_count += len(sites)
-        if sites:
-            labels = [f"{site} ({format_effect(means[site])})" for site in sites]
-            parts.append(f"{word}: {_name_first(labels)}")
-    rest = len(rows_by_site) - changed_count
+    gains = _list_changed_sites(rows_by_site, Verdict.FASTER)
+    losses = _list_changed_sites(rows_by_site, Verdict.SLOWER)
+    parts = [f"Gain: {_name_first(gains)}"] if gains else []
+    parts += [f"Lose: {_name_first(losses)}"] if losses else []
+    rest = len(rows_by_site) - len(gains) - len(losses)
     if not parts:
         return f"No site gains or loses {title_metric(metric)} for certain, of {rest} judged."
     more = f". No certain change: {rest} more" if rest > 0 else ""
     return f"{title_metric(metric)}, {'. '.join(parts)}{more}"
+
+
+def _list_changed_sites(sites: Mapping[str, Sequence[VerdictRow]], verdict: Verdict) -> list[str]:
+    """List the sites with a verdict and their mean effects, the largest first."""
+    means = {
+        site: fmean(row.effect or 0.0 for row in rows)
+        for site, rows in sites.items()
+        if any(row.verdict == verdict for row in rows)
+    }
+    ranked = sorted(means, key=lambda site: -abs(means[site]))
+    return [f"{site} ({format_effect(means[site])})" for site in ranked]
 
 
 def _group_judged(rows: Sequence[VerdictRow], metric: str) -> dict[str, list[VerdictRow]]:
@@ -217,7 +223,9 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     notes += _server_notes(series)
     notes += _relevance_notes(series)
     notes += _remedy_notes(series)
-    notes.append(_data_note({row.comparison_key: row.evidence.same_data for row in series}))
+    data = {row.comparison_key: row.evidence.same_data for row in series}
+    results = [f"{text} for {count:,}" for text, count in sorted(Counter(data.values()).items())]
+    notes.append(f"Value checksums, of {len(data):,} series: {', '.join(results)}.")
     if left_out := _count_left_out(row for row in series if row.metric == series[0].metric):
         notes.append(f"Left out of the comparison: {left_out}.")
     if any(row.jobs for row in series):
@@ -384,12 +392,6 @@ def _server_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
             "Servers changed within series, so effects mix their versions; choose one with --where "
             "'server_version=…', or compare the versions with --axis server_version."
         )
-
-
-def _data_note(results: Mapping[str, str]) -> str:
-    counts = Counter(results.values())
-    reasons_text = ", ".join(f"{text} for {counts[text]:,}" for text in sorted(counts))
-    return f"Value checksums, of {len(results):,} series: {reasons_text}."
 
 
 def _count_left_out(series: Iterable[VerdictRow]) -> str:

@@ -56,6 +56,7 @@ from treehammer.sql.read.campaign_queries import load_campaign, load_plans
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import join_names
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.instruction_changes import CountPair
@@ -146,8 +147,7 @@ def compare_named(
     results = _compare_details(store, detailed, axis, values, delta, selection)
     store_results(store, results)
     if axis == "campaign":
-        queries = [result.comparison.query for result in results]
-        compared = {str(value) for query in queries for value in (query.a, query.b)}
+        compared = {str(values[0]), *(str(result.comparison.query.b) for result in results)}
         names = campaign_queries.load_distinct_names(store, compared)
     return results, names
 
@@ -353,11 +353,10 @@ def _resolve_ref(
             where="compare",
             hint="Name the commit by its hash.",
         )
-    if not resolved and errors:
+    if not resolved:
         raise errors[0]
-    where = f" ({_list_commits(resolved)})" if resolved else ""
     raise NothingToDoError(
-        f"no measurement of commit {text}{where} is selected",
+        f"no measurement of commit {text} ({_list_commits(resolved)}) is selected",
         where="compare",
         hint=f"Commits measured: {_list_commits(measured) or 'none'}.",
     )
@@ -368,8 +367,7 @@ def _list_commits(commits: Iterable[str]) -> str:
     ordered = sorted(commits)
     parts = [commit.partition("+") for commit in ordered]
     names = [f"{digits[:COMMIT_DIGITS]}{plus}{tree}" for digits, plus, tree in parts]
-    more = len(names) - MAX_LISTED
-    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return join_names(names, MAX_LISTED)
 
 
 def explain_incomparable(

@@ -80,8 +80,10 @@ def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
 
 
 def _select_widest(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:
-    over_sites = [row for row in rows if row.scope == SITES_SCOPE]
-    series = [row for row in rows if row.scope != SITES_SCOPE]
+    over_sites: list[ScopedT] = []
+    series: list[ScopedT] = []
+    for row in rows:
+        (over_sites if row.scope == SITES_SCOPE else series).append(row)
     # Where no estimate over sites exists, those of the sites, or their reasons, say more.
     if judged := [row for row in over_sites if Verdict(row.verdict).is_statistical]:
         return judged
@@ -128,13 +130,17 @@ def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, str]:
         (
             len({row.label for row in rows if row.verdict == Verdict.SLOWER}),
             len({row.label for row in rows}),
-            " and ".join(
-                text for scope, text in SCOPE_WORDS.items() if scope in {row.scope for row in rows}
-            ),
+            " and ".join(name_scopes(rows)),
         )
         for rows in by_metric.values()
     ]
     return max(totals, key=lambda total: total[:2], default=(0, 0, ""))
+
+
+def name_scopes(rows: Iterable[ScopedVerdict]) -> list[str]:
+    """Name the scopes of verdicts, the widest first."""
+    scopes = {row.scope for row in rows}
+    return [text for scope, text in SCOPE_WORDS.items() if scope in scopes]
 
 
 #: More results with one claim than this are counted rather than named.
@@ -364,9 +370,7 @@ def _find_claim(row: VerdictRow) -> Claim:
 
 def _describe_size(group: Sequence[_Result]) -> str:
     """Describe one change with its interval, or the smallest and the largest of several changes."""
-    interval = [end for end in (group[0].row.low, group[0].row.high) if end is not None]
-    if len(group) > 1:
-        interval = []
+    interval = _list_ends(group[0].row) if len(group) == 1 else []
     if group[0].claim is Claim.UNDECIDED:
         return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
     if group[0].claim is Claim.SCATTERS:
@@ -382,10 +386,15 @@ def _describe_scatter(group: Sequence[_Result]) -> str:
     row = max((result.row for result in group), key=lambda row: row.evidence.scatter[1])
     usual, scatter = row.evidence.scatter
     sizes = " against ".join(f"±{format_significant(100 * sd, 2)} %" for sd in (scatter, usual))
-    ends = [_describe_amount(end) for end in (row.low, row.high) if end is not None]
-    means = [f"on average {' to '.join(ends)}"] if ends else []
+    ends = " to ".join(map(_describe_amount, _list_ends(row)))
+    means = [f"on average {ends}"] if ends else []
     times = f"{scatter / usual:.0f} times more from launch to launch than equal sides"
     return f"{times} ({'; '.join([sizes, *means])})"
+
+
+def _list_ends(row: VerdictRow) -> list[float]:
+    """List the ends of the interval of a row; none without one."""
+    return [end for end in (row.low, row.high) if end is not None]
 
 
 def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:

@@ -187,20 +187,14 @@ def _select_counted_work(
 
 def load_counted_work(store: ResultsReader, verdicts: Sequence[VerdictRow]) -> list[CountPair]:
     """Load the counts of the work that a comparison's verdicts are about."""
-    tests = _list_compared_tests(verdicts)
+    # The key is made of the test among others.
+    sides = {row.comparison_key: row.evidence.of_a for row in verdicts}.values()
+    tests = {str(of_a["test_hash"]) for of_a in sides if "test_hash" in of_a}
     if not tests:
         return []
     first = verdicts[0]
     pairs = pair_counts(store.instruction_counts(tests), first.axis, first.a, first.b)
     return _select_counted_work(pairs, verdicts) if pairs else []
-
-
-def _list_compared_tests(verdicts: Iterable[VerdictRow]) -> set[str]:
-    """List the hashes of the tests that a comparison's verdicts are about."""
-    # The key is made of the test among others.
-    one_of_each = {row.comparison_key: row for row in verdicts}.values()
-    evidence = (row.evidence.of_a for row in one_of_each)
-    return {str(of_a["test_hash"]) for of_a in evidence if "test_hash" in of_a}
 
 
 def flatten_change(change: InstructionChange) -> dict[str, Any]:

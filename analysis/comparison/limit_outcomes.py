@@ -318,7 +318,7 @@ class _LimitedCampaign:
         scale = abs(outcome.bound) or max(map(abs, values)) or 1.0
         scaled = {host: [value / scale for value in of_host] for host, of_host in by_host.items()}
         is_equal = max(values) - min(values) <= MIN_SPREAD * scale
-        enough = has_enough_jobs([len(of_host) for of_host in by_host.values()])
+        enough = has_enough_jobs([*map(len, by_host.values())])
         if is_equal and (outcome.metric in self._exact or enough):
             return _PendingOutcome(_decide_exactly(outcome, values[0]))
         if not enough:

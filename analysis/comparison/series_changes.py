@@ -33,12 +33,13 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.hctests.definition.judged_metrics import is_hash
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.text_formatting import pluralize, write_minus
+from treehammer.text_formatting import format_counts, join_names, pluralize, write_minus
 
 COUNTER_SCOPE, PHASE_SCOPE = "counter", "phase"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
 #: Verdict on a hash that changed.
 OTHER = "other"
+_CHANGED = (MORE, FEWER, OTHER)
 #: Changes by at least this factor are shown as a ratio, smaller ones in percent.
 SHOWN_AS_RATIO = 10
 #: More different changes are listed in the table alone.
@@ -329,13 +330,12 @@ def describe_changed_results(rows: Sequence[VerdictRow]) -> str:
     changes = [
         change
         for change in stored_counters(rows)
-        if change.metric not in METRICS_BY_NAME and change.verdict in (MORE, FEWER, OTHER)
+        if change.metric not in METRICS_BY_NAME and change.verdict in _CHANGED
     ]
     texts = list(dict.fromkeys(map(_describe_result, changes)))
     if not texts:
         return ""
-    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return f"{', '.join(texts[:MAX_NAMED])}{more}: the results differ."
+    return f"{join_names(texts, MAX_NAMED)}: the results differ."
 
 
 def _describe_result(change: CounterChange) -> str:
@@ -346,25 +346,32 @@ def _describe_result(change: CounterChange) -> str:
     return f"{change.metric} {_format_per_cent(math.exp(change.effect))}"
 
 
+#: Verdict -> words for several counters with it, in their order.
+_COUNTED_AS: Mapping[str, str] = {
+    **{verdict: verdict for verdict in (SAME, *_CHANGED)},
+    VARIES: "that vary between executions",
+}
+
+
 def summarize_counters(changes: Sequence[CounterChange]) -> str:
     """Summarize all counters in one sentence that names a few changes; '' without any."""
     if not changes:
         return ""
     counts = Counter(change.verdict for change in changes)
-    places = {name: {getattr(change, name) for change in changes} for name in ("label", "site")}
-    variants = pluralize(len(places["label"]), "variant")
-    if len(places["site"]) > 1:
-        variants += f" at {len(places['site'])} sites"
-    verdicts = [f"{counts[name]:,} {name}" for name in (SAME, MORE, FEWER, OTHER) if counts[name]]
-    if counts[VARIES]:
-        verdicts.append(f"{counts[VARIES]:,} that vary between executions")
-    changed = dict.fromkeys(
-        format_counter_verdict(change)
-        for change in changes
-        if change.verdict in (MORE, FEWER, OTHER)
+    sites = {change.site for change in changes}
+    variants = pluralize(len({change.label for change in changes}), "variant")
+    if len(sites) > 1:
+        variants += f" at {len(sites)} sites"
+    verdicts = {word: counts[name] for name, word in _COUNTED_AS.items() if counts[name]}
+    return f"Exact counters of {variants}: {format_counts(verdicts)}{_name_changes(changes)}."
+
+
+def _name_changes(changes: Iterable[CounterChange]) -> str:
+    """Name the changed counters, if they are a few."""
+    texts = dict.fromkeys(
+        format_counter_verdict(change) for change in changes if change.verdict in _CHANGED
     )
-    names_text = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
-    return f"Exact counters of {variants}: {', '.join(verdicts)}{names_text}."
+    return f" ({', '.join(texts)})" if 0 < len(texts) <= MAX_NAMED else ""
 
 
 @dataclass(frozen=True)
@@ -476,21 +483,20 @@ def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:
     """Collect the changes that :func:`attach_phases` added to rows."""
     return [
         PhaseChange(
-            scope=PHASE_SCOPE,
-            site="" if row.axis == "site" else row.site,
-            label=row.label,
-            phase=phase,
-            a_s=a_s,
-            b_s=b_s,
-            change=change,
-            low=low,
-            high=high,
-            pairs=int(pairs),
-            comparison_key=row.comparison_key,
+            PHASE_SCOPE,
+            "" if row.axis == "site" else row.site,
+            row.label,
+            phase,
+            a_s,
+            b_s,
+            change,
+            low,
+            high,
+            int(pairs),
+            row.comparison_key,
         )
         for row in rows
-        for phase, values in row.evidence.phases.items()
-        for a_s, b_s, change, low, high, pairs in (values,)
+        for phase, (a_s, b_s, change, low, high, pairs) in row.evidence.phases.items()
     ]
 
 

@@ -111,7 +111,7 @@ class SeriesEffect:
         """Find out whether CPU time scatters more than that of equal launches, see :func:`.find_scatter`."""
         if self.headline != DEFAULT_HEADLINE[0] or self.hosts > 1 or self.through_base:
             return ()
-        ratios = [ratio for pair in self.pairs for ratio in pair.launches]
+        ratios = [*chain.from_iterable(pair.launches for pair in self.pairs)]
         of_metric = [check for check in controls if check.metric == self.metric]
         count = sum(check.launches for check in of_metric)
         squares = sum(check.sum_of_squares for check in of_metric)
@@ -333,9 +333,10 @@ def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
     if effect.headline in DEFAULT_HEADLINE:
         yield from _find_reading_reasons(effect)
     if effect.missing_jobs:
+        hosts = {0: "no known host", 1: "one host"}.get(effect.hosts) or f"{effect.hosts:,} hosts"
         yield RefusalReason(
             Verdict.NOT_ENOUGH,
-            f"{pluralize(effect.jobs, 'job')} on {_pluralize_hosts(effect.hosts)}; needed are {MIN_JOBS} "
+            f"{pluralize(effect.jobs, 'job')} on {hosts}; needed are {MIN_JOBS} "
             f"on one host, 2 on each of two, or {MIN_HOSTS} hosts",
             f"submit more repeats (-S repeats={2 * MIN_JOBS})",
         )
@@ -362,10 +363,6 @@ def _find_reading_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         if effect.launches:  # which read until the wall limit by themselves
             remedy = "raise wall_limit_s, which ended the launches early"
         yield RefusalReason(Verdict.TOO_LITTLE, why, remedy)
-
-
-def _pluralize_hosts(count: int) -> str:
-    return {0: "no known host", 1: "one host"}.get(count) or pluralize(count, "host")
 
 
 def _explain_one_sided(effect: SeriesEffect) -> RefusalReason:

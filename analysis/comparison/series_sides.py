@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
+from operator import attrgetter, itemgetter
 
 from treehammer.analysis.statistics.job_pairs import RoundKey
 from treehammer.analysis.statistics.sample import (
@@ -66,15 +67,13 @@ def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> Build
     They may differ between the sides: a side that holds two of them is not one release.
     """
     a, b = list(a), list(b)
-    facts: tuple[str, ...] = BUILD_FACTS if axis == "root" else (*_RELEASE_FACTS, *BUILD_FACTS)
-    if axis == "architecture":
-        facts = tuple(fact for fact in facts if fact not in _ARCHITECTURE_FACTS)
+    excluded = {"root": _RELEASE_FACTS, "architecture": _ARCHITECTURE_FACTS}.get(axis, ())
     builtin = _collect_features(a) & _collect_features(b)
     differing, bundled, repackaged, unknown = dict(_find_mixed_releases(a, b, axis)), [], [], []
-    for fact in facts:
+    for fact in (*_RELEASE_FACTS, *BUILD_FACTS):
         values_a, values_b = _fact_values(a, fact), _fact_values(b, fact)
         name = _LIBRARY_FACTS.get(fact, fact.removeprefix("root_").replace("_", " "))
-        if values_a == values_b:
+        if fact in excluded or values_a == values_b:
             continue
         if not values_a or not values_b:
             unknown.append(name)
@@ -180,9 +179,9 @@ def compare_data(
         return DataComparison.ALTERED
     if slots_a & slots_b:
         return DataComparison.UNCHECKED
-    if len({extent for _, extent in digests}) > 1:
+    if len(set(map(itemgetter(1), digests))) > 1:
         return DataComparison.UNCHECKED
-    if len({digest for digest, _ in digests}) > 1:
+    if len(set(map(itemgetter(0), digests))) > 1:
         return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
     complete = slots <= checksums.keys()
     return DataComparison.PROVEN if complete and digests else DataComparison.UNCHECKED
@@ -282,15 +281,17 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
         samples: executions of all series.
         axis: the compared axis, which names leave out; '' for none.
     """
-    varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
-    one_test = len({sample.test_name for sample in samples}) == 1
+    tests, datasets, compilers = (
+        set(map(attrgetter(name), samples)) for name in ("test_name", "dataset", "is_interpreted")
+    )
+    varying_axes = find_varying_axes(map(attrgetter("variant"), samples))
+    varying = tuple(name for name in varying_axes if name != axis)
     by_release = {release_key(sample, axis): sample for sample in samples}
-    has_datasets = len({sample.dataset for sample in samples}) > 1
     options = {
-        "one_test": one_test,
+        "one_test": len(tests) == 1,
         "with_storage": axis != "storage_site",
-        "with_dataset": has_datasets and axis not in (DATASET_AXIS, FORMAT_AXIS),
-        "with_loop": len({sample.is_interpreted for sample in by_release.values()}) > 1,
+        "with_dataset": len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
+        "with_loop": len(compilers) > 1,
     }
     labels = {key: _label_sample(sample, varying, **options) for key, sample in by_release.items()}
     doubled = Counter(labels.values())
@@ -315,11 +316,14 @@ def _label_sample(
     present = dict(sample.variant.values)
     present_axes = tuple(name for name in axes if name in present)
     text = sample.variant.label(present_axes) if present_axes else ""
+    details = {
+        f"storage={sample.storage_site}": with_storage and sample.is_remote,
+        f"dataset={sample.dataset}": with_dataset,
+        f"loop={CLING}": with_loop and sample.is_interpreted,
+    }
     words = [text] if one_test and text else [sample.test_name, text]
-    words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
-    words += [f"dataset={sample.dataset}"] if with_dataset else []
-    words += [f"loop={CLING}"] if with_loop and sample.is_interpreted else []
-    return " ".join(word for word in words if word)
+    words += [detail for detail, is_needed in details.items() if is_needed]
+    return " ".join(filter(None, words))
 
 
 #: Columns that together single out the executions of one side of a series.

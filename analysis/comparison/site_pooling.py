@@ -62,6 +62,11 @@ class PooledEffect:
         """Name of the metric."""
         return self.headline.name
 
+    @property
+    def estimate(self) -> Estimate | None:
+        """Effect over the sites; None with fewer than two."""
+        return self.pooled.estimate if self.pooled else None
+
 
 def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
     """Pool the series of each release key and metric over sites, in order of label.
@@ -104,7 +109,7 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         sites=tuple(sites),
         shared_hosts=shared_hosts,
         jobs=sum(jobs),
-        hosts=len(set[str]().union(*(effect.host_names for effect in chosen))),
+        hosts=len(_collect_hosts(chosen)),
         jobs_per_site=int(median(jobs or [0])),
         pooled=pool_separate_sites(estimates, shared_hosts),
         refused=refused,
@@ -118,13 +123,17 @@ def _select_refused(group: Iterable[SeriesEffect], verdict: Verdict | None) -> l
     return [effect for effect in group if effect.refused is verdict]
 
 
+def _collect_hosts(effects: Iterable[SeriesEffect]) -> set[str]:
+    return set[str]().union(*(effect.host_names for effect in effects))
+
+
 def _find_shared_hosts(
     sites: Mapping[str, Sequence[SeriesEffect]],
 ) -> dict[str, tuple[str, ...]]:
     """Find the hosts that measured for several sites, with these sites."""
     sites_of: dict[str, list[str]] = defaultdict(list)
     for site, effects in sites.items():
-        for host in set[str]().union(*(effect.host_names for effect in effects)):
+        for host in _collect_hosts(effects):
             sites_of[host].append(site)
     return {host: tuple(names) for host, names in sorted(sites_of.items()) if len(names) > 1}
 
@@ -295,26 +304,20 @@ def _collect_residuals(
 ) -> _Residuals:
     by_variant: dict[str, float] = {}
     by_unit: dict[str, list[float]] = defaultdict(list)
-    hosts = set[str]().union(*(effect.host_names for effect in effects))
     for effect in effects:
         release = effect.series.release
-        center = _find_center(release, [of for name, of in means.items() if name != site])
-        if center is None or effect.mean is None:
+        others = [of[release] for name, of in means.items() if name != site and release in of]
+        if not others or effect.mean is None:
             continue
+        center = median(others)
         by_variant[release] = effect.mean - center
         for host, values in group_by_host(effect.pairs, lambda pair: [pair.d]).items():
             by_unit[host].extend(value - center for value in values)
-    has_enough_hosts = len(hosts) >= MIN_HOSTS
+    has_enough_hosts = len(_collect_hosts(effects)) >= MIN_HOSTS
     units = (
         map(fmean, by_unit.values()) if has_enough_hosts else chain.from_iterable(by_unit.values())
     )
     return _Residuals(list(by_variant.values()), list(units))
-
-
-def _find_center(release: str, other_sites: Iterable[Mapping[str, float]]) -> float | None:
-    """Find the median effect of a release at the other sites; None where none measured it."""
-    means = [of_site[release] for of_site in other_sites if release in of_site]
-    return median(means) if means else None
 
 
 def _pool_errors(

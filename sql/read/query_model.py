@@ -443,8 +443,8 @@ class FigureResult:
 
 
 def coarsen_day(time: str, day: int) -> int | None:
-    """Return the month or week of a day, all as numbers; None for an impossible day."""
-    return day // 100 if time == MONTH else _find_monday(day)
+    """Return the month or week of a day, or the day, all as numbers; None for an impossible day."""
+    return {DAY: day, MONTH: day // 100}[time] if time != WEEK else _find_monday(day)
 
 
 @lru_cache(maxsize=4096)

@@ -171,10 +171,6 @@ class ServiceMetrics:
             self._database_bytes.labels(kind).set(size)
             self._size_measured_s = time.monotonic()
 
-    def format_text(self) -> bytes:
-        """Format all metrics in the Prometheus text format."""
-        return generate_latest(self.registry)
-
 
 def service_metrics_routes(
     access_control: AccessControl,
@@ -196,8 +192,7 @@ def service_metrics_routes(
                 await asyncio.to_thread(metrics.update_database_size, measure_size)
         except TimeoutError:
             pass  # The other metrics do not need the database.
-        headers = {"Cache-Control": "no-store"}
-        return Response(metrics.format_text(), media_type=METRICS_MEDIA_TYPE, headers=headers)
+        return _respond(metrics.registry)
 
     return [Route(SERVICE_METRICS_PATH, get_metrics, name="service_metrics", methods=["GET"])]
 
@@ -222,11 +217,12 @@ def metrics_view(store: Store, _request: Request) -> Response:
             families[name].add_metric(labels, value)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FamilyCollector([*families.values()]))
-    return Response(
-        generate_latest(registry),
-        media_type=METRICS_MEDIA_TYPE,
-        headers={"Cache-Control": "no-store"},
-    )
+    return _respond(registry)
+
+
+def _respond(registry: CollectorRegistry) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(generate_latest(registry), media_type=METRICS_MEDIA_TYPE, headers=headers)
 
 
 class _FamilyCollector(Collector):

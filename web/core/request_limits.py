@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from treehammer.collectors.json_documents import RepeatedKeyError, refuse_repeated_keys
@@ -91,23 +92,28 @@ class BodyBudget:
             )
 
 
-async def _read_pieces(request: Request, limits: RequestLimits) -> AsyncIterator[bytes]:
-    """Yield the decompressed body of a request in pieces of bounded size."""
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+def _find_coding(headers: Headers) -> str:
+    """Find the coding of a body from its headers; other types and codings are refused."""
+    kind, _, parameters = headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise RequestRefusedError(415, "the body must be application/json in UTF-8")
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip"):
         raise RequestRefusedError(
             415,
             "the body must be compressed with gzip or not at all",
             headers={"Accept-Encoding": "gzip, identity"},
         )
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > limits.packed_bytes:
+    return coding
+
+
+async def _read_pieces(request: Request, limits: RequestLimits) -> AsyncIterator[bytes]:
+    """Yield the decompressed body of a request in pieces of bounded size."""
+    unpacker = zlib.decompressobj(_GZIP) if _find_coding(request.headers) == "gzip" else None
+    # The web server refuses a length that is no number.
+    if int(request.headers.get("content-length", "0")) > limits.packed_bytes:
         raise _body_too_large(f"{limits.packed_bytes} bytes")
-    unpacker = zlib.decompressobj(_GZIP) if coding == "gzip" else None
     packed = unpacked = 0
     async for chunk in request.stream():
         packed += len(chunk)

@@ -229,19 +229,11 @@ def _add_room(low: float, high: float) -> tuple[float, float]:
 def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) -> Specification:
     """Return the axis of places (numbers in a field): days, or numbers labeled by names."""
     if layout.dates and not upright:
-        years = {place[:4] for place in layout.places}
-        axis: Specification = {
-            "grid": False,
-            **LABEL_DISTANCE,
-            "tickCount": 8,
-            "format": "%-d %b" if len(years) == 1 else "%-d %b %Y",
-        }
-        days = {"type": "utc", "nice": False, "padding": 8}
-        return encode_field("t", TEMPORAL, title=layout.x_title, scale=days, axis=axis)
+        return _encode_days(layout)
     count = len(layout.places)
     # Bins are labeled by their lower edges.
     shift = 0.5 if layout.bins else 0.0
-    axis = {
+    axis: Specification = {
         "values": [number - shift for number in range(count)],
         "labelExpr": f"places[round(datum.value + {shift})]",
         **({"labelAngle": 0} if upright else _turn_labels(layout)),
@@ -253,6 +245,18 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
     ends = [count - 0.5, -0.5] if upright else [-0.5, count - 0.5]
     scale = {"domain": ends, "nice": False, "zero": False}
     return encode_field(field, QUANTITATIVE, title=layout.x_title, scale=scale, axis=axis)
+
+
+def _encode_days(layout: FigureLayout) -> Specification:
+    years = {place[:4] for place in layout.places}
+    axis: Specification = {
+        "grid": False,
+        **LABEL_DISTANCE,
+        "tickCount": 8,
+        "format": "%-d %b" if len(years) == 1 else "%-d %b %Y",
+    }
+    days = {"type": "utc", "nice": False, "padding": 8}
+    return encode_field("t", TEMPORAL, title=layout.x_title, scale=days, axis=axis)
 
 
 def _turn_labels(layout: FigureLayout) -> Specification:

@@ -343,11 +343,12 @@ class GroupNames:
         family_of: dict[str, tuple[Scalar, ...]] = {}
         releases_of: dict[str, str] = {}
         for (*separate_values, value), text in self._texts.items():
-            variant = str(value) if self._variants.names and value else ""
+            name = str(value or "")
+            variant = name if self._variants.names else ""
             family_of.setdefault(
                 text, (*separate_values, drop_release_axis(variant) if variant else text)
             )
-            release = str(value) if self.column in _RELEASE_COLUMNS and value else ""
+            release = name if self.column in _RELEASE_COLUMNS else ""
             releases_of.setdefault(text, release or release_of_variant(variant))
         series = style_series(
             [(name, family, releases_of[name]) for name, family in family_of.items()],

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from datetime import date
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
@@ -150,7 +151,7 @@ class ExploreQuery(PageQuery):
             "campaigns": tuple(campaigns),
             "campaign_names": tuple(campaigns.values()),
             "conditions": conditions,
-            "where": tuple(text for condition in conditions for text in condition.texts),
+            "where": tuple(chain.from_iterable(condition.texts for condition in conditions)),
             "filters": (),
             "first": first,
             "last": last,

@@ -68,15 +68,7 @@ def chart_figure(
         paper_width: pixels of a column of a paper, whose own caption replaces title and notes; 0 for
             the width that the figure needs.
     """
-    width, height = _chart_size(layout)
-    columns = min(len(layout.panels), 2 if layout.kind in UPRIGHT else _PANELS_PER_ROW)
-    if paper_width:
-        columns = min(columns, max(1, int(paper_width / _LEAST_PANEL_WIDTH)))
-        axis_width = _AXIS_WIDTH if layout.has_panels else 0
-        width = (paper_width - axis_width) / columns - (axis_width and _PANEL_GAP)
-        is_low = layout.kind in (Kind.HEAT_MAP, *UPRIGHT)
-        most = MAX_PAPER_HEIGHT if is_low else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
-        height = min(height, most)
+    width, height, columns = _arrange_panels(layout, paper_width)
     full_width = width * columns
     layers, zoom = vega.add_zoom(_LAYERS[layout.kind](layout, full_width))
     chart: vega.Specification = {"layer": layers, "width": width, "height": height}
@@ -89,53 +81,75 @@ def chart_figure(
     subtitle = vega.wrap_lines(
         [*filter(None, notes), layout.aggregated, layout.left_out], full_width
     )
-    if paper_width and not layout.has_panels:
-        chart["autosize"] = {"type": "fit-x", "contains": "padding"}
-    if layout.title and not paper_width:
+    if not paper_width and layout.title:
         chart["title"] = {"text": layout.title, "subtitle": subtitle}
-    meta = {
-        "series": _list_legend(layout),
-        # Narrow columns of a heat map have labels, or numbers, that cannot be read.
-        **({"places": len(layout.places)} if layout.kind == Kind.HEAT_MAP else {}),
-        **({"column_width": _NUMBER_WIDTH} if layout.limit else {}),
-        "legend": layout.groups[2],
-        "tall": layout.is_tall,
-        "panels": len(layout.panels),
-        "links": links,
-    }
-    specification = vega.complete_specification(chart, vega.list_rows(layout), meta)
+    elif paper_width and not layout.has_panels:
+        chart["autosize"] = {"type": "fit-x", "contains": "padding"}
+    meta = _describe_chart(layout)
+    specification = vega.complete_specification(
+        chart, vega.list_rows(layout), {**meta, "links": links}
+    )
     if paper_width and layout.kind == Kind.HEAT_MAP:
         letters = min(11.0, height / len(layout.series) - 1)
         specification["config"] = {**THEME, "axisY": {"labelFontSize": letters}}
     return specification
 
 
-def _list_legend(layout: FigureLayout) -> list[dict[str, Any]]:
-    """List the series with the marks that are drawn; rows of a heat map have labels instead."""
-    if layout.kind == Kind.HEAT_MAP:
-        return []
-    lines = layout.series
+def _arrange_panels(layout: FigureLayout, paper_width: float) -> tuple[float, float, int]:
+    """Return width and height of a panel in pixels, and the number of panels in a row."""
+    width, height = _chart_size(layout)
+    columns = min(len(layout.panels), 2 if layout.kind in UPRIGHT else _PANELS_PER_ROW)
+    if paper_width:
+        columns = min(columns, max(1, int(paper_width / _LEAST_PANEL_WIDTH)))
+        axis_width = _AXIS_WIDTH if layout.has_panels else 0
+        width = (paper_width - axis_width) / columns - (axis_width and _PANEL_GAP)
+        is_low = layout.kind in (Kind.HEAT_MAP, *UPRIGHT)
+        most = MAX_PAPER_HEIGHT if is_low else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
+        height = min(height, most)
+    return width, height, columns
+
+
+def _describe_chart(layout: FigureLayout) -> dict[str, Any]:
+    """Describe a chart for the page: its legend and size; rows of a heat map have labels instead."""
+    is_heat_map = layout.kind == Kind.HEAT_MAP
+    series = () if is_heat_map else layout.series
     if layout.kind == Kind.STEPS:
-        lines = tuple(replace(line, marker="line") for line in lines)
-    return [asdict(line) for line in lines]
+        series = tuple(replace(line, marker="line") for line in series)
+    return {
+        "series": [asdict(line) for line in series],
+        # Narrow columns of a heat map have labels, or numbers, that cannot be read.
+        **({"places": len(layout.places)} if is_heat_map else {}),
+        **({"column_width": _NUMBER_WIDTH} if layout.limit else {}),
+        "legend": layout.groups[2],
+        "tall": layout.is_tall,
+        "panels": len(layout.panels),
+    }
 
 
 def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     """Return the size of a panel in a file, in pixels."""
-    places, series = len(layout.places), len(layout.series)
-    dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
-    rows = float(series) if layout.kind == Kind.HEAT_MAP else 0.0
-    rows = places * dodged if layout.kind in UPRIGHT else rows
-    row_height = float(_ROW_HEIGHT)
-    if rows and not layout.has_panels:
-        least = _LEAST_ROW_HEIGHT if layout.kind == Kind.HEAT_MAP else _LEAST_LINE_HEIGHT
-        row_height = min(max(_TALL_HEIGHT / rows, least), _ROW_HEIGHT)
-    panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
-    height = row_height * rows if rows else float(panel_height if layout.has_panels else _HEIGHT)
+    height = _find_rows_height(layout)
     if layout.has_panels:
-        return vega.PANEL_WIDTH, max(height, 60)
-    points = places * (1 if layout.dates or layout.kind in (Kind.HEAT_MAP, *UPRIGHT) else series)
-    return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
+        panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
+        return vega.PANEL_WIDTH, max(height or float(panel_height), 60)
+    has_rows = layout.kind in (Kind.HEAT_MAP, *UPRIGHT)
+    points = len(layout.places) * (1 if layout.dates or has_rows else len(layout.series))
+    return min(max(700.0, 14.0 * points), 2200.0), max(height or float(_HEIGHT), 60)
+
+
+def _find_rows_height(layout: FigureLayout) -> float:
+    """Return the height of all rows of a heat map or of sorted dots; 0 for other figures."""
+    series = len(layout.series)
+    if layout.kind == Kind.HEAT_MAP:
+        rows, least = float(series), _LEAST_ROW_HEIGHT
+    elif layout.kind in UPRIGHT:
+        dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
+        rows, least = len(layout.places) * dodged, _LEAST_LINE_HEIGHT
+    else:
+        return 0.0
+    if layout.has_panels:
+        return rows * _ROW_HEIGHT
+    return rows * min(max(_TALL_HEIGHT / rows, least), float(_ROW_HEIGHT))
 
 
 class _MarkLayers:
@@ -199,29 +213,34 @@ _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
 def _layer_points(layout: FigureLayout, width: float) -> list[vega.Specification]:
     marks = _MarkLayers(layout, width)
     quiet = [number for number, line in enumerate(layout.series) if line.is_quiet]
-    loud = [{"filter": f"indexof({quiet}, datum.s) < 0"}] if quiet else []
-    layers = [
-        marks.layer("rule", "l", "h", filters=[*loud, vega.DROP_MISSING_BARS], strokeWidth=1.2)
-    ]
+    loud: list[vega.Specification] = []
+    layers, names = [], []
     if quiet:
+        loud = [{"filter": f"indexof({quiet}, datum.s) < 0"}]
         quiet_filters = [{"filter": f"indexof({quiet}, datum.s) >= 0"}]
         if layout.joined:
             layers.append(marks.layer("line", filters=quiet_filters, strokeWidth=0.8))
         layers.append(marks.layer("point", filters=quiet_filters, filled=True, opacity=1, size=10))
-    if (layout.dates or layout.kind == Kind.CURVES) and layout.joined:
+        names = [_name_ends(marks, loud)]
+    if layout.joined and (layout.dates or layout.kind == Kind.CURVES):
         layers.append(marks.layer("line", filters=loud, strokeWidth=2 if quiet else 1.2))
-    layers.append(marks.layer("point", filters=loud, filled=True, opacity=1))
-    if quiet:
-        last: vega.Specification = {
-            "window": [{"op": "last_value", "field": "x", "as": "last"}],
-            "groupby": ["p", "s"],
-        }
-        last |= {"frame": [None, None], "sort": [{"field": "x"}]}
-        ends = [*loud, last, {"filter": "datum.x == datum.last"}]
-        name = {"text": vega.encode_field("name", vega.NOMINAL)}
-        style: vega.Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
-        layers.append(marks.layer("text", filters=ends, channels=name, **style))
-    return layers
+    bars = marks.layer("rule", "l", "h", filters=[*loud, vega.DROP_MISSING_BARS], strokeWidth=1.2)
+    points = marks.layer("point", filters=loud, filled=True, opacity=1)
+    return [bars, *layers, points, *names]
+
+
+def _name_ends(marks: _MarkLayers, filters: Sequence[vega.Specification]) -> vega.Specification:
+    """Write the names of lines at their ends."""
+    last: vega.Specification = {
+        "window": [{"op": "last_value", "field": "x", "as": "last"}],
+        "groupby": ["p", "s"],
+        "frame": [None, None],
+        "sort": [{"field": "x"}],
+    }
+    ends = [*filters, last, {"filter": "datum.x == datum.last"}]
+    name = {"text": vega.encode_field("name", vega.NOMINAL)}
+    style: vega.Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
+    return marks.layer("text", filters=ends, channels=name, **style)
 
 
 def _layer_boxes(layout: FigureLayout, width: float) -> list[vega.Specification]:
@@ -281,7 +300,10 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]
             "y", vega.QUANTITATIVE, title=layout.y_title, scale=plain_colors, legend=legend
         )
         return [vega.make_layer("rect", encoding, transform, clip=True)]
-    reach = _find_color_reach(layout, medians)
+    differences = sorted(abs(100 * (mark.y / medians[mark.series] - 1)) for mark in layout.marks)
+    # Larger differences would leave the others without colors.
+    reach = max(differences[int(_COLORED_SHARE * (len(differences) - 1))], 1.0)
+    reach = float(f"{reach:.2g}")
     ends = [_WORSE_COLOR, GRID_COLOR, _BETTER_COLOR]
     colors: vega.Specification = {
         "type": "linear",
@@ -299,8 +321,8 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]
         "d", vega.QUANTITATIVE, title="% from the row's median", format="+.2~f"
     )
     encoding["tooltip"] = [*vega.list_tooltips(layout, *_MEAN_TOOLTIP), difference]
-    differences = vega.calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
-    return [vega.make_layer("rect", encoding, [*transform, *differences], clip=True)]
+    transform += vega.calculate_fields(d=f"100 * (datum.y / {medians}[datum.s] - 1)")
+    return [vega.make_layer("rect", encoding, transform, clip=True)]
 
 
 def _layer_limited_heat(
@@ -350,13 +372,6 @@ def _find_row_medians(layout: FigureLayout) -> list[float]:
     if len(layout.places) == 1 or any(value <= 0 for row in rows for value in row):
         return []
     return [float(format(median(row), ".7g")) if row else 1.0 for row in rows]
-
-
-def _find_color_reach(layout: FigureLayout, medians: Sequence[float]) -> float:
-    """Return the difference in per cent at the ends of the scale of colors."""
-    differences = sorted(abs(100 * (mark.y / medians[mark.series] - 1)) for mark in layout.marks)
-    reach = differences[int(_COLORED_SHARE * (len(differences) - 1))]
-    return float(f"{max(reach, 1.0):.2g}")
 
 
 def _layer_quantiles(layout: FigureLayout, width: float) -> list[vega.Specification]:

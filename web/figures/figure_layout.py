@@ -270,15 +270,12 @@ def style_series(
     return [
         FigureSeries(name, colors[release], MARKERS[works[work] % len(MARKERS)])
         if release in colors
-        else _plain_series(name, place)
+        # Neighbors differ in both, and combinations repeat after 24 series.
+        else FigureSeries(
+            name, PALETTE[place % len(PALETTE)], MARKERS[(place + place // 24) % len(MARKERS)]
+        )
         for place, (name, work, release) in enumerate(series)
     ]
-
-
-def _plain_series(name: str, place: int) -> FigureSeries:
-    # Neighbours differ in both, and combinations repeat after 24 series.
-    marker = (place + place // 24) % len(MARKERS)
-    return FigureSeries(name, PALETTE[place % len(PALETTE)], MARKERS[marker])
 
 
 def shorten_label(text: str, longest: int = _MAX_LABEL_CHARS) -> str:

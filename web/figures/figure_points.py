@@ -121,9 +121,7 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
         if reads_values or figure.source == "measurements":
             _require_few_measurements(connection, figure)
         groups, stored_columns, work = _load_groups(connection, query)
-        values = (
-            figure_sql.load_values(connection, figure) if query.view == View.DISTRIBUTION else ()
-        )
+        values = figure_sql.load_values(connection, figure) if reads_values else ()
         points = _build_points(groups, values, query)
     return _collect_points(
         store,

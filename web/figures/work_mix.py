@@ -38,7 +38,6 @@ AGGREGATED_COLUMNS = {
 #: Columns that define the work; points that differ in them are rarely meant to.
 _WORK_COLUMNS = ("test_name", VARIANT_COLUMN, "dataset")
 
-PointKey = tuple[Scalar, ...]
 GroupKey = tuple[Scalar, ...]
 WorkKey = tuple[str, ...]
 
@@ -55,13 +54,12 @@ class Aggregation:
 
     Attributes:
         group_columns: columns that distinguish points, without time.
-        counts_by_point: values of these columns -> column -> number of values in that point; only
-            columns with several values.
+        counts_by_point: values of these columns -> column -> number of values in that point.
         counts_in_figure: column -> number of values in the whole figure.
     """
 
     group_columns: tuple[str, ...] = ()
-    counts_by_point: Mapping[PointKey, Mapping[str, int]] = field(default_factory=dict)
+    counts_by_point: Mapping[GroupKey, Mapping[str, int]] = field(default_factory=dict)
     counts_in_figure: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -126,19 +124,18 @@ def count_aggregated(
     """
     distinguishing = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
     in_figure: dict[str, set[Scalar]] = {column: set() for column in AGGREGATED_COLUMNS}
-    by_point: dict[PointKey, dict[str, set[Scalar]]] = {}
+    by_point: dict[GroupKey, dict[str, set[Scalar]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
         values = dict(zip(columns, row, strict=True))
-        of_point = by_point.setdefault(tuple(values[name] for name in distinguishing), {})
+        of_point = by_point[tuple(map(values.get, distinguishing))]
         # Releases are counted apart.
         values[VARIANT_COLUMN] = drop_release_axis(str(values[VARIANT_COLUMN] or ""))
         for column, distinct in in_figure.items():
             distinct.add(values[column])
-            if column not in distinguishing:
-                of_point.setdefault(column, set()).add(values[column])
+            of_point[column].add(values[column])
     counts = {column: len(distinct) for column, distinct in in_figure.items()}
     counts_by_point = {
-        key: {column: len(distinct) for column, distinct in of_point.items() if counts[column] > 1}
+        key: {column: len(distinct) for column, distinct in of_point.items()}
         for key, of_point in by_point.items()
     }
     return Aggregation(distinguishing, counts_by_point, counts)
@@ -213,10 +210,7 @@ def compare_with_same_work(
         if not _COMPARED.get(name, set()) & {*columns}
     ]
 
-    site_means: dict[WorkKey, list[float]] = defaultdict(list)
-    for _, work, mean in _list_means(site_groups, metric, compared_places):
-        site_means[work].append(mean)
-    references = {work: median(means_of_work) for work, means_of_work in site_means.items()}
+    references = _find_references(_list_means(site_groups, metric, compared_places))
     lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
     for group, work, mean in _list_means(groups, metric, compared_places):
         if work in references:
@@ -244,6 +238,14 @@ def _list_means(
         if mean and mean > 0:
             work = group_workload_key(group)
             yield group, tuple(work[place] for place in places), mean
+
+
+def _find_references(means: Iterable[tuple[FigureGroup, WorkKey, float]]) -> dict[WorkKey, float]:
+    """Find the median of each work over sites."""
+    site_means: dict[WorkKey, list[float]] = defaultdict(list)
+    for _, work, mean in means:
+        site_means[work].append(mean)
+    return {work: median(values) for work, values in site_means.items()}
 
 
 def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool]:

@@ -83,17 +83,15 @@ def list_filter_choices(
             choose(name, value, title) for value, title in {"": f"all {name}s", **titles}.items()
         ]
         for name, titles in choices.items()
-    } | {
-        "remove": [
-            Link(
-                Badge(f"{name} {value} ✕"),
-                link_to_same_page(**{name: None}),
-                f"Remove the filter {name} {value}",
-            )
-            for name, value in (("site", verdict_filter.site), ("variant", verdict_filter.variant))
-            if value
-        ]
-    }
+    } | {"remove": [*_list_removals(verdict_filter)]}
+
+
+def _list_removals(verdict_filter: VerdictFilter) -> Iterator[Link]:
+    """Link to the page without the filter by site, or by variant."""
+    for name, value in (("site", verdict_filter.site), ("variant", verdict_filter.variant)):
+        if value:
+            address = link_to_same_page(**{name: None})
+            yield Link(Badge(f"{name} {value} ✕"), address, f"Remove the filter {name} {value}")
 
 
 class CompareQuery(PageQuery):
@@ -170,7 +168,7 @@ class CompareQuery(PageQuery):
     @property
     def compare_command(self) -> str:
         """Command that makes and stores the same comparison; '' if none does."""
-        own_sides = self.axis == SELECTION_AXIS or self.conditions_a or self.conditions_b
+        own_sides = self.axis == SELECTION_AXIS or any(self.sides.conditions)
         many_values = any(len(condition.values) > 1 for condition in self.selection.conditions)
         if own_sides or many_values or len(self.campaigns) > 1:
             return ""

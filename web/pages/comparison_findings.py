@@ -23,7 +23,7 @@ from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import join_names, pluralize
 from treehammer.verticals import import_parts
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -52,52 +52,57 @@ def list_findings(
         names: of its campaigns, by identity.
         load_pairs: loads its pairs of jobs.
     """
-    slower = [
-        row
-        for row in select_headline(rows)
-        if row.verdict == Verdict.SLOWER and row.effect is not None
-    ]
+    slower = _select_slower(rows)
     if slower:
-        metric = verdict_text.list_metrics(slower)[0]
-        slower = [row for row in slower if row.metric == metric]
         largest = max(slower, key=lambda row: abs(row.effect or 0.0))
         text = verdict_text.describe_verdict(largest, names)
         variant = verdict_text.describe_variant(largest.label)
-        yield ui.Paragraph(f"Largest: {variant}, {verdict_text.title_metric(metric)}: {text}")
+        title = verdict_text.title_metric(largest.metric)
+        yield ui.Paragraph(f"Largest: {variant}, {title}: {text}")
     if rows[0].axis == RELEASE_AXIS:
         for part in import_parts("page_parts"):
             yield from part.list_regressions(store, rows[0].b)
-    else:
+    elif rows[0].axis != "site":
         # Settings of reads change the wait for data rather than the CPU time.
         metrics = verdict_text.list_metrics(rows)
-        metric = WALL if WALL in metrics else metrics[0]
-        if sentence := rank_sites(rows, metric) if rows[0].axis != "site" else "":
+        if sentence := rank_sites(rows, WALL if WALL in metrics else metrics[0]):
             yield ui.Paragraph(f"{sentence}.")
     if slower and (sentence := _compare_models(store, slower, load_pairs())):
         yield ui.Paragraph(sentence)
 
 
+def _select_slower(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+    """Select the slower variants, of the first metric with any."""
+    slower = [
+        row
+        for row in select_headline(rows)
+        if row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+    return [row for row in slower if row.metric in verdict_text.list_metrics(slower)[:1]]
+
+
 def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[PairRow]) -> str:
-    """Say whether variants are slower on all CPU models, or whether that is not known."""
-    metric, labels = slower[0].metric, {row.label for row in slower}
-    pairs = [pair for pair in pairs if pair.metric == metric and pair.label in labels]
+    """Say whether variants are slower on all CPU models; '' if their models are not known."""
+    series = {(row.metric, row.label) for row in slower}
+    pairs = [pair for pair in pairs if (pair.metric, pair.label) in series]
     models = overview_queries.load_cpu_models(store, {pair.host for pair in pairs})
     effects: dict[str, list[PairRow]] = defaultdict(list)
     for pair in pairs:
         if pair.host in models:
             effects[models[pair.host]].append(pair)
-    if not effects:
-        return ""
-    described = [
-        f"{model} {verdict_text.format_effect(fmean(pair.log_ratio for pair in of_model))} "
-        f"({pluralize(len({pair.job_id for pair in of_model}), 'job')})"
+    sizes = [
+        f"{model} {_describe_pairs(of_model)}"
         for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1]))
     ]
-    if len(described) == 1:
-        return f"All on one CPU model, so others may differ: {described[0]}."
-    rest = len(described) - MAX_MODELS
-    more = f" and {rest} more" if rest > 0 else ""
-    return f"Slower variants by CPU model: {', '.join(described[:MAX_MODELS])}{more}."
+    if len(sizes) > 1:
+        return f"Slower variants by CPU model: {join_names(sizes, MAX_MODELS)}."
+    return "".join(f"All on one CPU model, so others may differ: {size}." for size in sizes)
+
+
+def _describe_pairs(pairs: Sequence[PairRow]) -> str:
+    """Describe the mean effect of pairs and the number of their jobs."""
+    mean = verdict_text.format_effect(fmean(pair.log_ratio for pair in pairs))
+    return f"{mean} ({pluralize(len({pair.job_id for pair in pairs}), 'job')})"
 
 
 def select_pairs(row: VerdictRow, pairs: Sequence[PairRow]) -> list[PairRow]:
@@ -144,21 +149,8 @@ def answer_doors(store: Store, selection: Selection) -> Iterator[str]:
 
 def _answer(comparison: DoorComparison, noun: str, plural: str) -> str:
     """Answer in a sentence which door is best, or why none can be named."""
-    if not comparison.means:
-        return f"No {noun} can be named: there are no {_READS} in this selection."
-    if len(comparison.doors) == 1:
-        return f"No {noun} can be named: all {_READS} went through {comparison.doors[0]}."
     if not comparison.best:
-        ties = comparison.list_ties()
-        tied = (
-            f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} "
-            f"could as well come from the {' and '.join(ties)}."
-        )
-        return (
-            f"No {noun} can be named: no site did the same {_READS} through two {plural} on the same "
-            f"day.{tied if ties else ''} To compare them, run the same variants through several "
-            f"{plural} of a site."
-        )
+        return f"No {noun} can be named: {_explain_missing(comparison, noun, plural)}"
     certain = [contrast for contrast in comparison.contrasts if _is_certain(contrast, comparison)]
     if not certain:
         return (
@@ -169,6 +161,23 @@ def _answer(comparison: DoorComparison, noun: str, plural: str) -> str:
     contrasts = "; ".join(_describe(contrast, comparison) for contrast in certain)
     rest = f"; not certainly different: {', '.join(doubtful)}" if doubtful else ""
     return f"{comparison.best} is the best {noun} for {_READS}: {contrasts}{rest}."
+
+
+def _explain_missing(comparison: DoorComparison, noun: str, plural: str) -> str:
+    """Explain why no door is the best."""
+    if not comparison.means:
+        return f"there are no {_READS} in this selection."
+    if len(comparison.doors) == 1:
+        return f"all {_READS} went through {comparison.doors[0]}."
+    ties = comparison.list_ties()
+    tied = (
+        f" Each {' and each '.join(ties)} has one {noun} only, so a difference between {plural} "
+        f"could as well come from the {' and '.join(ties)}."
+    )
+    return (
+        f"no site did the same {_READS} through two {plural} on the same day.{tied if ties else ''} "
+        f"To compare them, run the same variants through several {plural} of a site."
+    )
 
 
 def _is_certain(contrast: DoorContrast, comparison: DoorComparison) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,11 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, stored_comparisons
-from treehammer.sql.read.stored_comparisons import list_release_comparisons, load_scope_verdicts
+from treehammer.sql.read.stored_comparisons import (
+    ComparisonSummary,
+    list_release_comparisons,
+    load_scope_verdicts,
+)
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.web import sections as ui
@@ -215,16 +219,12 @@ def _build_list(
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
-    rows = []
-    for described, summary in zip(
-        common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
-    ):
-        counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
-        for scopes in summary.verdict_counts.values():
-            for name, verdicts in zip(counts, common_tables.split_by_scope(scopes), strict=True):
-                counts[name].update(verdicts)
-        sums = {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
-        rows.append({**described, **sums, "verdicts": summary.verdict_counts})
+    rows = [
+        {**described, **_sum_verdicts(summary), "verdicts": summary.verdict_counts}
+        for described, summary in zip(
+            common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
+        )
+    ]
     columns = (
         *common_tables.comparison_columns(),
         column("judged_us"),
@@ -247,7 +247,8 @@ def _build_list(
     )
     measured = MeasuredAxes.load(store)
     sections = (
-        *(ui.headline(text) for text in _answer_doors(query, store)),
+        # The sides are not chosen yet.
+        *map(ui.headline, answer_doors(store, query.selection) if query.axis == "door" else ()),
         ui.Paragraph("Is B faster or slower than A, where, and how certain is that?"),
         _build_form(query, store, measured),
         ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
@@ -275,9 +276,13 @@ def _build_list(
     return PageContent("Compare", sections, (table,), about, status=status)
 
 
-def _answer_doors(query: CompareQuery, store: Store) -> Iterator[str]:
-    """Answer which door is best where the axis is that of doors, whose sides are not chosen yet."""
-    return answer_doors(store, query.selection) if query.axis == "door" else iter(())
+def _sum_verdicts(summary: ComparisonSummary) -> Mapping[str, Mapping[str, int]]:
+    """Sum the verdicts of all metrics, by site and over sites."""
+    counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
+    for scopes in summary.verdict_counts.values():
+        for name, verdicts in zip(counts, common_tables.split_by_scope(scopes), strict=True):
+            counts[name].update(verdicts)
+    return {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
 
 
 @page("/figures/doors", "doors", position=23)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
@@ -138,9 +138,10 @@ class DisplayedComparison:
         a, b = verdict_text.side_names(self.rows[0], self.names)
         return replace(self.rows[0], a=a, b=b)
 
-    def list_findings(self) -> Iterator[ui.Paragraph]:
-        """List what readers ask next, see :mod:`.comparison_findings`."""
-        return list_findings(self.store, self.rows, self.names, lambda: self.pairs)
+    @cached_property
+    def plot(self) -> ForestPlot | None:
+        """Changes of the selected verdicts with their intervals; None without any."""
+        return ForestPlot.of_comparisons([[*self.pooled, *self.by_site]], self.delta)
 
 
 def build_comparison(comparison: DisplayedComparison) -> PageContent:
@@ -163,10 +164,11 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         *verdict_text.explain_not_pooled(comparison.pooled),
         *comparison_notes.comparison_notes(rows),
     ]
+    findings = list_findings(comparison.store, rows, names, lambda: comparison.pairs)
     choices = list_filter_choices(comparison.filter, rows, comparison.counters)
     sections = (
         ui.headline(conclusion),
-        ui.Bullets([*comparison.list_findings(), *attribution]),
+        ui.Bullets([*findings, *attribution]),
         *(
             ui.Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
             for name in ("metric", "verdict")
@@ -215,13 +217,12 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         (pooled, by_site, missing, counters, instructions, *pairs),
         about,
         [ui.Link("Compare", link_to("compare"))],
-        drawings=_draw_slide(comparison, conclusion),
+        drawings={"talk": ForestSlide(comparison.plot, conclusion)} if comparison.plot else {},
     )
 
 
 def _show_forest(comparison: DisplayedComparison) -> ui.Section | None:
-    rows = [*comparison.pooled, *comparison.by_site]
-    plot = ForestPlot.of_comparisons([rows], comparison.delta)
+    plot = comparison.plot
     if plot is None:
         return None
     files = (
@@ -232,13 +233,6 @@ def _show_forest(comparison: DisplayedComparison) -> ui.Section | None:
     if len(plot.lines) < 2:  # A single change is told in words.
         return ui.quiet(*talk)
     return ui.Figure("changes", plot, ui.Paragraph(plot.caption, " ", *talk))
-
-
-def _draw_slide(comparison: DisplayedComparison, conclusion: str) -> Mapping[str, ForestSlide]:
-    """Draw the changes for a talk, titled by the conclusion."""
-    rows = [*comparison.pooled, *comparison.by_site]
-    plot = ForestPlot.of_comparisons([rows], comparison.delta)
-    return {"talk": ForestSlide(plot, conclusion)} if plot else {}
 
 
 def _fold_same(

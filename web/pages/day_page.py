@@ -152,7 +152,7 @@ def _link_to_explore(site: str, day: date) -> ui.Links:
 def _load_groups(
     store: Store, site: str, day: int, metrics: tuple[str, ...] = _METRICS, *more_columns: str
 ) -> Sequence[query_model.FigureGroup]:
-    """Build the table of outcomes and means by test, variant, release, door and kind."""
+    """Load outcomes and means by test, variant, release, door and kind."""
     selection = query_model.Selection(
         conditions=(query_model.Condition("site", "=", site or None),)
     )

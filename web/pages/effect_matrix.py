@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.conclusion import SCOPE_WORDS, select_headline
+from treehammer.analysis.comparison.conclusion import name_scopes, select_headline
 from treehammer.analysis.comparison.series_changes import (
     FEWER,
     MORE,
@@ -85,16 +85,25 @@ class _CellEffect(NamedTuple):
     description: str
 
     @property
+    def number(self) -> float:
+        """Effect, 0 if unknown."""
+        return self.effect or 0.0
+
+    @property
+    def is_certain(self) -> bool:
+        return self.tone in _CERTAIN_TONES
+
+    @property
     def weight(self) -> tuple[bool, float]:
         """Sort key of several series in one cell: certain effects first, large ones first."""
-        return self.tone in _CERTAIN_TONES, abs(self.effect or 0.0)
+        return self.is_certain, abs(self.number)
 
     @property
     def css_class(self) -> str:
-        size = abs(self.effect or 0.0)
+        size = abs(self.number)
         if self.tone == "open" and size >= _LEAST_PALE:
-            return f"pale {'worse' if (self.effect or 0.0) > 0 else 'better'}-1"
-        if self.tone not in _CERTAIN_TONES:
+            return f"pale {'worse' if self.number > 0 else 'better'}-1"
+        if not self.is_certain:
             return self.tone
         return f"{self.tone}-{1 + sum(size >= step for step in _STEPS)}"
 
@@ -171,20 +180,11 @@ def _build_matrix(
     metric: str, effects: Sequence[_CellEffect], link: LinkFilter
 ) -> DataTable | None:
     series: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
-    certain: dict[str, list[float]] = defaultdict(list)
-    by_site: dict[str, list[float]] = defaultdict(list)
     for effect in effects:
         series[effect.label, effect.site].append(effect)
-        is_certain = effect.tone in _CERTAIN_TONES
-        certain[effect.label] += [effect.effect or 0.0] if is_certain else []
-        by_site[effect.site].append(effect.effect or 0.0)
     if len(series) < 2:
         return None
-    # The column over all sites leads, then the slowest site; variants by their mean certain effect.
-    sites = sorted(by_site, key=lambda site: (bool(site), -fmean(by_site[site]), site))
-    labels = sorted(
-        certain, key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label))
-    )
+    labels, sites = _sort_heads(effects)
     keys = {site: f"site:{site or ALL_SITES}" for site in sites}
     columns = (
         TableColumn(
@@ -206,6 +206,19 @@ def _build_matrix(
     }
     caption = f"Change of {metric} by variant and site, per cent"
     return _fill_matrix("matrix", caption, columns, labels, cells, "effects-by-site")
+
+
+def _sort_heads(effects: Sequence[_CellEffect]) -> tuple[list[str], list[str]]:
+    """Sort variants by their mean certain effect, and sites, the slowest first after all sites."""
+    certain: dict[str, list[float]] = defaultdict(list)
+    by_site: dict[str, list[float]] = defaultdict(list)
+    for effect in effects:
+        certain[effect.label] += [effect.number] if effect.is_certain else []
+        by_site[effect.site].append(effect.number)
+    labels = sorted(
+        certain, key=lambda label: (-abs(fmean(certain[label] or (0.0,))), natural_sort_key(label))
+    )
+    return labels, sorted(by_site, key=lambda site: (bool(site), -fmean(by_site[site]), site))
 
 
 def _fill_matrix(
@@ -277,17 +290,20 @@ def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
     # Without a certain verdict, the only one, or that there are several.
     text = ", ".join(parts) or (next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value)
     # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
-    frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent if counts[verdict])
-    words += "".join(
-        f" {text}" for scope, text in SCOPE_WORDS.items() if scope in {e.scope for e in effects}
-    )
-    css_class = "equal" if set(counts) == {Verdict.SAME} else "open"
-    for verdict, tone in ((Verdict.FASTER, "better-2"), (Verdict.SLOWER, "worse-2")):
-        css_class = tone if counts[verdict] else css_class
-    description = f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}"
+    frequent = sorted(filter(counts.get, Verdict), key=lambda verdict: -counts[verdict])
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent)
+    words = " ".join([words or "no verdicts", *name_scopes(effects)])
+    description = f"{comparison.b} against {comparison.a}: {words}"
     address = link_to("comparison", comparison=comparison.comparison_id)
-    return HeatCell(text, description, css_class, address)
+    return HeatCell(text, description, _choose_css_class(counts), address)
+
+
+def _choose_css_class(counts: Mapping[str, int]) -> str:
+    if counts.get(Verdict.SLOWER):
+        return "worse-2"
+    if counts.get(Verdict.FASTER):
+        return "better-2"
+    return "equal" if counts.keys() == {Verdict.SAME} else "open"
 
 
 def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:

@@ -82,11 +82,6 @@ def _metric_column(rows: Sequence[VerdictRow]) -> TableColumn:
     return TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric)
 
 
-def _find_unit(rows: Sequence[VerdictRow]) -> str:
-    """Return the common unit of all values; '' if each has its own."""
-    return verdict_text.find_common_unit(rows)
-
-
 def pooled_table(rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn) -> DataTable:
     """Build the table over all sites: one row per variant and metric, effects also as bars."""
     columns = (
@@ -106,7 +101,7 @@ def site_table(rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn)
         _site_column(),
         _metric_column(rows),
         *_effect_columns(bars),
-        *(_side_column(first, side, _find_unit(rows)) for side in "ab"),
+        *(_side_column(first, side, verdict_text.find_common_unit(rows)) for side in "ab"),
     )
     empty = "No series was measured on both sides."
     return _effect_table("by_site", "By site", columns, rows, empty)
@@ -121,7 +116,7 @@ def missing_table(rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
         _metric_column(rows),
         TableColumn("why", "reason", is_long=True),
         TableColumn("remedy", "remedy", is_long=True),
-        *(_side_column(first, side, _find_unit(rows)) for side in "ab"),
+        *(_side_column(first, side, verdict_text.find_common_unit(rows)) for side in "ab"),
     )
     caption = f"On one side only (A: {first.a}, B: {first.b})"
     return _effect_table("missing", caption, columns, rows, "No series on one side only.")

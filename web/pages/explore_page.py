@@ -19,7 +19,7 @@ from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
 from treehammer.web.figures.explore_query import METRICS, SIZE, VIEWS, ExploreQuery, View
-from treehammer.web.figures.figure_captions import describe_metric
+from treehammer.web.figures.figure_captions import describe_metric, explain_empty_figure
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.labels import VARIANT_COLUMN, head_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
@@ -131,7 +131,7 @@ def _show_result(
             file=result.link_file("svg"),
         )
     elif result.points.points:
-        yield ui.headline(result.explain_empty())
+        yield ui.headline(explain_empty_figure(result.query, result.points.points))
     filled_tables = [table for table in reversed(tables) if table.rows]
     if filled_tables:
         yield from _offer_files(result, has_figure=figure is not None)
@@ -160,8 +160,7 @@ def _note_aggregation(result: ExploreResult) -> ui.Paragraph:
 
 
 def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Section]:
-    image_formats = [form for form in FIGURE_FORMATS if form != "root"] if has_figure else []
-    names = {**{form: form.upper() for form in image_formats}, "root": "TTree"}
+    names = {form: form.upper() for form in FIGURE_FORMATS if has_figure} | {"root": "TTree"}
     files = [ui.Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
     of_paper = [
         ui.Link(
@@ -295,7 +294,8 @@ def _send_file(request: PageRequest[Any]) -> Response:
     else:
         figure = result.lay_out()
         if figure is None:
-            raise RequestRefusedError(404, result.explain_empty())
+            text = explain_empty_figure(result.query, result.points.points)
+            raise RequestRefusedError(404, text)
         size = request.raw.query_params.get(SIZE, "")
         if size and size not in PAPER_WIDTHS_MM:
             raise RequestRefusedError(
@@ -315,20 +315,9 @@ def _send_file(request: PageRequest[Any]) -> Response:
     return make_figure_response(result.route, form, files.draw_file(form, drawing))
 
 
-explore_file = page(
-    "/explore/figure.{form}",
-    "explore-file",
-    ExploreQuery,
-    position=22,
-    make_pool=lambda resources: resources.share(FigureFiles).pool,
-)(_send_file)
-s0_file = page(
-    "/figures/s0/figure.{form}",
-    "s0-file",
-    S0Query,
-    position=22,
-    make_pool=lambda resources: resources.share(FigureFiles).pool,
-)(_send_file)
+_FILES: Any = {"position": 22, "make_pool": lambda resources: resources.share(FigureFiles).pool}
+explore_file = page("/explore/figure.{form}", "explore-file", ExploreQuery, **_FILES)(_send_file)
+s0_file = page("/figures/s0/figure.{form}", "s0-file", S0Query, **_FILES)(_send_file)
 
 
 #: Columns of whole numbers.

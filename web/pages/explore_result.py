@@ -192,13 +192,8 @@ class RowLinks:
             for name, page in _PAGE_LINKS.items()
             if name in query.group_columns
         }
-        jobs = {
-            "by": _JOB,
-            "color": VARIANT_COLUMN,
-            "panels": "",
-            "view": View.MEANS,
-        }
-        removed = ("where", *(("kind",) if "kind" in query.group_columns else ()))
+        jobs = {"by": _JOB, "color": VARIANT_COLUMN, "panels": "", "view": View.MEANS}
+        removed = {"where"} | {"kind"} & {*query.group_columns}
         parameters = [
             (name, jobs.get(name, value))
             for name, value in query.list_parameters()
@@ -206,9 +201,7 @@ class RowLinks:
         ]
         self._shared_parameters = urlencode(parameters)
         self._query_conditions = query.conditions
-        self._links_to_jobs = _JOB not in query.group_columns and {*query.group_columns} <= {
-            *DIMENSIONS
-        }
+        self._links_to_jobs = {*query.group_columns} <= {*DIMENSIONS} - {_JOB}
 
     def value_link(self, name: str) -> Callable[[Row], str]:
         """Build a function that links to the page of a row's value; '' if it has none."""
@@ -287,14 +280,6 @@ class S0Query(ExploreQuery):
     )
 
 
-def _title_figure(query: ExploreQuery) -> str:
-    """Return the title of a figure; S0's own one needs its default columns."""
-    fields, names = S0Query.model_fields, ("metric", "by", "color", "panels")
-    if isinstance(query, S0Query) and all(getattr(query, n) == fields[n].default for n in names):
-        return S0_TITLE
-    return figure_captions.figure_heading(query)
-
-
 @dataclass(frozen=True)
 class ExploreResult:
     """Parameters of a figure and its points."""
@@ -304,8 +289,12 @@ class ExploreResult:
 
     @property
     def title(self) -> str:
-        """Title of the figure."""
-        return _title_figure(self.query)
+        """Title of the figure; S0's own one needs its default columns."""
+        fields, names = S0Query.model_fields, ("metric", "by", "color", "panels")
+        is_s0 = all(getattr(self.query, name) == fields[name].default for name in names)
+        return (
+            S0_TITLE if is_s0 and self.route == "s0" else figure_captions.figure_heading(self.query)
+        )
 
     @property
     def route(self) -> str:
@@ -326,10 +315,6 @@ class ExploreResult:
     def lay_out(self) -> FigureLayout | None:
         """Lay out the figure; None if there is nothing to draw."""
         return lay_out_figure(self.query, self.points, self.title)
-
-    def explain_empty(self) -> str:
-        """Explain why there is nothing to draw."""
-        return figure_captions.explain_empty_figure(self.query, self.points.points)
 
     def build_table(self, links: RowLinks) -> DataTable:
         """Build the table of the figure's groups."""

@@ -16,7 +16,6 @@ from treehammer.analysis.status.failure_explanation import explain_results, expl
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.hctests.definition.model import format_commit
-from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
@@ -25,7 +24,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn, build_table, hidden_columns
-from treehammer.text_formatting import format_duration
+from treehammer.text_formatting import format_cell, format_duration
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -89,16 +88,13 @@ _COLUMNS = (
     *_CIRCUMSTANCE_COLUMNS,
     *_STORAGE_COLUMNS,
 )
-_ATTEMPT_NAMES = (
-    "number",
-    "state",
-    "started_us",
-    "ended_us",
-    "exit_code",
-    "failure_class",
-    "message",
+_ATTEMPT_COLUMNS = tuple(
+    TableColumn(name, name)
+    for name in (
+        *("number", "state", "started_us", "ended_us", "exit_code"),
+        *("failure_class", "message"),
+    )
 )
-_ATTEMPT_COLUMNS = tuple(TableColumn(name, name) for name in _ATTEMPT_NAMES)
 
 
 class JobQuery(PageQuery):
@@ -142,9 +138,9 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     facts = list(_provenance_facts(job, campaign, rows))
     command = campaign_outcome.rerun_command(campaign)
     sections = (
-        ui.headline(f"{_explain_trouble(store, job, campaign, recorded.values(), rows) or ''}"),
+        ui.headline(_explain_trouble(store, job, campaign, recorded.values(), rows)),
         ui.quiet(
-            f"{job.kind} job, repeat {job.repeat}, door {job.door or '–'} · ",
+            f"{job.kind} job, repeat {job.repeat}, door {format_cell(job.door)} · ",
             ui.Styled(job.state, f"state {job.state}"),
         ),
         ui.Links(list(_related_links(store, job, rows))),
@@ -310,19 +306,21 @@ def _explain_trouble(
     campaign: CampaignRow,
     attempts: Iterable[AttemptRow],
     rows: Sequence[Row],
-) -> FailureExplanation | None:
-    """Explain the job's failure, or that its site was slow on that day; None for neither."""
+) -> str:
+    """Explain the job's failure, or that its site was slow on that day; '' for neither."""
     bad_us = [
         attempt.ended_us or attempt.started_us for attempt in attempts if attempt.failure_class
     ]
     outcomes = (Outcome.FAILED, Outcome.IMPLAUSIBLE)
     bad_us += [row["started_us"] for row in rows if classify_outcome(row) in outcomes]
     if bad_us:
-        return explain_results(store, job.site, max(bad_us), campaign.test_name)
-    if not rows:
-        return None
-    day = Period.of_day(max(row["started_us"] for row in rows))
-    return explain_slowness(store, job.site, day)
+        explanation = explain_results(store, job.site, max(bad_us), campaign.test_name)
+    elif rows:
+        day = Period.of_day(max(row["started_us"] for row in rows))
+        explanation = explain_slowness(store, job.site, day)
+    else:
+        return ""
+    return f"{explanation or ''}"
 
 
 def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[ui.Link]:
@@ -371,14 +369,7 @@ def build_measurement_table(
     name: str, caption: str, rows: Sequence[Row], variants: VariantLabels
 ) -> DataTable:
     """Build the table of a job's measurements, each with its outcome and the one to compare with."""
-    # For each measurement that of the same work and round with the first release.
-    first: dict[tuple[Any, ...], Row] = {}
-    counterparts: dict[str, Row | None] = {}
-    for row in sorted(rows, key=lambda row: natural_sort_key(row["axis_root"] or "")):
-        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
-        other = first.setdefault(work, row)
-        is_other = other["axis_root"] != row["axis_root"]
-        counterparts[row["measurement_id"]] = other if is_other else None
+    counterparts = _find_counterparts(rows, variants)
     has_reason = any(map(_failure_reason, rows))
     # ROOT may report another version than the requested release.
     differs = any(row["root_version"] not in (None, "", row["axis_root"]) for row in rows)
@@ -402,7 +393,7 @@ def build_measurement_table(
             link=lambda row: (
                 row["other_id"] and _link_to_values(row["measurement_id"], row["other_id"])
             ),
-            hidden=not any(counterparts.values()),
+            hidden=not any(other["other_id"] for other in counterparts.values()),
         ),
         hidden("other_id"),
         *columns(*_RESULT_COLUMNS),
@@ -413,14 +404,28 @@ def build_measurement_table(
             "outcome": label_outcome(row),
             "why": _failure_reason(row),
             "all": "all values",
-            "differences": f"from {other['axis_root']}" if other else "",
-            "other_id": other["measurement_id"] if other else "",
+            **counterparts[row["measurement_id"]],
         }
         for row in rows
-        for other in [counterparts[row["measurement_id"]]]
     ]
     empty_text = "This attempt left no measurements."
     return DataTable(name, caption, table_columns, filled, empty_text, variants.note)
+
+
+def _find_counterparts(rows: Sequence[Row], variants: VariantLabels) -> Mapping[str, Row]:
+    """Find for each measurement that of the same work and round with the first release."""
+    first: dict[tuple[Any, ...], Row] = {}
+    counterparts: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: natural_sort_key(row["axis_root"] or "")):
+        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
+        other, names = first.setdefault(work, row), {"differences": "", "other_id": ""}
+        if other["axis_root"] != row["axis_root"]:
+            names = {
+                "differences": f"from {other['axis_root']}",
+                "other_id": other["measurement_id"],
+            }
+        counterparts[row["measurement_id"]] = names
+    return counterparts
 
 
 def _link_to_values(id_: str, other: str = "") -> str:

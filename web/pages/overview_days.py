@@ -362,14 +362,14 @@ def _find_first_measurements(
     earlier = [record for record in records if record.first_day < yesterday]
     new_sites = {record.site for record in records} - {record.site for record in earlier}
     sites_by_text: dict[str, list[str]] = defaultdict(list)
-    sites_by_text["First measurements from "] = sorted(new_sites)
-    at_known_sites = [record for record in records if record.site not in new_sites]
-    for feature, site in sorted(_measured_features(at_known_sites) - _measured_features(earlier)):
-        sites_by_text[f"{feature}: first measurements at "].append(site)
+    if new_sites:
+        sites_by_text["First measurements from "] = sorted(new_sites)
+    for feature, site in sorted(_measured_features(records) - _measured_features(earlier)):
+        if site not in new_sites:
+            sites_by_text[f"{feature}: first measurements at "].append(site)
     for text, sites in sites_by_text.items():
-        if sites:
-            names = [ui.Link(name or _NO_SITE, link_to("site", site=name)) for name in sites]
-            yield _end_with_names(ChangeSeverity.NEW, text, names, max_named)
+        names = [ui.Link(name or _NO_SITE, link_to("site", site=name)) for name in sites]
+        yield _end_with_names(ChangeSeverity.NEW, text, names, max_named)
 
 
 def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, str]]:

@@ -40,7 +40,7 @@ from treehammer.web.display_formats import (
     format_time,
     today,
 )
-from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page import PageContent, PageOperation, PageRequest, list_part_tables, page
 from treehammer.web.page_query import OneOf, WindowQuery
 from treehammer.web.pages import common_tables, overview_days
 
@@ -50,8 +50,6 @@ DAYS, CHOICES = 14, (7, 14, 30, 60)
 REFRESH_INTERVAL_S = 60
 #: Latest comparisons shown.
 MAX_COMPARISONS = 5
-#: Submitters of running campaigns that the tile names.
-MAX_SUBMITTERS = 3
 #: Sites and campaigns listed by name; further ones are counted.
 MAX_NAMED_SITES = 10
 
@@ -99,6 +97,9 @@ class OverviewStates(Protocol):
         """Link to news of more than a day."""
 
 
+SiteLines = list[overview_days.SiteDays[DayOutcomes]]
+
+
 class OverviewQuery(WindowQuery):
     """Parameters of the overview."""
 
@@ -123,14 +124,8 @@ class OverviewQuery(WindowQuery):
             "site_days": "sites and days",
             "running": "campaigns with unfinished jobs",
             "verdicts": "the latest comparisons",
-            **{
-                name: text
-                for part in import_parts("overview")
-                for name, text in part.TABLES.items()
-            },
-            **{
-                k: v for part in import_parts("page_parts") for k, v in part.OVERVIEW_TABLES.items()
-            },
+            **list_part_tables("overview"),
+            **list_part_tables("page_parts", "OVERVIEW_TABLES"),
         },
         ("changes",),
         path="/overview",
@@ -207,11 +202,7 @@ class Overview:
             overview_days.changes_since_yesterday(store, recent, explanations, today(), limit)
         )
 
-    def _load_days(
-        self,
-    ) -> tuple[
-        list[overview_days.SiteDays[DayOutcomes]], list[overview_days.SiteDays[DayOutcomes]]
-    ]:
+    def _load_days(self) -> tuple[SiteLines, SiteLines]:
         """Load the shown days, and those of the sites of jobs in which changes are searched."""
         days, recent = self.query.window, days_until(today(), overview_days.LOOKBACK_DAYS)
         if self.query.by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
@@ -304,22 +295,7 @@ class Overview:
 
 def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
     """Count bad and inefficient sites, failures, slower variants and running work."""
-    bad_states = (SiteState.CRITICAL, SiteState.WARNING)
-    if overview.current:
-        names = overview_queries.list_sites(overview.store, overview.query.by)
-        states = [overview.current.get(site, SiteState.UNKNOWN) for site in names]
-        texts = dict(zip(bad_states, ("sites critical", "sites with warnings"), strict=True))
-    else:
-        states = [line.latest.status for line in overview.lines]
-        texts = {state: f"sites {DAY_GRADES[state]} on their latest day" for state in bad_states}
-    for state, text in texts.items() if states else ():
-        count = states.count(state)
-        css_class = state.value if count else ""
-        yield ui.Tile(f"{count:,} of {len(states):,}", text, "#days", css_class)
-    if states:
-        yield from _count_failures(overview.lines)
-    if down := states.count(SiteState.DOWNTIME):
-        yield ui.Tile(f"{down:,} of {len(states):,}", "sites in a downtime", "#days")
+    yield from _count_states(overview)
     if names := overview.inefficient:
         text = f"less CPU efficiency than similar sites: {join_names(names)}"
         yield ui.Tile(str(len(names)), text, link_to("site", site=names[0]), "warning")
@@ -328,7 +304,28 @@ def _list_tiles(overview: Overview) -> Iterator[ui.Tile]:
     yield _count_running(overview)
 
 
-def _count_failures(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> Iterator[ui.Tile]:
+def _count_states(overview: Overview) -> Iterator[ui.Tile]:
+    """Count sites in bad states and in downtimes, and failures; nothing without sites."""
+    bad_states = (SiteState.CRITICAL, SiteState.WARNING)
+    if overview.current:
+        names = overview_queries.list_sites(overview.store, overview.query.by)
+        states = [overview.current.get(site, SiteState.UNKNOWN) for site in names]
+        texts = dict(zip(bad_states, ("sites critical", "sites with warnings"), strict=True))
+    else:
+        states = [line.latest.status for line in overview.lines]
+        texts = {state: f"sites {DAY_GRADES[state]} on their latest day" for state in bad_states}
+    if not states:
+        return
+    for state, text in texts.items():
+        count = states.count(state)
+        css_class = state.value if count else ""
+        yield ui.Tile(f"{count:,} of {len(states):,}", text, "#days", css_class)
+    yield from _count_failures(overview.lines)
+    if down := states.count(SiteState.DOWNTIME):
+        yield ui.Tile(f"{down:,} of {len(states):,}", "sites in a downtime", "#days")
+
+
+def _count_failures(lines: SiteLines) -> Iterator[ui.Tile]:
     """Count the failures of the latest day with measurements."""
     for day in reversed(list(lines[0].days) if lines else []):
         total = overview_days.sum_outcomes(line.days[day] for line in lines)
@@ -359,9 +356,7 @@ def _count_slower_variants(overview: Overview) -> ui.Tile:
 def _count_running(overview: Overview) -> ui.Tile:
     """Count running campaigns and their measurements, and name who submitted them."""
     active = overview.active
-    submitters = [*dict.fromkeys(filter(None, (state.submitter for state in active)))]
-    more = len(submitters) - MAX_SUBMITTERS
-    names = ", ".join(submitters[:MAX_SUBMITTERS]) + (f" and {more} more" if more > 0 else "")
+    names = join_names([*dict.fromkeys(filter(None, (state.submitter for state in active)))])
     text = f"campaign{'s' * (len(active) != 1)} running{names and f' by {names}'}"
     planned = sum(state.campaign.planned_measurements for state in active)
     if not planned:
@@ -399,10 +394,8 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
     sites = {*overview_queries.list_sites(store, query.by)}
     silent = sorted(sites - {line.site for line in overview.lines})
     if silent:
-        unnamed = len(silent) - MAX_NAMED_SITES
-        remainder = f" and {unnamed} more" if unnamed > 0 else ""
-        names = ", ".join(silent[:MAX_NAMED_SITES])
-        yield ui.quiet(f"Sites without measurements in this period: {names}{remainder}.")
+        names = join_names(silent, MAX_NAMED_SITES)
+        yield ui.quiet(f"Sites without measurements in this period: {names}.")
 
 
 def _make_matrix(overview: Overview) -> DataTable:

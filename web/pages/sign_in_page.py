@@ -34,8 +34,6 @@ _MAX_FORM_BYTES = 8192
 #: Days for which a session opened with a key lasts.
 KEY_SESSION_DAYS = 30
 
-_DAY_US = 86400 * SECOND_US
-
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes for signing in and out."""
@@ -45,9 +43,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
         form = await _read_form(request)
         target = form.get("next", "")
         try:
-            grant, expires_us = await grant_of_key(
-                context, form.get("token", "").strip(), KEY_SESSION_DAYS
-            )
+            grant, expires_us = await grant_of_key(context, form.get("token", "").strip())
         except responses.RequestRefusedError as refusal:
             if refusal.status == 503:
                 raise
@@ -102,10 +98,10 @@ async def _read_form(request: Request) -> dict[str, str]:
     return {name: values[0] for name, values in fields.items()}
 
 
-async def grant_of_key(context: PageContext, key: str, days: int) -> tuple[AccessGrant, int]:
-    """Verify a key for reading; return its grant and the end of a session of that many days."""
+async def grant_of_key(context: PageContext, key: str) -> tuple[AccessGrant, int]:
+    """Verify a key for reading; return its grant and the end of its session."""
     grant = require_read_grant(await context.access_control.grant_for_token(key))
-    expires_us = context.access_control.now_us() + days * _DAY_US
+    expires_us = context.access_control.now_us() + KEY_SESSION_DAYS * 86400 * SECOND_US
     if grant.expires_us is not None:
         expires_us = min(expires_us, grant.expires_us)
     return grant, expires_us
@@ -121,7 +117,6 @@ async def open_session(
     """Open a session, and give its token to the browser."""
     now_us = context.access_control.now_us()
     address = request.client.host[:MAX_WORD] if request.client else "-"
-
     open_now = partial(
         context.resources.database.open_session,
         grant,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -237,20 +237,23 @@ def _find_server_effects(
             for day in days
             if day.metric == _EFFECT_METRIC and aspect.component.startswith(f"door {day.door} (")
         ]
-        starts = [
-            after for before, after in itertools.pairwise(by_day) if by_day[before] != by_day[after]
-        ]
-        for previous, start, end in zip(
-            [0, *starts], starts, [*starts[1:], math.inf], strict=False
-        ):
-            sides = [
-                estimate_mean([day.log_ratio for day in door_days if first <= day.day < last])
-                for first, last in ((previous, start), (start, end))
-            ]
-            if sides[0] and sides[1]:
-                change = combine_estimates([sides[1], sides[0]], [1.0, -1.0])
-                effects[aspect.component, day_from_number(start).isoformat()] = change
+        bounds = [0, *(after for _, after in _find_changes(by_day)), math.inf]
+        for previous, start, end in zip(bounds, bounds[1:], bounds[2:], strict=False):
+            before = _estimate_mean(door_days, previous, start)
+            after = _estimate_mean(door_days, start, end)
+            if before and after:
+                change = combine_estimates([after, before], [1.0, -1.0])
+                effects[aspect.component, day_from_number(int(start)).isoformat()] = change
     return effects
+
+
+def _estimate_mean(days: Sequence[DoorDay], first: float, end: float) -> Estimate | None:
+    return estimate_mean([day.log_ratio for day in days if first <= day.day < end])
+
+
+def _find_changes(by_day: Mapping[int, Collection[str]]) -> list[tuple[int, int]]:
+    """Find the pairs of successive measured days with different values."""
+    return [days for days in itertools.pairwise(by_day) if by_day[days[0]] != by_day[days[1]]]
 
 
 def describe_server_effects(rows: Sequence[Row]) -> str:
@@ -276,8 +279,7 @@ def build_change_table(history: ContextHistory, door_days: Sequence[DoorDay]) ->
             "after": sorted(by_day[after], key=natural_sort_key),
         }
         for aspect, by_day in history.items()
-        for before, after in itertools.pairwise(by_day)
-        if by_day[before] != by_day[after]
+        for before, after in _find_changes(by_day)
     ]
     days = sorted({str(change["day"]) for change in changes})
     marks = {day: number for number, day in enumerate(days, 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from itertools import chain
 from typing import Any, Protocol
 
 from treehammer.analysis.descriptive import peer_comparison
@@ -66,19 +66,56 @@ def site_list_page(request: PageRequest[PageQuery]) -> PageContent:
 
 def _build_table(store: Store) -> DataTable:
     """Build the table, the worst state first, then the lowest efficiency against similar sites."""
-    last = display_formats.today()
-    first = display_formats.day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+    metric = DEFAULT_METRIC
+    comparisons = peer_comparison.compare_all_sites(store, [metric], display_formats.today())[
+        metric
+    ]
+    parts: list[ListedStates] = [part.ListedStates(store) for part in import_parts("page_parts")]
+    rows = _list_rows(store, comparisons, parts)
+
+    def rank(row: Row) -> tuple[float, ...]:
+        difference = math.inf if row["difference"] is None else row["difference"]
+        return *(states.rank(row) for states in parts), difference
+
+    write = display_formats.aligned_format(
+        (row[name] for row in rows for name in ("own", "median")), find_display_unit(DEFAULT_METRIC)
+    )
+    table_columns = (
+        column("site"),
+        *chain.from_iterable(states.columns for states in parts),
+        column("status", f"{DEFAULT_WINDOW_DAYS} days"),
+        *outcome_columns(),
+        # Averages over a site's own mix of work are not comparable, so they are exported only.
+        *hidden_columns(DEFAULT_METRIC),
+        column("own", "CPU efficiency of comparable work", format_value=write, is_number=True),
+        column("median", "median of similar sites", format_value=write, is_number=True),
+        column("difference", is_low_first=True),
+        _make_dot_column(comparisons),
+        *columns("sites"),
+        column(
+            "last_day",
+            "last measured",
+            format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
+        ),
+    )
+    caption = f"Sites over the last {DEFAULT_WINDOW_DAYS} days"
+    return DataTable("sites", caption, table_columns, sorted(rows, key=rank))
+
+
+def _list_rows(
+    store: Store, comparisons: Mapping[str, PeerComparison], parts: Sequence[ListedStates]
+) -> list[Row]:
+    days = display_formats.days_until(display_formats.today(), DEFAULT_WINDOW_DAYS)
+    window = display_formats.day_number(days[0]), display_formats.day_number(days[-1])
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     last_days: dict[str, str] = {}
     # In the order of days.
-    for day in overview_queries.list_site_days(store, first, display_formats.day_number(last)):
+    for day in overview_queries.list_site_days(store, *window):
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = display_formats.day_from_number(day.day).isoformat()
-    comparisons = peer_comparison.compare_all_sites(store, [DEFAULT_METRIC], last)
-    listed: list[ListedStates] = [part.ListedStates(store) for part in import_parts("page_parts")]
     rows: list[Row] = []
     for site in overview_queries.list_sites(store):
-        compared = comparisons[DEFAULT_METRIC].get(site)
+        compared = comparisons.get(site)
         judged = DayOutcomes.from_outcomes(outcomes[site])
         values: dict[str, Any] = {
             "site": site,
@@ -89,37 +126,10 @@ def _build_table(store: Store) -> DataTable:
             **{key: getattr(compared, name, None) for key, name in _COMPARED_VALUES.items()},
             "sites": compared.peer_count if compared else 0,
         }
-        for states in listed:
+        for states in parts:
             values |= states.describe(site)
         rows.append(values)
-
-    def rank(row: Row) -> tuple[float, ...]:
-        difference = math.inf if row["difference"] is None else row["difference"]
-        return *(states.rank(row) for states in listed), difference
-
-    write = display_formats.aligned_format(
-        (row[name] for row in rows for name in ("own", "median")), find_display_unit(DEFAULT_METRIC)
-    )
-    table_columns = (
-        column("site"),
-        *(added for states in listed for added in states.columns),
-        column("status", f"{DEFAULT_WINDOW_DAYS} days"),
-        *outcome_columns(),
-        # Averages over a site's own mix of work are not comparable, so they are exported only.
-        *hidden_columns(DEFAULT_METRIC),
-        column("own", "CPU efficiency of comparable work", format_value=write, is_number=True),
-        column("median", "median of similar sites", format_value=write, is_number=True),
-        column("difference", is_low_first=True),
-        _make_dot_column(comparisons[DEFAULT_METRIC]),
-        *columns("sites"),
-        column(
-            "last_day",
-            "last measured",
-            format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
-        ),
-    )
-    caption = f"Sites over the last {DEFAULT_WINDOW_DAYS} days"
-    return DataTable("sites", caption, table_columns, sorted(rows, key=rank))
+    return rows
 
 
 def _make_dot_column(comparisons: Mapping[str, PeerComparison]) -> TableColumn:

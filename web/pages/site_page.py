@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.responses import RedirectResponse, Response
@@ -25,7 +26,6 @@ from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.query_model import (
     DAY,
-    WEEK,
     Condition,
     FigureQuery,
     Selection,
@@ -34,6 +34,7 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, build_table
+from treehammer.text_formatting import format_cell
 from treehammer.verticals import import_parts
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
@@ -49,7 +50,14 @@ from treehammer.web.columns import (
 from treehammer.web.figures.explore_query import View
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
-from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
+from treehammer.web.page import (
+    TIME_TABLE,
+    PageContent,
+    PageOperation,
+    PageRequest,
+    list_part_tables,
+    page,
+)
 from treehammer.web.pages import common_tables, site_charts
 from treehammer.web.pages.site_standing import FILTERS, MAX_PARTS, SiteQuery, describe_standing
 
@@ -92,7 +100,7 @@ class SiteStates(Protocol):
             "door_days": "CPU and wall time of each door relative to the mean of the same work, by day",
             "outcomes": "outcomes by day",
             "work": "tests and variants ever measured",
-            **{k: v for part in import_parts("page_parts") for k, v in part.SITE_TABLES.items()},
+            **list_part_tables("page_parts", "SITE_TABLES"),
         },
         ("standing", "explanation"),
     ),
@@ -102,15 +110,13 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     store, site = request.store, request.query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
-        if not site and wants_html(request.raw):
-            return RedirectResponse(link_to("sites"))
-        raise overview_queries.build_unknown_site_error(store, site)
+        return _lead_to_list(request)
     query = request.query.normalize_variant(works)
     sums = peer_sums.load_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
     points = peer_comparison.compare_over_time(
-        sums.dailies, site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
+        sums.dailies, site, partial(coarsen_day, query.time_column)
     )
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
@@ -125,18 +131,17 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
-        **{name: table for states in parts for name, table in states.tables.items()},
     }
+    for states in parts:
+        tables |= states.tables
     charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
     sections = (
         *(states.show_current() for states in parts),
-        None
-        if any(states.is_explained for states in parts)
-        else ui.headline(_explain_last_day(store, site, tables["outcomes"].rows)),
+        ui.headline(_explain_last_day(store, site, tables["outcomes"].rows, parts)),
         ui.headline(standing.sentence),
         ui.headline(_describe_compiler(store, query)),
         ui.Paragraph(site_charts.describe_server_effects(tables["changes"].rows)),
-        ui.Links([ui.Link(*pair) for pair in _link_to_explore(store, query)]),
+        ui.Links([*_link_to_explore(store, query)]),
         _build_form(query, works),
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
@@ -164,6 +169,13 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         {"standing": standing.sentence, "explanation": explanation.sentences},
         crumbs=[ui.Link("Sites", link_to("sites"))],
     )
+
+
+def _lead_to_list(request: PageRequest[SiteQuery]) -> Response:
+    """Lead readers who name no site to the list of sites; refuse unknown sites."""
+    if not request.query.site and wants_html(request.raw):
+        return RedirectResponse(link_to("sites"))
+    raise overview_queries.build_unknown_site_error(request.store, request.query.site)
 
 
 def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
@@ -283,9 +295,11 @@ def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]
     )
 
 
-def _explain_last_day(store: Store, site: str, days: Sequence[Row]) -> str:
-    """Explain a bad or slow last day of those shown."""
-    if not days:
+def _explain_last_day(
+    store: Store, site: str, days: Sequence[Row], parts: Iterable[SiteStates]
+) -> str:
+    """Explain a bad or slow last day of those shown, unless the current states are explained."""
+    if not days or any(states.is_explained for states in parts):
         return ""
     day = date.fromisoformat(days[0]["day"])
     explain = explain_slowness if days[0]["status"] == DAY_GRADES[SiteState.OK] else explain_period
@@ -301,7 +315,7 @@ def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyE
     return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
 
 
-def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]]:
+def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[ui.Link]:
     """Link to Explore with the page's metric, filters and days."""
     filters = query.find_recorded_filters(store)
     filters |= {"site": query.site, "from": str(query.first), "to": str(query.to)}
@@ -314,7 +328,8 @@ def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[tuple[str, str]
         ),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
-        yield title, link_to("explore", query={**view, "color": "axis_root", **filters})
+        address = link_to("explore", query={**view, "color": "axis_root", **filters})
+        yield ui.Link(title, address)
 
 
 def _filter_options(
@@ -405,7 +420,7 @@ def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
         column("variant", is_long=True),
         *columns("test", "dataset"),
         *(
-            column(key, release, format_value=lambda doors: ", ".join(doors) or "–")
+            column(key, release, format_value=lambda doors: format_cell(", ".join(doors)))
             for release, key in keys.items()
         ),
     )

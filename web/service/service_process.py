@@ -52,35 +52,36 @@ _LOG = logging.getLogger("treehammer.service")
 def check_settings(settings: Settings) -> None:
     """Refuse settings that let clients exhaust the service or send tokens unencrypted."""
     chain, key = settings.serve_certificate, settings.serve_certificate_key
-    proxied = settings.serve_behind_proxy
-    is_exposed = not (proxied or is_loopback(settings.serve_host))
     if bool(chain) != bool(key):
         raise ConfigError(
             f"{'serve_certificate_key' if chain else 'serve_certificate'} is missing: "
             "certificate and key are needed together"
         )
-    if chain and proxied:
-        raise ConfigError(
-            "a certificate and serve_behind_proxy are mutually exclusive: "
-            "TLS terminates in one place"
-        )
-    if settings.serve_user_header and not proxied:
+    if settings.serve_behind_proxy:
+        if chain:
+            raise ConfigError(
+                "a certificate and serve_behind_proxy are mutually exclusive: "
+                "TLS terminates in one place"
+            )
+        return
+    if settings.serve_user_header:
         raise ConfigError(
             f"without a proxy every client could send {settings.serve_user_header}",
             where="serve_user_header",
             hint="Give --behind-proxy, and configure the proxy by 'treehammer serve --print-proxy "
             "nginx', which removes the header from the requests of clients.",
         )
-    if is_exposed and not settings.serve_without_proxy:
+    if is_loopback(settings.serve_host):
+        return
+    if not settings.serve_without_proxy:
         raise ConfigError(
             f"other machines would reach {settings.serve_host} without a proxy, which "
             "limits slow and greedy clients",
             where="serve_host",
             hint="Configure nginx or Caddy (treehammer serve --print-proxy nginx), and give "
-            "--behind-proxy. "
-            "In a closed network, --without-proxy permits it with a certificate.",
+            "--behind-proxy. In a closed network, --without-proxy permits it with a certificate.",
         )
-    if is_exposed and not chain:
+    if not chain:
         raise ConfigError(
             f"without a certificate, tokens would travel unencrypted to {settings.serve_host}",
             where="serve_host",
@@ -114,7 +115,9 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
     """Yield the application on the settings' database, which is created if missing."""
     masters = load_master_keys(settings.master_key_file)
     Store.open(settings.database).close()
-    _warn_of_readable_database(settings)
+    file = sqlite_path(parse_url(settings.database))
+    if file is not None and file.exists() and not is_private(file):
+        _LOG.warning("other users can read %s: run chmod 600 %s*", file, file)
     # Two engines, so that reads do not wait for writes.
     writing, reading = LiveDatabase(settings.database), LiveDatabase(settings.database)
     try:
@@ -217,13 +220,6 @@ class ServiceServer(uvicorn.Server):
             _exit_later(EXIT_TIMEOUT_S)
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
-
-
-def _warn_of_readable_database(settings: Settings) -> None:
-    """Warn of a database file that other users of the machine can read."""
-    file = sqlite_path(parse_url(settings.database))
-    if file is not None and file.exists() and not is_private(file):
-        _LOG.warning("other users can read %s: run chmod 600 %s*", file, file)
 
 
 def _exit_later(seconds: float) -> None:
