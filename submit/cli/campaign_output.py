@@ -59,12 +59,6 @@ def summarize_progress(progress: CampaignCount, now_s: float | None = None) -> s
     return f"{text}, about {format_duration(progress.remaining_s)} left, until {clock}"
 
 
-def visible_states(progress: CampaignCount) -> list[str]:
-    """List the states to show: held only if a job is held."""
-    held_count = progress.total.jobs[JobState.HELD.value]
-    return [state.value for state in JobState if held_count or state is not JobState.HELD]
-
-
 def list_progress_rows(progress: CampaignCount) -> list[dict[str, Any]]:
     """List the jobs of each site by state, and its failed and missing measurements by class."""
     return [
@@ -81,10 +75,12 @@ def list_progress_rows(progress: CampaignCount) -> list[dict[str, Any]]:
 
 
 def make_progress_columns(progress: CampaignCount) -> list[TableColumn]:
-    """Make the columns of :func:`list_progress_rows`."""
+    """Make the columns of :func:`list_progress_rows`; that of held jobs only if a job is held."""
+    hidden = None if progress.total.jobs[JobState.HELD.value] else JobState.HELD
+    states = [state.value for state in JobState if state is not hidden]
     return [
         TableColumn("site", "site"),
-        *(TableColumn(state, state, is_number=True) for state in visible_states(progress)),
+        *(TableColumn(state, state, is_number=True) for state in states),
         TableColumn("failures", "failed", format_counts),
         *([TableColumn("missing", "missing", format_counts)] * bool(progress.total.missing)),
     ]

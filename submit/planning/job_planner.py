@@ -245,10 +245,12 @@ class JobPlanner:
         There is none without ROOT, none for a load test, and none where a job compares commits,
         which read with the same ROOT.
         """
-        if not self.inputs.manifests or not _has_values(self.pinned.definition):
+        definition = self.pinned.definition
+        is_read = bool(self.inputs.manifests) and definition.payload_kind != "executable"
+        if not is_read or definition.load or COMMIT_AXIS in definition.matrix.bundle:
             return
         order: list[OrderedExecution] = []
-        for variant in _checksum_variants(self.pinned.definition, groups):
+        for variant in _checksum_variants(definition, groups):
             software = self.software_for(access.site, str(variant["root"]))
             if software.provider not in providers.WITHOUT_ROOT:
                 order.append(OrderedExecution(1, len(order) + 1, variant, CHECKSUM))
@@ -484,12 +486,6 @@ def _is_read_once(entry: OrderedExecution) -> bool:
     variant = entry.variant
     is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
     return is_cold or entry.kind == CHECKSUM
-
-
-def _has_values(definition: TestDefinition) -> bool:
-    """Return whether releases are compared by the values that they read."""
-    is_comparable = definition.load is None and COMMIT_AXIS not in definition.matrix.bundle
-    return is_comparable and definition.payload_kind != "executable"
 
 
 def _reader_key(variant: Variant) -> tuple[str, str, str]:

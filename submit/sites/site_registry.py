@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,11 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
         ConfigError: ROOT could not open files in the datasets' folder.
         SitesError: the sites file cannot be read or has mistakes.
     """
+    from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
+    from treehammer.submit.sites.site_model import token_pool_environment
+
     prefix = str(settings.datasets_dir)
-    if any(character in prefix for character in "?#\n"):
+    if {"?", "#", "\n"} & {*prefix}:
         raise ConfigError(
             "ROOT interprets '?' and '#' in a path as options",
             where=f"cache_dir {settings.cache_dir}",
@@ -52,7 +55,10 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
     local = _make_local_site(prefix, str(settings.cache_dir / "load"))
     content = _load_sites_file(settings)
     sites = {local.name: local, **(content.sites if content else {})}
-    _export_token_pools(sites.values())
+    # This process's HTTP clients get the pools of doors as they get credentials.
+    doors = (door for site in sites.values() for door in site.doors)
+    os.environ.pop(TOKEN_POOLS_VARIABLE, None)
+    os.environ.update(token_pool_environment(doors))
     return sites
 
 
@@ -70,15 +76,6 @@ def _make_local_site(prefix: str, writable: str) -> Site:
     return Site.model_construct(
         name=LOCAL_BATCH, doors=(door,), ceilings=Ceilings(jobs=MAX_LOCAL_JOBS)
     )
-
-
-def _export_token_pools(sites: Iterable[Site]) -> None:
-    """Name the pools of all doors to this process's HTTP clients, as credentials are named."""
-    from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
-    from treehammer.submit.sites.site_model import token_pool_environment
-
-    os.environ.pop(TOKEN_POOLS_VARIABLE, None)
-    os.environ.update(token_pool_environment(door for site in sites for door in site.doors))
 
 
 def load_pools(settings: Settings) -> Mapping[str, HTCondorPool]:

@@ -129,7 +129,10 @@ def find_payload_problems(
         for number, trial in try_executions(definition, specs, folder):
             if failure := trial.failure:
                 text = failure.message.replace(f"{payload}/", "")
-                yield ContentProblem("test.payload", _name_trial(specs[number], failure), text)
+                form = specs[number].variant.get("format")
+                suffix = "" if form is None else f" and format {form}"
+                subject = f"fails with ROOT {specs[number].software.request}{suffix}"
+                yield ContentProblem("test.payload", f"{subject} ({failure.failure_class})", text)
 
 
 @dataclass(frozen=True)
@@ -221,13 +224,6 @@ def _make_context(
     # Trials that run at once share no logs.
     output = str(folder / f"output-{number}")
     return JobContext(job, str(folder), output, kit, 1, signals)
-
-
-def _name_trial(spec: ExecutionSpec, failure: Failure) -> str:
-    """Name the failed step with its ROOT and format."""
-    form = spec.variant.get("format")
-    suffix = f" and format {form}" if form is not None else ""
-    return f"fails with ROOT {spec.software.request}{suffix} ({failure.failure_class})"
 
 
 @dataclass(frozen=True)
