@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -247,10 +247,16 @@ _PART_COLUMNS = (
     type=click.IntRange(1, 36_500),
     help="Days of --site without a campaign.",
 )
-@prints_rows(*_PART_COLUMNS)
+@prints_rows(*_PART_COLUMNS, keys="; ".join(part.KEYS for part in import_parts("explain_options")))
 @click.pass_obj
 def explain_command(
-    settings: Settings, job: str | None, site: str | None, campaign: str | None, days: int
+    settings: Settings,
+    /,
+    job: str | None,
+    site: str | None,
+    campaign: str | None,
+    days: int,
+    **further_options: Any,
 ) -> CommandOutput:
     """Explain CPU efficiency: where the wall time went, and the main cause of lost time.
 
@@ -265,8 +271,13 @@ def explain_command(
         raise ConfigError("JOB excludes --site and --campaign", where="explain")
     from treehammer.analysis.descriptive.efficiency_query import EfficiencyQuery
 
+    query = EfficiencyQuery(job, site, campaign, days)
+    for part in import_parts("explain_options"):
+        output: CommandOutput | None = part.explain(settings, query, **further_options)
+        if output is not None:
+            return output
     with open_store(settings) as store:
-        explained = EfficiencyQuery(job, site, campaign, days).explain(store)
+        explained = query.explain(store)
     headline, efficiency, *evidence = explained.describe()
     return CommandOutput(
         explained.list_parts(),
@@ -274,3 +285,7 @@ def explain_command(
         above=[click.style(headline, bold=True), efficiency],
         below=evidence,
     )
+
+
+for part in import_parts("explain_options"):
+    explain_command.params.extend(part.OPTIONS)

@@ -81,7 +81,7 @@ class EfficiencyQuery:
             rows = self._select_own(measured)
         diagnosis = diagnose_efficiency(rows)
         if diagnosis is None:
-            raise self._build_nothing_error(store)
+            raise self.build_nothing_error(store)
         other_shares = _find_other_shares(measured, {row["site"] for row in rows})
         return ExplainedEfficiency(self, diagnosis, rows, other_shares)
 
@@ -97,7 +97,7 @@ class EfficiencyQuery:
             )
         return selected
 
-    def _build_nothing_error(self, store: Store) -> TreehammerError:
+    def build_nothing_error(self, store: Store) -> TreehammerError:
         """Build the error of a query without measurements: a mistyped name, or nothing to explain."""
         if self.site and self.site not in list_sites(store):
             return build_unknown_site_error(store, self.site)

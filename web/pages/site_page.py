@@ -121,6 +121,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     standing = describe_standing(store, query, sums)
     explanation = _explain_site(store, query)
     door_days = site_charts.load_door_days(store, query)
+    days = query.recent_day_numbers
     parts: list[SiteStates] = [part.SiteStates(store, site) for part in import_parts("page_parts")]
     tables = {
         "series": _series_table(points, query),
@@ -148,6 +149,10 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ),
         *(states.show_steps() for states in parts),
         common_tables.efficiency_section(explanation),
+        *(
+            ui.Paragraph(part.describe_gain(store, request.resources.settings, site, days))
+            for part in import_parts("site_gains")
+        ),
         _describe_doors(tables, charts),
         *(states.show_changes() for states in parts),
         ui.Titled(
