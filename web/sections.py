@@ -168,6 +168,11 @@ def quiet(*parts: Inline) -> Paragraph:
     return Paragraph(*parts, look="quiet")
 
 
+def service_note(*parts: Inline) -> Paragraph:
+    """Build a remark that needs the service; published sites leave it out."""
+    return Paragraph(*parts, look="quiet service")
+
+
 class _Listing:
     """A section that is left out if its first attribute is empty."""
 

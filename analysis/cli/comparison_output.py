@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.analysis.comparison import instruction_changes, series_changes, verdict_text
-from treehammer.analysis.comparison.comparison_notes import attribute_rows
+from treehammer.analysis.comparison.change_summary import SUMMARY_COLUMNS, summarize_changes
+from treehammer.analysis.comparison.comparison_notes import attribute_rows, describe_environment
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
 from treehammer.analysis.comparison.conclusion import WALL, describe_conclusion
 from treehammer.analysis.comparison.series_changes import describe_phases
@@ -62,7 +63,8 @@ def _list_notes(result: ComparisonResult, names: Mapping[str, str], verbose: boo
     judged_sites = {row.site for row in comparison.of_series}
     attributed = attribute_rows(comparison.verdicts, names)
     if verbose:
-        return [*attributed, *result.notes]
+        environment = describe_environment(comparison.verdicts)
+        return [*attributed, *(note for note in result.notes if note not in environment)]
     reasons = [
         f"{row.verdict.capitalize()}: {row.evidence.why}; {row.evidence.remedy}."
         for row in comparison.of_series
@@ -100,10 +102,12 @@ def _list_tables(result: ComparisonResult, names: Mapping[str, str], verbose: bo
     first = comparison.verdicts[0]
     title = verdict_text.comparison_title(first, names)
     columns = _verdict_columns(comparison.verdicts, names)
-    blocks: list[Block] = [
-        _make_table(comparison.of_series, columns, f"{title}, by site", verbose),
-        "",
-    ]
+    blocks: list[Block] = []
+    if summaries := summarize_changes(comparison.verdicts):
+        summary_rows = [summary.to_row() for summary in summaries]
+        blocks += [TextTable(summary_rows, SUMMARY_COLUMNS, f"{title}, summary"), ""]
+    blocks += [line for note in describe_environment(comparison.verdicts) for line in (note, "")]
+    blocks += [_make_table(comparison.of_series, columns, f"{title}, by site", verbose), ""]
     if pooled := [row for row in comparison.over_sites if row.effect is not None]:
         pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
         blocks += [_make_table(pooled, pooled_columns, f"{title}, all sites", verbose), ""]

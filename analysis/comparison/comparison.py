@@ -16,6 +16,7 @@ from treehammer.analysis.comparison.series_sides import (
     ChecksumsBySlot,
     collect_checksums,
     common_values,
+    compare_nodes,
     list_servers,
     split_sides,
 )
@@ -384,6 +385,7 @@ class _RowBuilder:
             bundled=effect.build.bundled,
             repackaged=effect.build.repackaged,
             unknown=effect.build.unknown,
+            nodes=compare_nodes(effect.series.a, effect.series.b),
             left_out=effect.left_out,
             hosts_needed=plan.hosts,
             site_shift=self._contrasts.shifts.get((effect.metric, effect.series.site), ()),

@@ -219,8 +219,8 @@ _BUILD_SENTENCES: Mapping[str, str] = {
 def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     """Build the notes below a comparison."""
     series = [row for row in rows if row.scope in SERIES_SCOPES]
-    notes = [*_scope_notes(rows), *_build_notes(series), *_exclusion_notes(series)]
-    notes += _server_notes(series)
+    notes = [*_scope_notes(rows), *describe_environment(rows), *_exclusion_notes(series)]
+    notes += () if _differ_in_servers(series) else _server_notes(series)
     notes += _relevance_notes(series)
     notes += _remedy_notes(series)
     data = {row.comparison_key: row.evidence.same_data for row in series}
@@ -231,6 +231,20 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     if any(row.jobs for row in series):
         notes += _reading_notes(series)
     return [*notes, *control_notes(rows[0].evidence.controls)]
+
+
+def describe_environment(rows: Sequence[VerdictRow]) -> list[str]:
+    """Describe what differs between the sides beside the compared value: builds, libraries, nodes, servers."""
+    series = [row for row in rows if row.scope in SERIES_SCOPES]
+    notes = [*_build_notes(series)]
+    if nodes := _collect_texts(row.evidence.nodes for row in series):
+        unpaired = any(row.evidence.unpaired for row in series)
+        reason = ", whose effect cannot be told from that of the compared value" if unpaired else ""
+        named, more = "; ".join(nodes[:MAX_NAMED]), len(nodes) - MAX_NAMED
+        notes.append(
+            f"Nodes differ between the sides{reason}: {named}{f'; and {more} more' if more > 0 else ''}."
+        )
+    return [*notes, *(_server_notes(series) if _differ_in_servers(series) else ())]
 
 
 def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
@@ -370,6 +384,11 @@ def _build_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
 def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Collect the distinct texts of some lists in their order."""
     return tuple(dict.fromkeys(chain.from_iterable(lists)))
+
+
+def _differ_in_servers(series: Sequence[VerdictRow]) -> bool:
+    sides = ((row.evidence.servers_a, row.evidence.servers_b) for row in series)
+    return len({_collect_texts(side) for side in zip(*sides, strict=True)}) > 1
 
 
 def _server_notes(series: Sequence[VerdictRow]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -17,6 +17,7 @@ from operator import attrgetter, itemgetter
 from treehammer.analysis.statistics.job_pairs import RoundKey
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
+    NODE_FACTS,
     Sample,
     comparison_key,
     find_varying_axes,
@@ -29,6 +30,8 @@ from treehammer.hctests.definition.model import DATASET_AXIS, FORMAT_AXIS, Scala
 #: Where a distributor writes its package into GCC's version: "14.2.1 20250110 (Red Hat 14.2.1-7)".
 _DISTRIBUTOR_PACKAGE = re.compile(r"(?<=\d) \([^()]*\)$")
 
+#: Values of a fact that are named of one side's nodes.
+MAX_NODE_VALUES = 3
 _RELEASE_FACTS = ("root_version", "root_commit")
 #: Facts that follow from the architecture.
 _ARCHITECTURE_FACTS = ("root_platform", "root_flags")
@@ -86,6 +89,27 @@ def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> Build
         else:
             differing[name] = f"{_join_values(values_a)} → {_join_values(values_b)}"
     return BuildDifference(differing, tuple(bundled), tuple(repackaged), tuple(unknown))
+
+
+def compare_nodes(a: Iterable[Sample], b: Iterable[Sample]) -> tuple[str, ...]:
+    """Describe the facts in which the nodes of both sides differ: in unpaired sides often several."""
+    nodes_a, nodes_b = ([sample.node for sample in side] for side in (a, b))
+    differences = []
+    for fact in NODE_FACTS:
+        values_a, values_b = (
+            {value for node in nodes if (value := node.get(fact))} for nodes in (nodes_a, nodes_b)
+        )
+        if values_a != values_b and values_a and values_b:
+            change = " → ".join(map(_join_first, (values_a, values_b)))
+            differences.append(f"{fact.replace('_', ' ').replace('cpu', 'CPU')} {change}")
+    return tuple(differences)
+
+
+def _join_first(values: Collection[str]) -> str:
+    """Join the first values, with the number of the others."""
+    names = sorted(values, key=natural_sort_key)
+    more = len(names) - MAX_NODE_VALUES
+    return " and ".join([*names[:MAX_NODE_VALUES], *([f"{more} more"] if more > 0 else [])])
 
 
 def _find_mixed_releases(

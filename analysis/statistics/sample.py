@@ -48,6 +48,9 @@ BUILD_FACTS = (
     "loop_compiler",
 )
 
+#: Facts of the nodes, which comparisons name where sides differ in them.
+NODE_FACTS = ("cpu_model", "os_name", "kernel", "container")
+
 #: Properties outside the variant that can be compared like an axis -> attribute of a sample.
 CONTEXT_AXES: Mapping[str, str] = {
     "site": "site",
@@ -98,6 +101,7 @@ _TEXT_COLUMNS = (
 SAMPLE_COLUMNS: tuple[str, ...] = (
     *_TEXT_COLUMNS,
     *BUILD_FACTS,
+    *NODE_FACTS,
     *HEADLINE_METRICS,
     *LAUNCH_RATIOS.values(),
     "variant",
@@ -124,7 +128,8 @@ class Sample:
     Text that is not known is ``''``.  ``metrics`` holds the metrics of ``headline`` that were recorded,
     ``loop_cpu_s`` is the loop's CPU over all counted passes (see
     :func:`~treehammer.collectors.job_spec.total_cpu_s`; None where it was not measured),
-    ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
+    ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit),
+    ``node`` those of :data:`NODE_FACTS`.
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
     alone.  ``is_interpreted`` tells whether ROOT's interpreter compiled the loop: such executions form
     series of their own.  ``shares_text`` tells whether its program ran from physical
@@ -161,6 +166,7 @@ class Sample:
     loop_cpu_s: float | None
     metrics: Mapping[str, float]
     build: Mapping[str, str] = field(default_factory=dict)
+    node: Mapping[str, str] = field(default_factory=dict)
     checksum_version: int = 0
     content_hash: str = ""
     side: str = ""
@@ -206,6 +212,7 @@ class Sample:
             loop_cpu_s=cpu_s and total_cpu_s(cpu_s, row.get("passes_counted") or 1),
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,
+            node=_select_text(row, NODE_FACTS),
             checksum_version=row.get("checksum_version") or 0,
             launch_ratios=_select_recorded(row, LAUNCH_RATIOS),
             headline=headline,

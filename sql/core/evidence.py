@@ -134,6 +134,7 @@ class VerdictEvidence(Evidence):
         bundled: libraries that changed with the release because ROOT brings them along.
         repackaged: compilers that differ in the distributor's package alone.
         unknown: build facts that one side did not record.
+        nodes: facts in which the nodes of both sides differ.
         servers_a, servers_b: versions that the storage servers reported to either side.
         left_out: executions that were not used, by reason.
         sites: sites that were pooled, and tau, the spread between them (ln).
@@ -183,6 +184,7 @@ class VerdictEvidence(Evidence):
     bundled: tuple[str, ...] = ()
     repackaged: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
     servers_a: tuple[str, ...] = ()
     servers_b: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)

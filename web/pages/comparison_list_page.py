@@ -70,13 +70,14 @@ MAX_TASKS = 4
 ABANDONED_AFTER_S, FORGOTTEN_AFTER_S = 60.0, 900.0
 
 _COMPARISON_TABLES = {
+    "summary": "certain regressions and improvements by metric",
     "pooled": "variants over all sites",
     "by_site": "variants by site",
     "missing": "variants measured on one side only",
     "counters": "exact counters of the same variants with their changes",
     "instructions": "instructions per event of the same variants, where they were counted",
 }
-_COMPARISON_ABOUT = ("conclusion", "selection", "attribution", "notes")
+_COMPARISON_ABOUT = ("conclusion", "selection", "environment", "attribution", "notes")
 
 
 class StoredComparisonQuery(VerdictFilter):

@@ -159,22 +159,25 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
     pairs = [effect_tables.pair_table(comparison.pairs)] if needs_pairs else []
     conclusion = describe_conclusion(rows, names)
     attribution = comparison_notes.summarize_attribution(rows, names)
+    summary = effect_tables.summary_table(rows)
+    environment = comparison_notes.describe_environment(rows)
     notes = [
         *series_changes.describe_phases(series_changes.stored_phases(rows)),
         *verdict_text.explain_not_pooled(comparison.pooled),
-        *comparison_notes.comparison_notes(rows),
+        *(note for note in comparison_notes.comparison_notes(rows) if note not in environment),
     ]
     findings = list_findings(comparison.store, rows, names, lambda: comparison.pairs)
     choices = list_filter_choices(comparison.filter, rows, comparison.counters)
     sections = (
         ui.headline(conclusion),
-        ui.Bullets([*findings, *attribution]),
+        ui.if_filled(summary),
+        ui.Bullets([*environment, *findings, *attribution]),
         *(
             ui.Links(choices[name], name.capitalize()) if len(choices[name]) > 2 else None
             for name in ("metric", "verdict")
         ),
         ui.Paragraph(*choices["remove"], look="chosen"),
-        _show_forest(comparison),
+        *_show_forest(comparison),
         *_show_matrix(comparison),
         _show_cell(comparison) if comparison.filter.is_one_cell else None,
         _describe_origin(comparison),
@@ -208,31 +211,32 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
     about = {
         "conclusion": conclusion,
         "selection": comparison.description,
+        "environment": environment,
         "attribution": attribution,
         "notes": notes,
     }
     return PageContent(
         comparison.description["compared"],
         sections,
-        (pooled, by_site, missing, counters, instructions, *pairs),
+        (summary, pooled, by_site, missing, counters, instructions, *pairs),
         about,
         [ui.Link("Compare", link_to("compare"))],
         drawings={"talk": ForestSlide(comparison.plot, conclusion)} if comparison.plot else {},
     )
 
 
-def _show_forest(comparison: DisplayedComparison) -> ui.Section | None:
+def _show_forest(comparison: DisplayedComparison) -> Iterator[ui.Section]:
+    """Show the changes with their intervals, and link to them as a slide."""
     plot = comparison.plot
     if plot is None:
-        return None
+        return
     files = (
         ui.Link(form.upper(), link_to_same_page(drawing=f"talk.{form}"), is_file=True)
         for form in DRAWN_FORMATS
     )
-    talk = ("For a talk (16:9): ", *ui.separate(files, ", "))
-    if len(plot.lines) < 2:  # A single change is told in words.
-        return ui.quiet(*talk)
-    return ui.Figure("changes", plot, ui.Paragraph(plot.caption, " ", *talk))
+    if len(plot.lines) > 1:  # A single change is told in words.
+        yield ui.Figure("changes", plot, plot.caption)
+    yield ui.service_note("For a talk (16:9): ", *ui.separate(files, ", "))
 
 
 def _fold_same(
@@ -269,7 +273,8 @@ def _show_matrix(comparison: DisplayedComparison) -> Iterator[ui.Section]:
         legend = [(ui.Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()]
         yield matrix
         yield ui.Legend(legend)
-        yield ui.quiet("Darker: larger. Slowest sites first. A cell opens its jobs and its trend.")
+        yield ui.quiet("Darker: larger. Slowest sites first.")
+        yield ui.service_note("A cell opens its jobs and its trend.")
 
 
 def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
@@ -343,14 +348,18 @@ def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.T
     summary = series_changes.summarize_counters(comparison.counters)
     if not summary:
         return None
-    equal = f"{summary} Equal reads give equal counts, so that one job decides. All counters: "
-    paragraph = ui.Paragraph(equal, *_link_files("counters"))
-    return ui.Titled("Exact counters", paragraph, ui.if_filled(counters), anchor="counters")
+    return ui.Titled(
+        "Exact counters",
+        ui.Paragraph(f"{summary} Equal reads give equal counts, so that one job decides."),
+        ui.service_note("All counters: ", *_link_files("counters")),
+        ui.if_filled(counters),
+        anchor="counters",
+    )
 
 
 def _show_notes(comparison: DisplayedComparison, notes: Sequence[str]) -> ui.Titled:
     command = comparison.command
-    pairs = ui.Paragraph("All pairs of jobs: ", *_link_files("pairs"))
+    pairs = ui.service_note("All pairs of jobs: ", *_link_files("pairs"))
     return ui.Titled(
         "Notes",
         ui.Bullets(notes, limit=MAX_NOTES),

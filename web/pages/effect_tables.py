@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.change_summary import SUMMARY_COLUMNS, summarize_changes
 from treehammer.analysis.comparison.instruction_changes import (
     CountPair,
     format_change,
@@ -29,6 +30,17 @@ from treehammer.web.columns import IntervalCell
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
 _VARIANT = TableColumn("label", "variant", verdict_text.describe_variant, is_long=True)
+
+
+def summary_table(rows: Sequence[VerdictRow]) -> DataTable:
+    """Build the table of regressions and improvements; without rows if none is certain."""
+    summaries = [summary.to_row() for summary in summarize_changes(rows)]
+    columns = {column.key: column for column in SUMMARY_COLUMNS}
+    columns["largest"] = replace(
+        columns["largest"], detail=lambda row: f"largest in {row['largest_in']}"
+    )
+    columns["largest_in"] = replace(columns["largest_in"], hidden=True)
+    return DataTable("summary", "Certain changes", (*columns.values(),), summaries)
 
 
 def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
