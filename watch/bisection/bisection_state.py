@@ -169,7 +169,7 @@ def load_state(settings: Settings, id_start: str) -> BisectionState:
         NothingToDoError: no search is unfinished.
         ConfigError: no search, or several, have this id.
     """
-    states = list(_iterate_states(settings.bisections_dir))
+    states = list(list_states(settings.bisections_dir))
     if id_start == "last":
         unfinished = [state for state in states if not state.is_finished]
         if not unfinished:
@@ -186,7 +186,8 @@ def load_state(settings: Settings, id_start: str) -> BisectionState:
     return matching[0]
 
 
-def _iterate_states(folder: Path) -> Iterator[BisectionState]:
+def list_states(folder: Path) -> Iterator[BisectionState]:
+    """Load all searches of an installation."""
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("format") == STATE_FORMAT:

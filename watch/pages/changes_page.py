@@ -24,6 +24,7 @@ from treehammer.text_formatting import SECOND_US, format_share
 from treehammer.watch.changes import WINDOW_DAYS, change_points, weekly_digest
 from treehammer.watch.changes.daily_series import ChangeState
 from treehammer.watch.pages import watch_tables
+from treehammer.watch.pages.bisection_page import build_bisection_table
 from treehammer.watch.store.alarms import find_change_point, load_change_points
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
@@ -80,6 +81,7 @@ class DigestQuery(PageQuery):
         {
             "changepoints": "changes, slower ones first, then newest first",
             "commits": "comparisons of a test's commits, newest first",
+            "bisections": "searches for the build that changed a metric, newest first",
         },
     ),
 )
@@ -89,6 +91,12 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
     changes = watch_tables.list_recent_changes(request.store, **query.model_dump())
     of_site = f", at {query.site}" if query.site else ""
     of_release = f", of ROOT {query.release}" if query.release else ""
+    tables = (
+        watch_tables.build_change_point_table(changes),
+        _build_commit_table(request.store),
+        build_bisection_table(request.resources.settings),
+    )
+    steps, commits, searches = tables
     sections = (
         ui.headline(f"{change_points.describe_change(changes[0])}." if changes else ""),
         ui.Paragraph(
@@ -97,15 +105,16 @@ def changes_page(request: PageRequest[ChangesQuery]) -> PageContent:
             " · ",
             ui.Link("Feed of regressions", link_to("changes-feed")),
         ),
-        watch_tables.build_change_point_table(changes),
+        steps,
         ui.quiet(
             "Each release is related to a pinned control release in the same jobs; the control's own "
             "time shows what changes a site, a storage or everything. A change is provisional until "
             "five measured days on each side support it."
         ),
-        _build_commit_table(request.store),
+        commits,
+        ui.if_filled(searches),
     )
-    return PageContent("Changes over time", sections, feed=link_to("changes-feed"))
+    return PageContent("Changes over time", sections, tables, feed=link_to("changes-feed"))
 
 
 def _build_commit_table(store: Store) -> DataTable:

@@ -185,6 +185,8 @@ def run_service(
         user_header=user_header,
         now_us=lambda: clock[0],
     )
+    # Pages show searches in the data folder: that of the test.
+    settings = settings or load_settings({"data_dir": folder}, environ={}, folder=folder)
     app = create_app(database, access_control, settings, write=write, limits=limits)
     served = load_settings(
         {

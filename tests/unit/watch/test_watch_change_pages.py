@@ -28,11 +28,21 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.config import load_settings
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import ChangePointRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.write.store import Store
+from treehammer.watch.bisection.bisection_state import (
+    MEASURED,
+    SKIPPED,
+    BisectionQuestion,
+    BisectionState,
+    CommitSource,
+    ListedBuild,
+    ProbeRecord,
+)
 from treehammer.watch.changes.weekly_digest import default_week, load_digest, parse_week, this_week
 from treehammer.watch.store.alarms import replace_change_points, replace_watched_days
 from treehammer.watch.store.state_history import record_evaluation
@@ -181,6 +191,43 @@ def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     for name, step in ((changed, 1.05), (unchanged, 1.0)):
         drawn = fmean(means[name, True]) / fmean(means[name, False])
         assert drawn == pytest.approx(step, abs=0.0005)
+
+
+def test_searches_for_a_build_are_listed_and_have_pages(
+    pages: ServiceThread, tmp_path: Path
+) -> None:
+    builds = tuple(ListedBuild(name, name) for name in ("6.38.00", "6.39.01", "6.40.00"))
+    question = BisectionQuestion(
+        builds=builds,
+        source=CommitSource("/home/jane/root", "make", "path:{build}"),
+        test_spec="ttree-read",
+        axes={},
+        overrides={},
+        sites=("local",),
+        from_sites=(),
+        metric="read_calls",
+        is_exact=True,
+        certainty=0.95,
+        job_limit=60,
+    )
+    state = BisectionState.start(question)
+    for build, value in ((2, 12.0), (1, 10.0)):
+        state = state.add_probe(ProbeRecord(build, MEASURED, f"c{build}", (), (10.0, value)))
+    state = state.add_probe(ProbeRecord(0, SKIPPED, reason="does not start"))
+    state.save(load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path))
+    (row,) = pages.load_tables("/changes")["bisections"]
+    assert row["builds"] == "6.38.00 … 6.40.00"
+    assert row["conclusion"].startswith("6.40.00 changed read_calls by +20.0 %")
+    page = pages.read(f"/bisections/{state.id}")
+    assert [cell["build"].text for cell in page.tables["probes"].cells] == [
+        "6.40.00",
+        "6.39.01",
+        "6.38.00",
+    ]
+    document = pages.load_document(f"/bisections/{state.id}")
+    assert document["about"]["conclusion"] == row["conclusion"]
+    assert "/home" not in pages.load_page(f"/bisections/{state.id}")
+    assert pages.client.get("/bisections/unknown").status_code == 404
 
 
 def test_digest_has_one_line_for_each_change(service: ServiceThread) -> None:
