@@ -84,7 +84,7 @@ class Chart {
   }
 
   async embed(place, spec, own) {
-    const { embed, expressionInterpreter } = await import(this.canvas.dataset.library);
+    const { embed, expressionInterpreter } = await import(new URL(this.canvas.dataset.library, document.baseURI));
     return embed(place, spec, {
       mode: "vega-lite", actions: false, renderer: "svg", ast: true, expr: expressionInterpreter, defaultStyle: false,
       tooltip: { disableDefaultStyle: true },
@@ -319,7 +319,14 @@ class Chart {
   }
 }
 
-const waiting = new Set(document.querySelectorAll("div.plot"));
+/** Figures of the page; those of published sites are drawn already, and start when a reader wants to zoom. */
+const waiting = new Set();
+for (const figure of document.querySelectorAll("div.plot")) {
+  if (figure.querySelector(".canvas > svg")) {
+    const button = element("button", element("p", figure, { class: "tools" }), { type: "button" }, "Zoom");
+    button.addEventListener("click", () => { button.parentElement.remove(); new Chart(figure).start(); });
+  } else waiting.add(figure);
+}
 const visible = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting) start(entry.target);
 }, { rootMargin: "200px" });

@@ -1,0 +1,184 @@
+"""First page of a published site: the newest verdicts with their sentences, and releases over time."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
+from treehammer.analysis.comparison.verdict_text import describe_variant
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.hctests.definition.model import RELEASE_AXIS
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read import stored_comparisons
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable
+from treehammer.verticals import import_parts
+from treehammer.web import sections as ui
+from treehammer.web.addresses import link_to
+from treehammer.web.columns import column
+from treehammer.web.figures.figure_chart import FigureChart
+from treehammer.web.figures.figure_layout import (
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    Kind,
+    Scale,
+    shorten_label,
+    style_series,
+)
+from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page_query import PageQuery
+from treehammer.web.pages import common_tables
+
+#: Comparisons that are listed; the page of comparisons has all.
+MAX_LISTED = 10
+#: Variants of a test that are drawn, those that changed most first.
+MAX_VARIANTS = 8
+METRIC = "cpu_per_event_s"
+_LIMIT_NOTE = f"; those are drawn that changed most, {MAX_VARIANTS} at most"
+
+
+@page(
+    "/verdicts",
+    "verdicts",
+    position=15,
+    help="publish",
+    reads_measurements=False,
+    api=PageOperation(
+        "listVerdicts", "Newest comparisons with their conclusions", {"verdicts": "comparisons"}
+    ),
+)
+def verdicts_page(request: PageRequest[PageQuery]) -> PageContent:
+    """Show the newest comparisons with their sentences, and each release against the first one."""
+    store = request.store
+    summaries = stored_comparisons.list_latest_comparisons(store, MAX_LISTED)
+    rows = []
+    for described, summary in zip(
+        common_tables.describe_comparisons(store, summaries), summaries, strict=True
+    ):
+        verdicts = store.verdicts(summary.first_verdict.comparison_id)
+        names = common_tables.load_campaign_names(store, verdicts[:1])
+        rows.append({**described, "conclusion": describe_conclusion(verdicts, names)})
+    table_columns = (
+        *common_tables.comparison_columns(),
+        column("conclusion", is_long=True, detail=lambda row: row["headline"]),
+        column("judged_us"),
+    )
+    table = DataTable(
+        "verdicts",
+        "Newest comparisons",
+        table_columns,
+        rows,
+        empty_text="No comparisons yet.",
+        is_arrangeable=False,
+    )
+    of_releases = [row for row in rows if row["axis"] == RELEASE_AXIS]
+    newest = max((row["b"] for row in of_releases), key=natural_sort_key, default="")
+    sections = (
+        *(ui.headline(row["conclusion"]) for row in (of_releases or rows)[:1]),
+        ui.Bullets([*_list_regressions(store, newest)]) if newest else None,
+        table,
+        ui.Paragraph(ui.Link("All comparisons", link_to("compare"))),
+        ui.Titled("Releases", *_draw_trends(store), anchor="releases"),
+    )
+    return PageContent("Verdicts", sections, (table,), heading="Is it faster or slower?")
+
+
+def _list_regressions(store: Store, release: str) -> Iterator[ui.Paragraph]:
+    for part in import_parts("page_parts"):
+        yield from part.list_regressions(store, release)
+
+
+def _draw_trends(store: Store) -> Iterator[ui.Figure]:
+    """Draw the releases of each test against the one that most were compared with."""
+    by_base: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for comparison in stored_comparisons.list_release_comparisons(store, METRIC):
+        by_base[comparison.test][comparison.a].append(comparison.comparison_id)
+    for number, (test, bases) in enumerate(sorted(by_base.items()), 1):
+        base = max(bases, key=lambda release: (len(bases[release]), natural_sort_key(release)))
+        rows = [row for id_ in bases[base] for row in select_headline(store.verdicts(id_))]
+        if layout := lay_out_trend(rows, base):
+            caption = (
+                f"CPU time per event of each release against {base} on the same work, with 95 % "
+                f"intervals. A line is a kind of read{_LIMIT_NOTE if layout.left_out else ''}."
+            )
+            heading = f"{test or 'Several tests'}: releases against {base}"
+            chart = FigureChart(replace(layout, left_out=""))
+            yield ui.Figure(f"trend-{number}", chart, caption, heading, describe_trend(layout))
+
+
+def lay_out_trend(rows: Sequence[VerdictRow], base: str) -> FigureLayout | None:
+    """Lay out the change of each kind of read from release to release; None without a change.
+
+    Args:
+        rows: headlines of comparisons of releases with the same base.
+        base: that release.
+    """
+    changes = _group_changes(rows)
+    if not changes:
+        return None
+    sizes = {
+        name: max(abs(row.effect or 0.0) for row in changes[name].values()) for name in changes
+    }
+    names = sorted(changes, key=lambda name: (-sizes[name], natural_sort_key(name)))
+    releases = sorted(
+        {row.b for of_name in changes.values() for row in of_name.values()} | {base},
+        key=natural_sort_key,
+    )
+    marks = [
+        _make_mark(number, releases.index(release), row)
+        for number, name in enumerate(names[:MAX_VARIANTS])
+        for release, row in changes[name].items()
+    ]
+    marks += [
+        FigureMark(number, releases.index(base), 0.0, None, None)
+        for number, _ in enumerate(names[:MAX_VARIANTS])
+    ]
+    return FigureLayout(
+        Kind.CURVES,
+        x_title="ROOT release",
+        y_title="change of CPU time per event (%)",
+        groups=("", "release", "kind of read"),
+        scale=Scale.LINEAR,
+        places=tuple(releases),
+        series=tuple(
+            style_series([(shorten_label(name), name, "") for name in names[:MAX_VARIANTS]])
+        ),
+        panels=(FigurePanel("", tuple(marks)),),
+        left_out=_LIMIT_NOTE if len(names) > MAX_VARIANTS else "",
+        better="lower",
+    )
+
+
+def _group_changes(rows: Sequence[VerdictRow]) -> dict[str, dict[str, VerdictRow]]:
+    """Group the judged changes by kind of read, with the site unless they hold over sites, and by release."""
+    changes: dict[str, dict[str, VerdictRow]] = defaultdict(dict)
+    several_sites = len({row.site for row in rows}) > 1
+    for row in rows:
+        is_judged = Verdict(row.verdict).is_statistical
+        if row.metric == METRIC and is_judged and row.effect is not None:
+            place = row.site if several_sites else ""
+            name = " · ".join(filter(None, (describe_variant(row.label), place)))
+            changes[name][row.b] = row
+    return changes
+
+
+def _make_mark(series: int, place: int, row: VerdictRow) -> FigureMark:
+    effect, low, high = (
+        None if value is None else 100 * math.expm1(value)
+        for value in (row.effect, row.low, row.high)
+    )
+    return FigureMark(series, place, effect or 0.0, low, high)
+
+
+def describe_trend(layout: FigureLayout) -> str:
+    """Describe the figure for screen readers, with all points."""
+    points = (
+        f"{layout.series[mark.series].name}, {layout.places[mark.place]}: {mark.y:+.1f} %"
+        for mark in layout.marks
+    )
+    return f"Change of CPU time per event. {'; '.join(points)}"

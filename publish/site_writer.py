@@ -1,0 +1,242 @@
+"""Writer of a published site: follows the links of the first page, and writes each page with its data."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+from treehammer.publish import badge, feed
+from treehammer.publish.page_reader import PageReader
+from treehammer.publish.static_html import StaticPage, list_links
+from treehammer.text_formatting import ProgressFactory
+from treehammer.version import __version__
+from treehammer.web.service.app import STATIC_DIR
+
+#: Names of the pages that are published, if they say anything.
+OVERVIEW, COMPARISON, CHANGE = "verdicts", "comparison", "change"
+PAGES = (OVERVIEW, "compare", COMPARISON, "changes", CHANGE, "bisection", "release", "published")
+#: Pages that are published although the others may not link them.
+_SEEDS = ("/verdicts", "/compare", "/changes", "/published")
+_ALIASES = {"/": "/verdicts", "/changes.atom": "feed"}
+_ASSETS = ("base.css", "page.css", "figure.css", "icon.svg", "page.js", "figure.js",
+           "vendor/vega.min.mjs", "vendor/vega.min.mjs.LICENSE")  # fmt: skip
+FEED, MANIFEST = "feed.atom", "site.json"
+
+
+@dataclass(frozen=True)
+class SitePage:
+    """A page to publish.
+
+    Attributes:
+        address: at the service.
+        kind: name of the page.
+        file: of the site.
+        markup: HTML of the service.
+        document: its title, tables and values.
+    """
+
+    address: str
+    kind: str
+    file: str
+    markup: str
+    document: Mapping[str, Any]
+
+    @property
+    def data(self) -> str:
+        """File of its data."""
+        return f"{self.file.removesuffix('.html')}.json"
+
+    @property
+    def badge(self) -> str:
+        """File of its badge; '' for a page without a question."""
+        return f"{self.file.removesuffix('.html')}.svg" if self.kind == COMPARISON else ""
+
+
+@dataclass
+class SiteWriter:
+    """Writes the site of a database.
+
+    Attributes:
+        reader: of the pages.
+        folder: to write, which is empty.
+        address: of the site, ending with a slash; '' if unknown.
+        about: what the list of published files says beside them.
+    """
+
+    reader: PageReader
+    folder: Path
+    address: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    _pages: dict[str, SitePage] = field(default_factory=dict)
+
+    def write(self, releases: list[str], bars: ProgressFactory) -> list[SitePage]:
+        """Write all files.
+
+        Args:
+            releases: ROOT releases that were measured.
+            bars: opens the bar that moves with the pages.
+        """
+        self._pages = {page.address: page for page in self._collect_pages(releases)}
+        for name in _ASSETS:
+            self._write(f"static/{name}", (STATIC_DIR / name).read_bytes())
+        with bars("Publishing", len(self._pages)) as step:
+            for number, page in enumerate(self._pages.values(), 1):
+                self._write_page(page)
+                step(number, page.file)
+        comparisons = self._list_comparisons()
+        for page in self._pages.values():
+            if row := comparisons.get(page.address):
+                subject = row["compared"].partition(",")[0]
+                message, color = badge.describe_verdicts(row["verdicts"])
+                self._write(page.badge, badge.draw_badge(subject, message, color).encode())
+        entries = [*self._list_entries(comparisons)]
+        self._write(FEED, feed.write_feed(entries, self.address, FEED))
+        self._write_manifest()
+        return [*self._pages.values()]
+
+    def _collect_pages(self, releases: list[str]) -> Iterator[SitePage]:
+        """Yield the pages with content that links reach from the seeds."""
+        seeds = [*_SEEDS, *(f"/releases/{release}" for release in releases)]
+        waiting = deque(seed for seed in seeds if self.reader.find_page(seed))
+        found = set(waiting)
+        while waiting:
+            address = waiting.popleft()
+            page = self._load_page(address)
+            if page is None:
+                continue
+            yield page
+            for link in list_links(page.markup):
+                target = _normalize(urljoin(address, link))
+                kind = self.reader.find_page(target)
+                if target not in found and kind in PAGES and _is_permanent(target, kind):
+                    found.add(target)
+                    waiting.append(target)
+
+    def _load_page(self, address: str) -> SitePage | None:
+        """Load a page and its data; None for one that says nothing."""
+        kind = self.reader.find_page(address)
+        document = self.reader.read_document(address)
+        if not _HAS_CONTENT.get(kind, bool)(document["tables"]):
+            return None
+        markup = self.reader.read(address).decode()
+        return SitePage(address, kind, name_file(address), markup, document)
+
+    def _resolve(self, page: SitePage, link: str) -> str:
+        """Find the address of a file for one of the service, relative to a page."""
+        address, _, fragment = urljoin(page.address, link).partition("#")
+        target = _normalize(address)
+        if target == "feed":
+            file = FEED
+        elif target.startswith("/static/"):
+            name = urlsplit(target).path.removeprefix("/static/")
+            file = target.removeprefix("/") if name in _ASSETS else ""
+        else:
+            file = self._pages[target].file if target in self._pages else ""
+        if not file:
+            return ""
+        return _relate(page.file, file) + (f"#{fragment}" if fragment else "")
+
+    def _write_page(self, page: SitePage) -> None:
+        further = {"Badge": _relate(page.file, page.badge)} if page.badge else {}
+        static = StaticPage(
+            page.markup,
+            lambda link: self._resolve(page, link),
+            _relate(page.file, page.data),
+            further,
+            _relate(page.file, FEED),
+        )
+        self._write(page.file, static.render().encode())
+        self._write(page.data, json.dumps(page.document, separators=(",", ":")).encode())
+
+    def _list_comparisons(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of the list of comparisons, by the addresses of their pages."""
+        return {
+            f"/compare/{row['comparison_id']}": row
+            for page in self._pages.values()
+            if page.kind == "compare"
+            for row in page.document["tables"]["comparisons"]
+        }
+
+    def _list_entries(self, comparisons: Mapping[str, dict[str, Any]]) -> Iterator[feed.FeedEntry]:
+        for address, row in comparisons.items():
+            if page := self._pages.get(address):
+                time_text = feed.format_time(row["judged_us"])
+                summary = page.document["about"]["conclusion"]
+                yield feed.FeedEntry(row["compared"], page.file, time_text, summary)
+        if self.reader.find_page("/changes.atom"):
+            for title, link, updated, summary in feed.read_feed(self.reader.read("/changes.atom")):
+                if page := self._pages.get(_normalize(urlsplit(link).path)):
+                    yield feed.FeedEntry(title, page.file, updated, summary)
+
+    def _write_manifest(self) -> None:
+        """Write the list of what is published."""
+        pages = [
+            {"file": page.file, "kind": page.kind, "title": page.document["title"]}
+            for page in self._pages.values()
+        ]
+        files = sorted(
+            path.relative_to(self.folder).as_posix()
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        )
+        document = {
+            "treehammer": __version__,
+            "published_us": time.time_ns() // 1000,
+            **self.about,
+            "pages": pages,
+            "files": files,
+        }
+        self._write(MANIFEST, json.dumps(document, indent=1).encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def name_file(address: str) -> str:
+    """Name the file of a page: that of its path, with the number of a page of a list."""
+    parts = urlsplit(address)
+    names = [
+        re.sub(r"[^\w.+-]", lambda letter: f"_{ord(letter[0]):x}", unquote(name))
+        for name in parts.path.strip("/").split("/")
+    ]
+    number = parts.query.removeprefix("page=")
+    path = "/".join(names) + (f"-{number}" if number else "")
+    return "index.html" if path == OVERVIEW else f"{path}.html"
+
+
+def _normalize(address: str) -> str:
+    """Return an address without its fragment, and the one that stands for it."""
+    address = address.partition("#")[0]
+    return _ALIASES.get(address, address)
+
+
+def _is_permanent(address: str, kind: str) -> bool:
+    """Return whether a page is published: as it is without parameters, or a page of a list."""
+    query = urlsplit(address).query
+    return not query or (kind == "compare" and bool(re.fullmatch(r"page=\d+", query)))
+
+
+def _relate(page: str, file: str) -> str:
+    return posixpath.relpath(file, posixpath.dirname(page) or ".")
+
+
+def _has_rows(tables: Mapping[str, list[dict[str, Any]]]) -> bool:
+    return any(tables.values())
+
+
+#: Page -> whether its tables say anything.
+_HAS_CONTENT: Mapping[str, Callable[[Mapping[str, list[dict[str, Any]]]], bool]] = {
+    "changes": _has_rows,
+    "release": lambda tables: bool(tables.get("ratios")),
+    "published": lambda tables: any(row["measured"] is not None for row in tables["results"]),
+}

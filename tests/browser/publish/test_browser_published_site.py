@@ -1,0 +1,93 @@
+"""A published site in Chromium: every page in both looks, without scripts, and with zoom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import page_database
+import pytest
+from browser import LOOKS, WatchedTab
+from playwright.sync_api import expect
+
+from treehammer.config import load_settings
+from treehammer.publish.publication import PublicationRequest, publish_site
+from treehammer.publish.site_check import PublishedSite
+from treehammer.text_formatting import no_progress
+
+#: Bytes that a page may load with its styles and scripts, before a reader zooms.
+MAX_LOADED_BYTES = 145_000
+
+
+_SUM_LOADED = """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+    .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> PublishedSite:
+    folder = tmp_path_factory.mktemp("published")
+    page_database.fill_database(f"sqlite:///{folder / 'results.db'}")
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    request = PublicationRequest(folder / "site")
+    # Playwright holds the event loop of this thread.
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(publish_site, settings, request, no_progress).result().site
+
+
+@pytest.fixture(scope="module")
+def address(site: PublishedSite) -> Iterator[str]:
+    """Address of a server of static files."""
+    handler = partial(_QuietHandler, directory=str(site.folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_pages_are_accessible_and_small(
+    size: str, scheme: str, site: PublishedSite, address: str, open_tab: Callable[..., WatchedTab]
+) -> None:
+    tab = open_tab(address, size=size, scheme=scheme)
+    for page in sorted(site.folder.rglob("*.html")):
+        assert tab.open(f"/{page.relative_to(site.folder)}") == 200
+        tab.check_page()
+        assert tab.page.evaluate(_SUM_LOADED) <= MAX_LOADED_BYTES, page
+
+
+def test_page_is_readable_without_scripts(
+    address: str, open_tab: Callable[..., WatchedTab]
+) -> None:
+    tab = open_tab(address, script=False)
+    assert tab.open("/index.html") == 200
+    expect(tab.page.locator("main .headline")).to_contain_text(
+        "more CPU time per event than 6.38.00"
+    )
+    expect(tab.page.locator(".canvas svg").first).to_be_visible()
+    tab.page.get_by_role("link", name="ROOT 6.40.00 against 6.38.00").click()
+    expect(tab.page.get_by_role("heading", name="By site")).to_be_visible()
+    tab.page.get_by_role("link", name="Treehammer").click()
+    assert tab.page.url.endswith("/index.html")
+    assert not tab.bad
+
+
+def test_chart_zooms_when_a_reader_asks(address: str, open_tab: Callable[..., WatchedTab]) -> None:
+    tab = open_tab(address)
+    assert tab.open("/index.html") == 200
+    tab.page.get_by_role("button", name="Zoom", exact=True).click()
+    expect(tab.page.locator(".plot.ready svg.marks")).to_have_count(1, timeout=60_000)
+    labels = tab.page.locator(".plot.ready .role-axis-label").last
+    before = labels.text_content()
+    tab.page.get_by_role("button", name="Zoom in").click()
+    expect(labels).not_to_have_text(before or "")
+    assert not tab.bad
