@@ -197,13 +197,14 @@ def _measure_effects(
 ) -> list[SeriesEffect]:
     series_list = split_sides(samples, query.axis, query.a, query.b)
     executions = [execution for series in series_list for execution in (*series.a, *series.b)]
+    failed_tests = {execution.test_hash for execution in executions if execution.failure_class}
+    recorded = {(sample.test_hash, name) for sample in executions for name in sample.metrics}
     return [
         measure_effect(series, metric, query.axis, checksums)
         for series in series_list
-        for metric in (*series.a, *series.b)[0].headline
-        if any(
-            execution.failure_class or metric.name in execution.metrics for execution in executions
-        )
+        for first in (*series.a, *series.b)[:1]
+        for metric in first.headline
+        if first.test_hash in failed_tests or (first.test_hash, metric.name) in recorded
     ]
 
 

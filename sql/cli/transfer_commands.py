@@ -23,6 +23,7 @@ from treehammer.terminal import (
     progress_bar,
 )
 from treehammer.text_formatting import pluralize
+from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.sql.write.store import Store
@@ -135,10 +136,12 @@ def export_command(
 @on_interrupt("imported measurements are kept; import again to continue")
 def import_command(
     settings: Settings,
+    /,
     files: tuple[Path, ...],
     dry_run: bool,
     ignore_unknown: bool,
     group: str,
+    **options: Any,
 ) -> ExitCode:
     """Import measurements that another installation exported; repeating it is harmless.
 
@@ -151,8 +154,9 @@ def import_command(
     from treehammer.sql.transfer.importer import import_files, is_readable, list_files
 
     sources = list_files(files)
+    readers = [part.make_reader(**options) for part in import_parts("imports")]
     # Without a readable file no database is created either.
-    create = not dry_run and any(map(is_readable, sources))
+    create = not dry_run and any(is_readable(source, readers) for source in sources)
     with _open_store(settings, create=create) as store:
         results = import_files(
             store,
@@ -161,6 +165,7 @@ def import_command(
             dry_run=dry_run,
             bars=progress_bar,
             group=group.strip() or LOCAL_OWNER,
+            readers=readers,
         )
     rows = [
         {"file": str(result.file), **{name: getattr(result, name) for name in _COUNTS}}
@@ -175,6 +180,11 @@ def import_command(
             problems=problems,
         )
     return ExitCode.DONE
+
+
+for _part in import_parts("imports"):
+    for _option in _part.OPTIONS:
+        _option(import_command)
 
 
 @contextmanager

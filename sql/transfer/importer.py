@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -71,6 +71,7 @@ class ImportResult:
         problems: messages on the first invalid measurements or on the whole file.
         missing_columns: catalogue columns that the file lacks; their values are unknown.
         ignored_columns: columns of the file that this version does not know.
+        remarks: of the reader of another program's file.
     """
 
     file: Path
@@ -83,10 +84,19 @@ class ImportResult:
     problems: list[str] = field(default_factory=list)
     missing_columns: tuple[str, ...] = ()
     ignored_columns: tuple[str, ...] = ()
+    remarks: list[str] = field(default_factory=list)
+
+    def count(self, part: AddResult) -> None:
+        """Count measurements that were added or compared."""
+        self.new += part.new
+        self.duplicates += part.duplicates
+        self.conflicts += len(part.conflicting)
+        self.conflicting_ids += part.conflicting[: MAX_LISTED - len(self.conflicting_ids)]
 
     def describe_remarks(self) -> list[str]:
         """Describe conflicts and columns for the user."""
-        remarks = [
+        remarks = [*self.remarks]
+        remarks += [
             f"{id_} arrived with other content; the existing one is kept"
             for id_ in self.conflicting_ids
         ]
@@ -101,6 +111,20 @@ class ImportResult:
         if self.invalid > len(self.problems):
             remarks.append(f"more invalid rows: {self.invalid - len(self.problems)}")
         return [f"{self.file}: {line}" for line in remarks]
+
+
+@dataclass(frozen=True)
+class ImportedRows:
+    """Rows that a vertical read from a file of another program."""
+
+    campaign: CampaignRow
+    jobs: Sequence[JobRow]
+    measurements: Sequence[Measurement]
+    remarks: Sequence[str] = ()
+
+
+#: Reads files of other programs; returns None for a file of another kind.
+RowReader = Callable[[Path], ImportedRows | None]
 
 
 @dataclass(frozen=True)
@@ -166,6 +190,7 @@ def import_files(
     dry_run: bool,
     bars: ProgressFactory,
     group: str = LOCAL_OWNER,
+    readers: Sequence[RowReader] = (),
 ) -> list[ImportResult]:
     """Import files one after the other; an unreadable file does not stop the others.
 
@@ -176,6 +201,7 @@ def import_files(
         dry_run: only count; write nothing.
         bars: opens the progress bar.
         group: gets the campaigns that have no owner here.
+        readers: read the files of other programs.
 
     Raises:
         StoreError: the database cannot be written; importing again adds the rest.
@@ -191,6 +217,9 @@ def import_files(
             result = ImportResult(file.path)
             results.append(result)
             try:
+                if rows := _read_rows(file.path, readers):
+                    _merge_rows(store, add, rows, result, campaigns, group=group)
+                    continue
                 with open_measurement_file(file.path) as incoming:
                     _require_complete(file, incoming)
                     columns = _select_columns(file.path, incoming.columns, result, ignore_unknown)
@@ -209,9 +238,36 @@ def import_files(
     return results
 
 
-def is_readable(file: ImportFile) -> bool:
+def is_readable(file: ImportFile, readers: Sequence[RowReader] = ()) -> bool:
     """Return whether a file can be opened."""
+    with suppress(MeasurementFileError):
+        if _read_rows(file.path, readers):
+            return True
     return _count_rows(file) is not None
+
+
+def _read_rows(path: Path, readers: Sequence[RowReader]) -> ImportedRows | None:
+    return next((rows for reader in readers if (rows := reader(path))), None)
+
+
+def _merge_rows(
+    store: Store,
+    add: AddMeasurements,
+    rows: ImportedRows,
+    result: ImportResult,
+    counted_ids: set[str] | None,
+    *,
+    group: str,
+) -> None:
+    """Import the rows of another program's file, as :func:`merge_companions` does."""
+    existing_ids = {campaign.id for campaign in store.campaigns()} | (counted_ids or set())
+    result.campaigns = int(rows.campaign.id not in existing_ids)
+    result.remarks += rows.remarks
+    if counted_ids is None:
+        store.add_campaign(rows.campaign, rows.jobs, group=group)
+    else:
+        counted_ids.add(rows.campaign.id)
+    result.count(add(rows.measurements))
 
 
 def _count_rows(file: ImportFile) -> int | None:
@@ -291,11 +347,7 @@ def _add_batches(
                 result.invalid += 1
                 if len(result.problems) < MAX_LISTED:
                     result.problems.append(f"{result.file}: row {rows}: {error}")
-        part = add(measurements)
-        result.new += part.new
-        result.duplicates += part.duplicates
-        result.conflicts += len(part.conflicting)
-        result.conflicting_ids += part.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
+        result.count(add(measurements))
         step(before + rows)
 
 

@@ -236,7 +236,7 @@ def describe_quantity(change: ChangePointRow) -> str:
     if change.kind == SeriesKind.LEVEL:
         properties = [name for name in list_node_identities(change) if name != NodeIdentity.HOST]
         nodes = f" (nodes by {' and '.join(properties)})" if properties else ""
-        return f"{metric} of {change.control}{nodes}"
+        return f"{metric} of {change.control or change.test_name}{nodes}"
     return f"{metric} relative to {change.control}"
 
 

@@ -268,7 +268,8 @@ def list_points(
     points = []
     for test, of_test in tests.items():
         control = controls.get(test) or _choose_control(of_test, default_control)
-        if control:
+        # A test without ROOT, of another tool, has levels alone.
+        if control or not any(execution.release for execution in of_test):
             points += list(_list_of_test(of_test, control))
     return points
 

@@ -1,0 +1,1 @@
+"""Results of other benchmark tools, imported as measurements of their own tests."""
