@@ -39,7 +39,6 @@ COLUMNS = tuple(
     dict.fromkeys((
         "kind",
         "run_mode",
-        "campaign_id",
         "started_us",
         "test_name",
         "test_path",
@@ -71,7 +70,6 @@ COLUMNS = tuple(
         "ntuple_clusters_loaded",
         "ntuple_pages_read",
         "door_rtt_s",
-        "origin_rtt_s",
         "distance_method",
         "calibration_before_s",
     ))
@@ -204,23 +202,21 @@ class MeasuredRead:
 
     def _check_model(self) -> None:
         row, axes = self.row, self.axes
-        problems = {
-            "its payload does not count ROOT's read calls": None
-            in (row["root_version"], row["read_calls"], row["loop_cpu_s"]),
-            "a prefetching thread reads, and its overlap is not recorded": row[
-                "read_calls_prefetch"
-            ]
-            or axes.get("prefetch"),
-            "its threads wait for each other in ways that are not recorded": axes.get(
-                THREADS_AXIS, 1
-            )
-            != 1,
-            "it reads a copy: only the copying depends on the distance": axes.get("access")
-            == "staged",
-            "a cache answers, and how often it asks the origin is not counted": SERVER_CACHE_AXIS
-            in axes,
-        }
-        for problem, applies in problems.items():
+        is_counted = None not in (row["root_version"], row["read_calls"], row["loop_cpu_s"])
+        prefetches = row["read_calls_prefetch"] or axes.get("prefetch")
+        has_threads = axes.get(THREADS_AXIS, 1) != 1
+        is_copied = axes.get("access") == "staged"
+        problems = (
+            (not is_counted, "its payload does not count ROOT's read calls"),
+            (prefetches, "a prefetching thread reads, and its overlap is not recorded"),
+            (has_threads, "its threads wait for each other in ways that are not recorded"),
+            (is_copied, "it reads a copy: only the copying depends on the distance"),
+            (
+                SERVER_CACHE_AXIS in axes,
+                "a cache answers, and how often it asks the origin is not counted",
+            ),
+        )
+        for applies, problem in problems:
             if applies:
                 raise UnpredictableError(problem)
 

@@ -15,8 +15,9 @@ from measurement_factory import make_campaign_row, make_measurement
 from repository_code import call_command
 from service_thread import ServiceThread
 
+from treehammer.config import load_settings
 from treehammer.datasets.manifest import RAW_LAYOUT, Manifest, ManifestFile
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.prediction.conditions import Conditions, parse_conditions
 from treehammer.prediction.measured_reads import COLUMNS, MeasuredRead, group_reads
 from treehammer.prediction.prediction import (
@@ -27,8 +28,9 @@ from treehammer.prediction.prediction import (
 )
 from treehammer.prediction.read_model import TRIP_EXTRA_S, Distance, ReadWork, Term
 from treehammer.prediction.site_gains import find_gains
-from treehammer.prediction.verification import build_request
+from treehammer.prediction.verification import build_request, find_zero, verify_predictions
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import no_progress
 
 #: One pass without a cache beside the data: 0.2 s of CPU, 300 calls that wait for 1 ms each, and bytes
 #: that take 10 ms through a proxy.
@@ -299,6 +301,21 @@ def test_verification_measures_all_values_in_one_campaign() -> None:
     assert (request.axes["bundle"], request.axes["door"]) == ((), ("root",))
     assert request.overrides["twins.rntuple"] == "events-rntuple"
     assert (request.sites, request.from_sites) == (("SITE_A",), ())
+
+
+def test_crossing_is_measured_at_three_distances() -> None:
+    ttree, rntuple = {0.0: 1.0, 10.0: 1.1, 20.0: 1.2}, {0.0: 0.9, 10.0: 1.1, 20.0: 1.3}
+    assert find_zero(ttree, rntuple) == pytest.approx(10)
+    assert find_zero({0.0: 1.0, 10.0: 1.1}, rntuple) is None
+    assert find_zero(rntuple, {latency: wall + 1 for latency, wall in rntuple.items()}) is None
+
+
+def test_cpu_of_a_site_is_not_verified_here(tmp_path: Path) -> None:
+    read = make_read(UNCACHED, cache_mb=0)
+    predictions = [predict(read, Conditions(cpu="SITE_A"))]
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    with pytest.raises(NothingToDoError, match="none of these conditions can be measured"):
+        verify_predictions(predictions, settings, no_progress)
 
 
 def store_reads(store: Store, *reads: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
