@@ -21,6 +21,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.prediction.conditions import Conditions, parse_conditions
 from treehammer.prediction.measured_reads import COLUMNS, MeasuredRead, group_reads
 from treehammer.prediction.prediction import (
+    WAITING_CPU_S,
     KnownReads,
     ReadPrediction,
     count_cache_fills,
@@ -139,7 +140,9 @@ def test_prediction_of_the_own_conditions_is_the_measurement() -> None:
 def test_each_call_and_step_of_opening_waits_for_a_round_trip() -> None:
     prediction = predict(make_read(UNCACHED, cache_mb=0), Conditions(latency_ms=20)).prediction
     assert prediction
-    assert prediction.wall_s == pytest.approx(0.5 + 307 * (0.02 + TRIP_EXTRA_S) + 0.01)
+    assert prediction.wall_s == pytest.approx(
+        0.5 + 307 * (0.02 + TRIP_EXTRA_S) + 300 * WAITING_CPU_S + 0.01
+    )
     assert prediction.low_s < prediction.wall_s < prediction.high_s
 
 
@@ -162,7 +165,9 @@ def test_counts_come_from_a_run_with_the_requested_cache() -> None:
     assert predicted.work
     assert predicted.work.calls == 1
     assert predicted.prediction
-    assert predicted.prediction.wall_s == pytest.approx(0.16 + 8 * (0.02 + TRIP_EXTRA_S) + 0.01)
+    assert predicted.prediction.wall_s == pytest.approx(
+        0.16 + 8 * (0.02 + TRIP_EXTRA_S) + WAITING_CPU_S + 0.01
+    )
     assert "a run at SITE_A" in predicted.basis
 
 
@@ -344,7 +349,9 @@ def test_command_prints_predictions_with_their_terms(tmp_path: Path) -> None:
         "explain", tmp_path, "--campaign", "near", "--if", "latency_ms=80", "--json"
     )
     (row,) = json.loads(done.stdout)
-    assert row["predicted_wall_s"] == pytest.approx(0.5 + 307 * (0.08 + TRIP_EXTRA_S) + 0.01)
+    assert row["predicted_wall_s"] == pytest.approx(
+        0.5 + 307 * (0.08 + TRIP_EXTRA_S) + 300 * WAITING_CPU_S + 0.01
+    )
     assert row["low_s"] < row["predicted_wall_s"] < row["high_s"]
     with pytest.raises(ConfigError, match="nothing to verify"):
         call_command("explain", tmp_path, "--campaign", "near", "--verify")
