@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: Number of missing items that a message names.
 MAX_LISTED = 10
 #: The revision that :mod:`treehammer.sql.core.schema` describes.
-REVISION = "0.3.0"
+REVISION = "0.4.0"
 MIGRATIONS_FOLDER = Path(__file__).parents[1] / "migrations"
 UPGRADE_COMMAND = "treehammer db upgrade"
 # Alembic's own table of the revision.

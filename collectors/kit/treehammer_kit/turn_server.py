@@ -170,7 +170,8 @@ def perform_passes(
         report.extras.update(prime_cache(reader, task))
         return []
     if pipes:
-        return TurnServer(reader, len(task.urls)).serve(*pipes)
+        # A payload without files may make its own data, which the worker counts as one.
+        return TurnServer(reader, max(1, len(task.urls))).serve(*pipes)
     pass_reads = []
     for number in range(1, task.passes + 1):
         prepare_pass(number)

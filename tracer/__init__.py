@@ -1,0 +1,1 @@
+"""Measurement of any command from outside: processes, files and reads; ``treehammer run``."""

@@ -1,0 +1,159 @@
+"""Test that runs a command of the user on this machine: its ``test.toml`` and its environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from treehammer.collectors.job_spec import PAIRED, SOLO, THREADS_AXIS
+from treehammer.errors import ConfigError
+from treehammer.hctests.definition.model import RELEASE_AXIS
+from treehammer.tracer.kit.treehammer_tracer.command_payload import (
+    COMMAND_AXIS,
+    ENVIRONMENT_AXIS,
+)
+
+#: Sides of a comparison of two commands or environments.
+SIDES = ("A", "B")
+#: Value of the axis ``root`` for commands that bring what they need.
+NO_ROOT = "none"
+#: Variables of a shell that no command sees twice alike.
+_LEFT_OUT = ("_", "OLDPWD", "SHLVL")
+_PAYLOAD = '"""Run the command of [settings]."""\n\nimport treehammer_tracer\n\ntreehammer_tracer.run()\n'
+
+
+@dataclass(frozen=True)
+class CommandRequest:
+    """A command to measure, or two to compare.
+
+    Attributes:
+        commands: the command, or one for each of :data:`SIDES`.
+        releases: values of the axis ``root``; several are compared.
+        environments: further variables of each side; empty for one environment.
+        folder: folder that they run in.
+        prepare: command before each run, which is not measured; '' for none.
+        threads: CPUs of an execution; one pins both sides to one core.
+        runs: counted runs of a single command.
+        wall_limit_s: seconds after which an execution is ended.
+    """
+
+    commands: Sequence[str]
+    releases: Sequence[str] = (NO_ROOT,)
+    environments: Sequence[Mapping[str, str]] = ()
+    folder: Path = field(default_factory=Path.cwd)
+    prepare: str = ""
+    threads: int = 1
+    runs: int = 1
+    wall_limit_s: float = 86_400.0
+
+    @property
+    def compared_axis(self) -> str:
+        """The axis of a comparison; '' for a single command.
+
+        Raises:
+            ConfigError: more than one thing differs.
+        """
+        axes = {
+            COMMAND_AXIS: len(self.commands) > 1,
+            RELEASE_AXIS: len(self.releases) > 1,
+            ENVIRONMENT_AXIS: bool(self.environments),
+        }
+        compared = [axis for axis, is_compared in axes.items() if is_compared]
+        if len(compared) > 1:
+            raise ConfigError(
+                f"{' and '.join(compared)} differ, so that no difference has one cause",
+                hint="Compare two commands, two ROOT releases or two environments.",
+            )
+        return "".join(compared)
+
+    @property
+    def name(self) -> str:
+        """Name of the test, after the program."""
+        words = _split(self.commands[0])
+        program = next((word for word in words if "=" not in word), "command")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).name).strip("-.")
+        return f"run-{name or 'command'}"[:64]
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(str(error), where=command) from error
+
+
+def format_test(request: CommandRequest, environment_file: str) -> str:
+    """Format the ``test.toml`` of a command."""
+    axis = request.compared_axis
+    settings: dict[str, Any] = {"folder": str(request.folder), "environment_file": environment_file}
+    if len(request.commands) > 1:
+        settings["commands"] = dict(zip(SIDES, request.commands, strict=True))
+    else:
+        settings["command"] = request.commands[0]
+    if request.environments:
+        settings["environments"] = dict(zip(SIDES, request.environments, strict=True))
+    if request.prepare:
+        settings["prepare"] = request.prepare
+    matrix: dict[str, Any] = {RELEASE_AXIS: [*request.releases], THREADS_AXIS: [request.threads]}
+    if axis:
+        matrix = {**matrix, **({} if axis in matrix else {axis: [*SIDES]}), "bundle": [axis]}
+    test = {
+        "name": request.name,
+        "description": f"Runs {' or '.join(request.commands)}"[:2000],
+        "payload": "run.py",
+        "mode": PAIRED if axis else SOLO,
+        "rounds": 2 if axis else 1,
+        # The first of several runs is not counted.
+        "passes": 1 if axis or request.runs == 1 else request.runs + 1,
+        "wall_limit_s": request.wall_limit_s,
+        "memory_limit_mb": min(10_000_000, psutil.virtual_memory().total // 1_000_000),
+    }
+    tables = {"test": test, "matrix": matrix, "settings": settings}
+    return "\n".join(f"[{name}]\n{_format_table(table)}" for name, table in tables.items())
+
+
+def _format_table(table: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {_format_value(value)}\n" for name, value in table.items())
+
+
+def _format_value(value: Any) -> str:
+    """Format a value as TOML, whose basic strings are those of JSON."""
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(name)} = {_format_value(item)}" for name, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value)
+
+
+@contextmanager
+def written_test(
+    request: CommandRequest, base: Path, environ: Mapping[str, str] = os.environ
+) -> Iterator[Path]:
+    """Write the test of a command below a folder, for a block.
+
+    The environment lies in a file that only the user can read, and goes with the block: it may hold
+    secrets, which no database keeps.
+    """
+    digest = hashlib.sha256(format_test(request, "").encode()).hexdigest()[:12]
+    folder = base / f"{request.name}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = folder / "environment.json"
+    (folder / "test.toml").write_text(format_test(request, str(variables)), encoding="utf-8")
+    (folder / "run.py").write_text(_PAYLOAD, encoding="utf-8")
+    variables.unlink(missing_ok=True)
+    variables.touch(mode=0o600)
+    kept = {name: value for name, value in environ.items() if name not in _LEFT_OUT}
+    variables.write_text(json.dumps(kept), encoding="utf-8")
+    try:
+        yield folder
+    finally:
+        variables.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Recorder of any command's processes and reads, which travels to nodes with the payload kit."""

@@ -1,0 +1,245 @@
+"""Payload that runs a command: once, several times, or in turns with another one.
+
+The first run is recorded: its reads, threads and memory. If there are several it also warms up, and is
+not counted, so that the recorder costs the counted runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from contextlib import suppress
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
+
+from ....collectors.kit.treehammer_kit.pass_summary import (
+    PASS_PHASES,
+    FileRead,
+    PassRead,
+    summarize_times,
+)
+from ....collectors.kit.treehammer_kit.payload_report import PayloadReport, report_job
+from ....collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
+from ....collectors.kit.treehammer_kit.turn_server import TurnFigures, open_pipes, perform_passes
+from . import recorder
+from .command_trace import CommandTrace
+from .process_tree import CommandRun, run_command
+
+#: Axes whose values select a command and variables.
+COMMAND_AXIS, ENVIRONMENT_AXIS = "command", "environment"
+#: What only a shell understands.
+_SHELL_CHARACTERS = frozenset("|&;<>()$`*?[~\n")
+#: Variables of this payload that a command must not obey.
+_OWN_VARIABLES = (
+    "TREEHAMMER_TURNS",
+    "TREEHAMMER_JOB",
+    "TREEHAMMER_RESULT",
+    "TREEHAMMER_LOOP_BUILD",
+    "TREEHAMMER_PADDING",
+    recorder.TRACE_VARIABLE,
+)
+#: Variables that make a ROOT or Python load the modules of another one.
+_FOREIGN_VARIABLES = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "LD_LIBRARY_PATH",
+    "ROOTSYS",
+    "ROOT_INCLUDE_PATH",
+    "CLING_STANDARD_PCH",
+)
+
+
+def run() -> NoReturn:
+    """Run the command of ``[settings]``, write the result, and exit."""
+
+    def perform(job: str, report: PayloadReport) -> None:
+        task = PayloadTask.read(job, os.getcwd())
+        perform_task(task, report)
+
+    report_job("treehammer_tracer", perform)
+
+
+def perform_task(task: PayloadTask, report: PayloadReport) -> None:
+    """Run the command of a task as often as it says, or in turns.
+
+    Raises:
+        PayloadError: the command fails or does not start.
+    """
+    report.phase = "prepare"
+    pipes = open_pipes()
+    with tempfile.TemporaryDirectory(prefix="treehammer-trace-", dir=os.getcwd()) as folder:
+        runner = CommandRunner(task, folder)
+        report.phase = "loop"
+        try:
+            passes = perform_passes(runner, task, report, pipes)
+        finally:
+            if runner.trace is not None:
+                report.values.update(runner.trace.summarize())
+        if passes:
+            report.values.update(_summarize_passes(passes, task.threads))
+
+
+def _summarize_passes(passes: Sequence[PassRead], threads: int) -> Dict[str, Any]:
+    """Summarize runs as passes with one event each; a command has no phases but its run."""
+    values = summarize_times(passes)
+    absent = [phase for phase in PASS_PHASES if phase != "loop"]
+    values = {
+        name: value
+        for name, value in values.items()
+        if value != "" and not name.startswith(tuple(f"{w}{p}_" for p in absent for w in ("", "pass_")))
+    }
+    for name in ("eff_loop", "eff_loop_corrected"):
+        if name in values:
+            values[name] /= threads
+    return values
+
+
+def split_command(text: str) -> List[str]:
+    """Split a command to program and arguments; one that needs a shell gets it.
+
+    Raises:
+        PayloadError: a quotation has no end.
+    """
+    if _SHELL_CHARACTERS.intersection(text):
+        return ["/bin/sh", "-c", text]
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise PayloadError("payload", "start", "start", f"{text}: {error}") from error
+
+
+def compose_environment(task: PayloadTask, own: Mapping[str, str]) -> Dict[str, str]:
+    """Compose the environment of the command.
+
+    On the machine of the user it is the user's, with this ROOT's if one was requested; elsewhere that
+    of the job.
+
+    Args:
+        task: ``[settings] environment_file`` names a file with the user's; ``environments`` has
+            further variables by value of the axis ``environment``.
+        own: this payload's environment, with the requested ROOT.
+    """
+    environment = dict(own)
+    path = task.settings.get("environment_file")
+    if path:
+        with suppress(OSError), open(path, encoding="utf-8") as stream:
+            users = json.load(stream)
+            if task.variant.get("root") == "none":
+                environment = {**own, **users}
+            else:
+                kept = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
+                environment = {**kept, **own}
+    name = str(task.variant.get(ENVIRONMENT_AXIS, ""))
+    environment.update(task.settings.get("environments", {}).get(name, {}))
+    return {k: v for k, v in environment.items() if k not in _OWN_VARIABLES}
+
+
+class CommandRunner:
+    """Runs a command as a reader of one file with one entry.
+
+    Args:
+        task: ``[settings]`` has the ``command``, or ``commands`` by value of the axis ``command``; the
+            ``folder`` it runs in; and ``prepare``, a command before each run that is not measured.
+        folder: folder for the notes of the first run.
+
+    Attributes:
+        trace: what the first run did; None before it.
+    """
+
+    def __init__(self, task: PayloadTask, folder: str) -> None:
+        settings = task.settings
+        commands = settings.get("commands", {})
+        text = commands.get(str(task.variant.get(COMMAND_AXIS, "")), settings.get("command", ""))
+        if not text:
+            raise PayloadError("payload", "bad-job", "setup", "[settings] names no command")
+        self.text: str = text
+        self.trace: Optional[CommandTrace] = None
+        self._command = split_command(text)
+        self._prepare: str = settings.get("prepare", "")
+        self._folder: str = settings.get("folder") or os.getcwd()
+        self._environment = compose_environment(task, os.environ)
+        self._cores = None if task.threads == 1 else range(os.cpu_count() or 1)
+        self._notes = folder
+        self._is_recorded: bool = settings.get("record_reads", True)
+        self._runs: List[CommandRun] = []
+
+    def run_pass(self) -> PassRead:
+        """Run the command once."""
+        self.run_turn(0, 1)
+        return PassRead(self.close_turns())
+
+    def open_turns(self, number: int) -> int:
+        """Return the number of entries: one run."""
+        return 1
+
+    def run_turn(self, first: int, last: int) -> str:
+        """Run the command once; return the answer to ``run``."""
+        is_first = self.trace is None
+        if self._prepare:
+            self._run(split_command(self._prepare), self._environment, is_sampled=False)
+        environment = self._environment
+        missing = "" if self._is_recorded else "recording of reads is turned off"
+        if is_first and not missing:
+            try:
+                library = recorder.build_recorder(self._notes)
+                variables = recorder.preload_variables(library, self._notes, environment)
+                environment = {**environment, **variables}
+            except recorder.RecorderError as error:
+                missing = str(error)
+        done = self._run(self._command, environment, is_sampled=is_first)
+        self._runs.append(done)
+        if is_first:
+            self.trace = CommandTrace(self.text, done, self._notes, missing)
+        io = done.io or {}
+        return TurnFigures(
+            round(1e9 * done.cpu_s),
+            round(1e9 * done.system_s),
+            done.wall_ns,
+            done.switches_voluntary,
+            done.switches_involuntary,
+            io.get("read_bytes", 0),
+        ).write_answer(io.get("rchar", 0))
+
+    def _run(
+        self, command: Sequence[str], environment: Mapping[str, str], *, is_sampled: bool
+    ) -> CommandRun:
+        program = command[0]
+        path = shutil.which(program, path=environment.get("PATH")) or program
+        try:
+            done = run_command(
+                [path, *command[1:]], environment, self._folder, self._cores, is_sampled=is_sampled
+            )
+        except OSError as error:
+            message = f"{program} cannot be started in {self._folder}: {error.strerror}"
+            raise PayloadError("payload", "start", "start", message) from error
+        if done.status:
+            end = f"exit code {done.status}" if done.status > 0 else f"signal {-done.status}"
+            raise PayloadError("payload", "exit", "loop", f"{program} ended with {end}")
+        return done
+
+    def close_turns(self) -> List[FileRead]:
+        """Return the runs since the last call, as reads of a file with one event."""
+        runs, self._runs = self._runs, []
+        return [_describe_run(done) for done in runs]
+
+    def discard_turns(self) -> None:
+        """Forget the runs since the last call."""
+        self._runs = []
+
+
+def _describe_run(done: CommandRun) -> FileRead:
+    nothing = (0.0, 0.0, 0.0)
+    times = (done.wall_ns / 1e9, done.user_s, done.system_s)
+    return FileRead(
+        phases={phase: times if phase == "loop" else nothing for phase in PASS_PHASES},
+        events=1,
+        unzipped_bytes=-1,
+        file_size=-1,
+        file_class="",
+        cached=False,
+        first_byte_s=-1,
+        run_queue_s=-1,
+        counters={},
+    )

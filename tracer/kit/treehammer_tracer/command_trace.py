@@ -1,0 +1,126 @@
+"""What one recorded run of a command did: its reads, threads and memory, and what is not known."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Iterator, List, Sequence
+
+from .file_map import map_reads
+from .file_reads import MAX_FILES, FileReads, collect_file_reads, summarize_reads
+from .process_tree import CommandRun
+from .recorder import ProcessNotes, read_notes
+
+#: Longest document of a record, in characters.
+_MAX_DOCUMENT = 900_000
+#: Bytes that the kernel counted and no recorder saw, at least, and their share, to be mentioned: the
+#: loader reads the start of each library before any recorder is there.
+_MIN_UNSEEN_BYTES, _MIN_UNSEEN_SHARE = 1_000_000, 0.02
+
+
+class CommandTrace:
+    """A recorded run.
+
+    Args:
+        command: the command as text.
+        run: figures of the kernel.
+        folder: folder with the notes of its processes.
+        missing: reason for which reads were not recorded; '' if they were.
+    """
+
+    def __init__(self, command: str, run: CommandRun, folder: str, missing: str) -> None:
+        self._command = command
+        self._run = run
+        self._notes = [] if missing else read_notes(folder)
+        self._missing = missing
+        if not missing and not self._notes:
+            self._missing = (
+                "no program of the command loaded the recorder, as those that are statically linked or "
+                "drop LD_PRELOAD"
+            )
+
+    def summarize(self) -> Dict[str, Any]:
+        """Return the values of the record; those that are not known are left out."""
+        run = self._run
+        values: Dict[str, Any] = {
+            "kernel_read_chars": run.count_io("rchar"),
+            "kernel_read_calls": run.count_io("syscr"),
+            "kernel_read_bytes": run.count_io("read_bytes"),
+            "threads_mean": run.threads,
+            "threads_idle": run.threads_idle,
+        }
+        reads = collect_file_reads(self._notes)
+        reasons = [self._missing] if self._missing else [*self._list_gaps(reads)]
+        values["file_reads_missing"] = "; ".join(reasons)
+        if not self._missing:
+            values.update(summarize_reads(reads))
+        values["file_reads"] = self._write_document(reads)
+        return {name: value for name, value in values.items() if value not in (None, "")}
+
+    def _list_gaps(self, reads: Dict[str, FileReads]) -> Iterator[str]:
+        """List what the recorder cannot have seen of a run that it did see."""
+        if any(process.used_ring for process in self._notes):
+            yield "reads by io_uring are not among those recorded"
+        programs = {_name_program(process) for process in self._notes if not process.streams_seen}
+        if programs:
+            yield f"reads of C streams are not recorded in {', '.join(sorted(programs))}"
+        if any(not process.is_complete for process in self._notes):
+            yield "too many reads: their order and distinct bytes are not known"
+        if any(process.lost_files for process in self._notes):
+            yield "too many files: the reads of some are not recorded"
+        seen = sum(file.bytes for file in reads.values())
+        counted = self._run.count_io("rchar")
+        if counted is None:
+            return
+        unseen = counted - seen
+        if unseen > max(_MIN_UNSEEN_BYTES, _MIN_UNSEEN_SHARE * counted):
+            yield (
+                f"{unseen / 1e6:.1f} of the {counted / 1e6:.1f} MB that the kernel counted were read by "
+                "programs without the recorder, or from pipes"
+            )
+
+    def _write_document(self, reads: Dict[str, FileReads]) -> str:
+        run = self._run
+        files = sorted(
+            (file for file in reads.values() if file.calls or file.maps),
+            key=lambda file: (-file.bytes, -file.mapped_bytes, file.path),
+        )
+        document: Dict[str, Any] = {
+            "command": self._command,
+            "programs": _count_programs(self._notes),
+            "processes": run.processes,
+            "cpu_s": run.cpu_s,
+            "wall_s": run.wall_ns / 1e9,
+            "switches_voluntary": run.switches_voluntary,
+            "switches_involuntary": run.switches_involuntary,
+            "faults_minor": run.faults_minor,
+            "faults_major": run.faults_major,
+            "survivors": run.survivors,
+            "threads_peak": run.threads_peak,
+            "peak_bytes": run.peak_bytes,
+            "opens": sum(file.opens for file in reads.values()),
+            "files_left_out": max(0, len(files) - MAX_FILES),
+        }
+        document = {name: value for name, value in document.items() if value is not None}
+        rows: List[Dict[str, Any]] = []
+        for file in files[:MAX_FILES]:
+            row = file.to_document()
+            row.update(map_reads(file))
+            if len(json.dumps([*rows, row])) > _MAX_DOCUMENT:
+                document["files_left_out"] = len(files) - len(rows)
+                break
+            rows.append(row)
+        return json.dumps({**document, "files": rows}, separators=(",", ":"))
+
+
+def _name_program(process: ProcessNotes) -> str:
+    return os.path.basename(process.program) or str(process.pid)
+
+
+def _count_programs(notes: Sequence[ProcessNotes]) -> Dict[str, int]:
+    """Count the recorded programs by name."""
+    counts: Dict[str, int] = {}
+    for process in notes:
+        name = _name_program(process)
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))

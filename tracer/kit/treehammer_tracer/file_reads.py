@@ -1,0 +1,134 @@
+"""Reads of a command by file: calls, bytes, distinct bytes and order."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .recorder import INTERNET, ProcessNotes
+
+#: Files that a record lists, those with most bytes first.
+MAX_FILES = 200
+#: Half-open ranges of bytes, sorted and disjoint.
+Ranges = List[Tuple[int, int]]
+
+
+@dataclass
+class FileReads:
+    """All reads of one file or connection by all processes of a command.
+
+    Attributes:
+        path: path, or ``tcp://ADDRESS:PORT`` of a connection.
+        is_connection: whether it is a connection, whose bytes have no order of their own.
+        sequential: reads that began where the process' last read of the file ended, or at 0.
+        is_complete: whether ``offsets`` holds every read.
+    """
+
+    path: str
+    is_connection: bool
+    size: int = 0
+    opens: int = 0
+    calls: int = 0
+    bytes: int = 0
+    read_ns: int = 0
+    maps: int = 0
+    mapped_bytes: int = 0
+    sequential: int = 0
+    is_complete: bool = True
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    lengths: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def merge_ranges(self) -> Ranges:
+        """Merge the ranges that were read."""
+        return merge_ranges(list(zip(self.offsets, self.lengths)))
+
+    @property
+    def touched(self) -> Optional[int]:
+        """Distinct bytes that were read; None for a connection, or where reads are missing."""
+        if self.is_connection or not self.is_complete:
+            return None
+        return sum(end - start for start, end in self.merge_ranges())
+
+    def to_document(self) -> Dict[str, Any]:
+        """Return what a record says of the file; what is not known is left out."""
+        document: Dict[str, Any] = {"path": self.path, "opens": self.opens}
+        if not self.is_connection:
+            document["size"] = self.size
+        if self.calls:
+            document.update(calls=self.calls, bytes=self.bytes, read_s=self.read_ns / 1e9)
+        if self.calls and self.touched is not None:
+            nonempty = sorted(length for length in self.lengths if length)
+            document.update(
+                touched=self.touched,
+                sequential=self.sequential,
+                median=nonempty[len(nonempty) // 2] if nonempty else 0,
+            )
+        if self.maps:
+            document["mapped"] = self.mapped_bytes
+        return document
+
+
+def merge_ranges(reads: List[Tuple[int, int]]) -> Ranges:
+    """Merge reads, each with offset and length, to sorted and disjoint ranges."""
+    merged: List[List[int]] = []
+    for start, length in sorted(reads):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], start + length)
+        elif length:
+            merged.append([start, start + length])
+    return [(start, end) for start, end in merged]
+
+
+def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
+    """Collect the reads of all processes by path.
+
+    The notes of a process are in the order in which its reads ended.
+    """
+    by_path: Dict[str, FileReads] = {}
+    for process in notes:
+        files = [_add_sums(by_path, process, number) for number in range(len(process.files))]
+        ends = [0] * len(files)
+        for read in process.iterate_reads():
+            file = files[read.file]
+            if file.is_connection:
+                continue
+            if read.length:
+                file.sequential += read.offset == ends[read.file]
+                ends[read.file] = read.offset + read.length
+            file.offsets.append(read.offset)
+            file.lengths.append(read.length)
+    return by_path
+
+
+def _add_sums(by_path: Dict[str, FileReads], process: ProcessNotes, number: int) -> FileReads:
+    sums = process.files[number]
+    file = by_path.setdefault(sums.path, FileReads(sums.path, sums.kind == INTERNET))
+    file.size = max(file.size, sums.size)
+    file.opens += sums.opens
+    file.calls += sums.calls
+    file.bytes += sums.bytes
+    file.read_ns += sums.read_ns
+    file.maps += sums.maps
+    file.mapped_bytes += sums.mapped_bytes
+    file.is_complete = file.is_complete and process.is_complete
+    return file
+
+
+def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
+    """Compute the catalogue values of all files; those that are not known are left out."""
+    read = [file for file in by_path.values() if file.calls]
+    local = [file for file in read if not file.is_connection]
+    mapped = sum(file.mapped_bytes for file in by_path.values())
+    values: Dict[str, Any] = {
+        "files_read": len(read),
+        "bytes_read": sum(file.bytes for file in read),
+        "read_calls": sum(file.calls for file in read),
+        "read_wait_s": sum(file.read_ns for file in read) / 1e9,
+        "mapped_bytes": mapped,
+    }
+    touched = [file.touched for file in local]
+    if local and None not in touched:
+        values["bytes_touched"] = sum(size for size in touched if size is not None)
+        values["read_calls_sequential"] = sum(file.sequential for file in local)
+    return values

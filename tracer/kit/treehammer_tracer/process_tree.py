@@ -1,0 +1,202 @@
+"""One run of a command: its time, the kernel's account of its processes, and its threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Sequence
+
+_PR_SET_CHILD_SUBREAPER = 36
+#: Seconds between two samples of threads and memory.
+_SAMPLING_INTERVAL_S = 0.05
+
+
+@dataclass
+class CommandRun:
+    """Figures of one run and all its processes, from the kernel's account of each at its end.
+
+    Attributes:
+        status: exit code, or the negative number of the signal that ended it.
+        io: counters of ``/proc/PID/io``; None where the kernel hides them.
+        threads: mean number of threads; None for a run without samples.
+        peak_bytes: largest resident size of all processes together, sampled.
+        survivors: processes that outlived the command and were killed.
+    """
+
+    status: int = 0
+    wall_ns: int = 0
+    user_s: float = 0.0
+    system_s: float = 0.0
+    faults_minor: int = 0
+    faults_major: int = 0
+    switches_voluntary: int = 0
+    switches_involuntary: int = 0
+    processes: int = 0
+    io: Optional[Dict[str, int]] = field(default_factory=dict)
+    threads: Optional[float] = None
+    threads_peak: Optional[int] = None
+    peak_bytes: Optional[int] = None
+    survivors: int = 0
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time."""
+        return self.user_s + self.system_s
+
+    @property
+    def threads_idle(self) -> Optional[float]:
+        """Mean number of threads that did not run; None for a run without samples."""
+        if self.threads is None or not self.wall_ns:
+            return None
+        return max(0.0, self.threads - 1e9 * self.cpu_s / self.wall_ns)
+
+    def count_io(self, name: str) -> Optional[int]:
+        """Return a counter of ``/proc/PID/io``; None where the kernel hides it."""
+        return None if self.io is None else self.io.get(name, 0)
+
+    def add_ended_child(self) -> int:
+        """Wait for a child's end and add its account; return its process id.
+
+        A process that was reaped by its parent is in the account of that.
+
+        Raises:
+            ChildProcessError: there is none.
+        """
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        counters = _read_io(ended.si_pid)
+        if self.io is not None and counters is not None:
+            self.io = {name: self.io.get(name, 0) + count for name, count in counters.items()}
+        else:
+            self.io = None
+        pid, status, usage = os.wait4(ended.si_pid, 0)
+        self.status = os.waitstatus_to_exitcode(status)
+        self.user_s += usage.ru_utime
+        self.system_s += usage.ru_stime
+        self.faults_minor += usage.ru_minflt
+        self.faults_major += usage.ru_majflt
+        self.switches_voluntary += usage.ru_nvcsw
+        self.switches_involuntary += usage.ru_nivcsw
+        self.processes += 1
+        return pid
+
+
+def _read_io(pid: int) -> Optional[Dict[str, int]]:
+    """Read the I/O of an ended process, its threads and the children that it reaped."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii") as stream:
+            fields = dict(line.split(": ") for line in stream)
+        return {name: int(value) for name, value in fields.items()}
+    except (OSError, ValueError):
+        return None
+
+
+def run_command(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    cores: Optional[Sequence[int]] = None,
+    *,
+    is_sampled: bool,
+) -> CommandRun:
+    """Run a command to its end, and then end whatever it left behind.
+
+    Args:
+        command: program and arguments.
+        environment: its complete environment.
+        folder: its working folder.
+        cores: cores that it may use; None for those of this process.
+        is_sampled: whether threads and memory are sampled, which takes CPU of another process.
+
+    Raises:
+        OSError: it does not start.
+    """
+    # Orphans become children of this process, so that their times are in its account.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    run = CommandRun()
+    if cores is not None:
+        with suppress(OSError):  # pinned by a launch, whose commands have one thread by default
+            os.sched_setaffinity(0, cores)
+    start = time.monotonic_ns()
+    process = subprocess.Popen(
+        list(command), env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL
+    )
+    sampler = _Sampler() if is_sampled else None
+    while run.add_ended_child() != process.pid:
+        pass
+    status, run.wall_ns = run.status, time.monotonic_ns() - start
+    process.returncode = status  # reaped here: Popen must not wait for it
+    if sampler:
+        sampler.finish(run)
+    survivors = list_descendants()
+    for pid in survivors:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            run.add_ended_child()
+    run.status, run.survivors = status, len(survivors)
+    return run
+
+
+def list_descendants() -> List[int]:
+    """List all processes below this one."""
+    processes: List[int] = []
+    queue = [os.getpid()]
+    while queue:
+        parent = queue.pop()
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{thread}/children", encoding="ascii") as stream:
+                    children = [*map(int, stream.read().split())]
+                queue += children
+                processes += children
+    return processes
+
+
+class _Sampler:
+    """Samples threads and memory of all processes below this one, in a thread."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+        self._thread_s = 0.0
+        self._threads_peak = self._peak_bytes = 0
+        self._start = self._last = time.monotonic()
+        self._threads = 1
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        page = os.sysconf("SC_PAGESIZE")
+        while not self._end.wait(_SAMPLING_INTERVAL_S):
+            threads = resident = 0
+            for pid in list_descendants():
+                with suppress(OSError, ValueError, IndexError):
+                    threads += len(os.listdir(f"/proc/{pid}/task"))
+                    with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
+                        resident += page * int(stream.read().split()[1])
+            self._add(threads or self._threads)
+            self._threads_peak = max(self._threads_peak, threads)
+            self._peak_bytes = max(self._peak_bytes, resident)
+
+    def _add(self, threads: int) -> None:
+        """Add the time since the last sample, over which the earlier number of threads ran."""
+        now = time.monotonic()
+        self._thread_s += self._threads * (now - self._last)
+        self._last, self._threads = now, threads
+
+    def finish(self, run: CommandRun) -> None:
+        """End sampling, and add means and peaks to a run; one shorter than an interval has none."""
+        self._end.set()
+        self._thread.join()
+        if self._peak_bytes:
+            self._add(0)
+            run.threads = self._thread_s / (self._last - self._start)
+            run.threads_peak = self._threads_peak
+            run.peak_bytes = self._peak_bytes

@@ -1,0 +1,535 @@
+/* Recorder of a process' reads: a library that is loaded before all others (LD_PRELOAD).
+
+   Functions of the C library that open, read, map and close files are passed on unchanged, and each
+   read is noted with file, offset, length and time in a file of $TREEHAMMER_TRACE. The notes lie in
+   shared memory, so that nothing is lost when a process is killed or replaces its program. Reads of
+   C streams do not pass through read(): their table of functions is changed where it has the expected
+   entry. Nothing is allocated and no lock is held while a program reads. */
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAGIC 0x3130454341525448ull /* "HTRACE01" */
+#define MAX_EVENTS (4u << 20)
+#define MAX_FILES 16384u
+#define MAX_FDS 65536
+#define PATH_BYTES 464
+
+enum { REGULAR = 1, INTERNET = 2 };
+enum { STREAMS_SEEN = 1, RING_USED = 2 };
+
+/* The layout of a file of notes; recorder.py reads it. */
+struct Header {
+   uint64_t magic;
+   uint32_t pid, parent;
+   uint32_t max_files, max_events;
+   _Atomic uint64_t events; /* may exceed max_events: the others are only in the sums of their file */
+   _Atomic uint32_t files, lost_files;
+   _Atomic uint32_t flags, unused;
+   char program[4096 - 48];
+};
+
+struct File {
+   _Atomic uint64_t opens, calls, bytes, nanoseconds, maps, mapped_bytes;
+   uint64_t size;
+   uint32_t kind, unused;
+   char path[PATH_BYTES];
+};
+
+struct Event {
+   uint32_t file, thread;
+   uint64_t start, nanoseconds;
+   int64_t offset;
+   uint64_t length;
+};
+
+#define LOG_BYTES (sizeof(struct Header) + MAX_FILES * sizeof(struct File) + MAX_EVENTS * sizeof(struct Event))
+
+static struct Header *header;
+static struct File *files;
+static struct Event *events;
+static int is_ready, is_broken, are_streams_seen;
+/* Number of a file plus one in the lower half, the count of forks in the upper one; 0 for unknown. */
+static _Atomic uint32_t file_of_fd[MAX_FDS];
+static uint32_t slots[2 * MAX_FILES];
+static uint32_t forks = 1;
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+/* A handler of a signal may interrupt a note: its own reads are not noted. */
+static __thread int is_busy __attribute__((tls_model("initial-exec")));
+static __thread uint32_t thread_id __attribute__((tls_model("initial-exec")));
+
+#define IGNORED 0xffffu
+
+#define REAL(result, name, ...)                                                                             \
+   static result (*real_##name)(__VA_ARGS__);                                                               \
+   static void find_##name(void)                                                                            \
+   {                                                                                                        \
+      if (!real_##name)                                                                                     \
+         *(void **)&real_##name = dlsym(RTLD_NEXT, #name);                                                  \
+   }
+
+REAL(int, open, const char *, int, ...)
+REAL(int, open64, const char *, int, ...)
+REAL(int, openat, int, const char *, int, ...)
+REAL(int, openat64, int, const char *, int, ...)
+REAL(int, __open_2, const char *, int)
+REAL(int, __open64_2, const char *, int)
+REAL(int, __openat_2, int, const char *, int)
+REAL(int, __openat64_2, int, const char *, int)
+REAL(int, creat, const char *, mode_t)
+REAL(int, creat64, const char *, mode_t)
+REAL(FILE *, fopen, const char *, const char *)
+REAL(FILE *, fopen64, const char *, const char *)
+REAL(FILE *, freopen, const char *, const char *, FILE *)
+REAL(FILE *, freopen64, const char *, const char *, FILE *)
+REAL(int, close, int)
+REAL(int, close_range, unsigned, unsigned, int)
+REAL(void, closefrom, int)
+REAL(int, dup2, int, int)
+REAL(int, dup3, int, int, int)
+REAL(ssize_t, read, int, void *, size_t)
+REAL(ssize_t, __read_chk, int, void *, size_t, size_t)
+REAL(ssize_t, pread, int, void *, size_t, off_t)
+REAL(ssize_t, pread64, int, void *, size_t, off64_t)
+REAL(ssize_t, __pread_chk, int, void *, size_t, off_t, size_t)
+REAL(ssize_t, __pread64_chk, int, void *, size_t, off64_t, size_t)
+REAL(ssize_t, readv, int, const struct iovec *, int)
+REAL(ssize_t, preadv, int, const struct iovec *, int, off_t)
+REAL(ssize_t, preadv64, int, const struct iovec *, int, off64_t)
+REAL(ssize_t, preadv2, int, const struct iovec *, int, off_t, int)
+REAL(ssize_t, preadv64v2, int, const struct iovec *, int, off64_t, int)
+REAL(ssize_t, sendfile, int, int, off_t *, size_t)
+REAL(ssize_t, sendfile64, int, int, off64_t *, size_t)
+REAL(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned)
+REAL(ssize_t, recv, int, void *, size_t, int)
+REAL(ssize_t, __recv_chk, int, void *, size_t, size_t, int)
+REAL(ssize_t, recvfrom, int, void *, size_t, int, struct sockaddr *, socklen_t *)
+REAL(ssize_t, __recvfrom_chk, int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *)
+REAL(ssize_t, recvmsg, int, struct msghdr *, int)
+REAL(void *, mmap, void *, size_t, int, int, int, off_t)
+REAL(void *, mmap64, void *, size_t, int, int, int, off64_t)
+
+/* The entry of a table of stream functions, and its original. */
+static ssize_t (*stream_read)(FILE *, void *, ssize_t);
+static int (*stream_close)(FILE *);
+
+static uint64_t now(void)
+{
+   struct timespec t;
+   clock_gettime(CLOCK_MONOTONIC, &t);
+   return 1000000000ull * t.tv_sec + t.tv_nsec;
+}
+
+/* Open the log of this process; False if there is none. Called with is_busy set. */
+static int open_log(void)
+{
+   if (header || is_broken)
+      return header != NULL;
+   const char *folder = getenv("TREEHAMMER_TRACE");
+   is_broken = 1;
+   if (!folder || !*folder)
+      return 0;
+   char path[4096];
+   int fd = -1;
+   for (int number = 0; fd < 0 && number < 100000; number++) {
+      if (snprintf(path, sizeof path, "%s/%d-%d.trace", folder, getpid(), number) >= (int)sizeof path)
+         return 0;
+      fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      if (fd < 0 && errno != EEXIST)
+         return 0;
+   }
+   if (fd < 0)
+      return 0;
+   void *memory = MAP_FAILED;
+   if (ftruncate(fd, LOG_BYTES) == 0)
+      memory = (void *)syscall(SYS_mmap, NULL, LOG_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+   syscall(SYS_close, fd);
+   if (memory == MAP_FAILED)
+      return 0;
+   struct Header *log = memory;
+   log->magic = MAGIC;
+   log->pid = getpid();
+   log->parent = getppid();
+   log->max_files = MAX_FILES;
+   log->max_events = MAX_EVENTS;
+   log->flags = are_streams_seen ? STREAMS_SEEN : 0;
+   if (readlink("/proc/self/exe", log->program, sizeof log->program - 1) < 0)
+      log->program[0] = 0;
+   files = (struct File *)(log + 1);
+   events = (struct Event *)(files + MAX_FILES);
+   header = log;
+   is_broken = 0;
+   return 1;
+}
+
+/* A child has a log of its own, which it opens at its first read: most replace their program. */
+static void forget_parent(void)
+{
+   header = NULL;
+   is_broken = 0;
+   is_busy = 0;
+   thread_id = 0;
+   forks++;
+   memset(slots, 0, sizeof slots);
+   pthread_mutex_init(&table_lock, NULL);
+}
+
+static int describe_fd(int fd, struct stat *status, char *path)
+{
+   if (fstat(fd, status) != 0)
+      return 0;
+   if (S_ISSOCK(status->st_mode)) {
+      struct sockaddr_storage peer;
+      socklen_t length = sizeof peer;
+      char text[INET6_ADDRSTRLEN];
+      if (getpeername(fd, (struct sockaddr *)&peer, &length) != 0)
+         return 0;
+      if (peer.ss_family == AF_INET) {
+         struct sockaddr_in *v4 = (struct sockaddr_in *)&peer;
+         inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+         snprintf(path, PATH_BYTES, "tcp://%s:%d", text, ntohs(v4->sin_port));
+      } else if (peer.ss_family == AF_INET6) {
+         struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&peer;
+         inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+         snprintf(path, PATH_BYTES, "tcp://[%s]:%d", text, ntohs(v6->sin6_port));
+      } else
+         return 0;
+      return INTERNET;
+   }
+   if (!S_ISREG(status->st_mode))
+      return 0;
+   char link[64];
+   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+   ssize_t length = readlink(link, path, PATH_BYTES - 1);
+   if (length <= 0)
+      return 0;
+   path[length] = 0;
+   return REGULAR;
+}
+
+/* Find or add the entry of a path; IGNORED if the table is full. */
+static uint32_t enter_path(const char *path, int kind, const struct stat *status)
+{
+   uint64_t hash = 1469598103934665603ull;
+   for (const char *c = path; *c; c++)
+      hash = (hash ^ (unsigned char)*c) * 1099511628211ull;
+   pthread_mutex_lock(&table_lock);
+   uint32_t slot = hash % (2 * MAX_FILES), number = IGNORED;
+   while (slots[slot] && strcmp(files[slots[slot] - 1].path, path) != 0)
+      slot = (slot + 1) % (2 * MAX_FILES);
+   if (slots[slot])
+      number = slots[slot] - 1;
+   else if (header->files < MAX_FILES) {
+      number = header->files;
+      strcpy(files[number].path, path);
+      files[number].kind = kind;
+      slots[slot] = number + 1;
+      header->files++;
+   } else
+      header->lost_files++;
+   if (number != IGNORED && kind == REGULAR)
+      files[number].size = status->st_size;
+   pthread_mutex_unlock(&table_lock);
+   return number;
+}
+
+/* Number of the file behind a descriptor; IGNORED if it is not recorded. Called with is_busy set. */
+static uint32_t find_file(int fd)
+{
+   if (fd < 0 || fd >= MAX_FDS || !open_log())
+      return IGNORED;
+   uint32_t entry = atomic_load_explicit(&file_of_fd[fd], memory_order_relaxed);
+   if (entry && entry >> 16 == (forks & 0xffff))
+      return (entry & 0xffff) == IGNORED ? IGNORED : (entry & 0xffff) - 1;
+   struct stat status;
+   char path[PATH_BYTES];
+   int kind = describe_fd(fd, &status, path);
+   uint32_t number = kind ? enter_path(path, kind, &status) : IGNORED;
+   entry = forks << 16 | (number == IGNORED ? IGNORED : number + 1);
+   atomic_store_explicit(&file_of_fd[fd], entry, memory_order_relaxed);
+   return number;
+}
+
+static void forget_fd(int fd)
+{
+   if (fd >= 0 && fd < MAX_FDS)
+      atomic_store_explicit(&file_of_fd[fd], 0, memory_order_relaxed);
+}
+
+static void note_open(int fd)
+{
+   if (fd < 0 || is_busy || !is_ready)
+      return;
+   int error = errno;
+   is_busy = 1;
+   forget_fd(fd);
+   uint32_t number = find_file(fd);
+   if (number != IGNORED)
+      files[number].opens++;
+   is_busy = 0;
+   errno = error;
+}
+
+/* Note a read that returned length bytes. offset < 0: the descriptor's own, which was moved by it. */
+static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
+{
+   if (length < 0 || is_busy || !is_ready)
+      return;
+   uint64_t end = now();
+   int error = errno;
+   is_busy = 1;
+   uint32_t number = find_file(fd);
+   if (number != IGNORED) {
+      struct File *file = &files[number];
+      uint64_t before = atomic_fetch_add_explicit(&file->bytes, length, memory_order_relaxed);
+      atomic_fetch_add_explicit(&file->calls, 1, memory_order_relaxed);
+      atomic_fetch_add_explicit(&file->nanoseconds, end - start, memory_order_relaxed);
+      if (file->kind == INTERNET)
+         offset = before;
+      else if (offset < 0)
+         offset = lseek(fd, 0, SEEK_CUR) - length;
+      if (!thread_id)
+         thread_id = syscall(SYS_gettid);
+      uint64_t place = atomic_fetch_add_explicit(&header->events, 1, memory_order_relaxed);
+      if (place < MAX_EVENTS)
+         events[place] = (struct Event){number, thread_id, start, end - start, offset, length};
+   }
+   is_busy = 0;
+   errno = error;
+}
+
+static void note_map(int fd, size_t length, int protection, int flags, const void *address)
+{
+   if (address == MAP_FAILED || fd < 0 || flags & MAP_ANONYMOUS || protection & PROT_EXEC || is_busy || !is_ready)
+      return;
+   int error = errno;
+   is_busy = 1;
+   uint32_t number = find_file(fd);
+   if (number != IGNORED) {
+      files[number].maps++;
+      files[number].mapped_bytes += length;
+   }
+   is_busy = 0;
+   errno = error;
+}
+
+#define OPENER(name, mode_type, parameters, arguments, flags)                                               \
+   int name parameters                                                                                      \
+   {                                                                                                        \
+      mode_t mode = 0;                                                                                      \
+      if (flags & (O_CREAT | __O_TMPFILE)) {                                                                \
+         va_list rest;                                                                                      \
+         va_start(rest, flags);                                                                             \
+         mode = va_arg(rest, mode_type);                                                                    \
+         va_end(rest);                                                                                      \
+      }                                                                                                     \
+      find_##name();                                                                                        \
+      int fd = real_##name arguments;                                                                       \
+      note_open(fd);                                                                                        \
+      return fd;                                                                                            \
+   }
+
+OPENER(open, int, (const char *path, int flags, ...), (path, flags, mode), flags)
+OPENER(open64, int, (const char *path, int flags, ...), (path, flags, mode), flags)
+OPENER(openat, int, (int folder, const char *path, int flags, ...), (folder, path, flags, mode), flags)
+OPENER(openat64, int, (int folder, const char *path, int flags, ...), (folder, path, flags, mode), flags)
+
+#define PLAIN_OPENER(result, name, parameters, arguments, fd_of)                                            \
+   result name parameters                                                                                   \
+   {                                                                                                        \
+      find_##name();                                                                                        \
+      result opened = real_##name arguments;                                                                \
+      note_open(fd_of);                                                                                     \
+      return opened;                                                                                        \
+   }
+
+PLAIN_OPENER(int, __open_2, (const char *path, int flags), (path, flags), opened)
+PLAIN_OPENER(int, __open64_2, (const char *path, int flags), (path, flags), opened)
+PLAIN_OPENER(int, __openat_2, (int folder, const char *path, int flags), (folder, path, flags), opened)
+PLAIN_OPENER(int, __openat64_2, (int folder, const char *path, int flags), (folder, path, flags), opened)
+PLAIN_OPENER(int, creat, (const char *path, mode_t mode), (path, mode), opened)
+PLAIN_OPENER(int, creat64, (const char *path, mode_t mode), (path, mode), opened)
+PLAIN_OPENER(FILE *, fopen, (const char *path, const char *mode), (path, mode), opened ? fileno(opened) : -1)
+PLAIN_OPENER(FILE *, fopen64, (const char *path, const char *mode), (path, mode), opened ? fileno(opened) : -1)
+PLAIN_OPENER(FILE *, freopen, (const char *path, const char *mode, FILE *stream), (path, mode, stream),
+             opened ? fileno(opened) : -1)
+PLAIN_OPENER(FILE *, freopen64, (const char *path, const char *mode, FILE *stream), (path, mode, stream),
+             opened ? fileno(opened) : -1)
+
+int close(int fd)
+{
+   find_close();
+   forget_fd(fd);
+   return real_close(fd);
+}
+
+int close_range(unsigned first, unsigned last, int flags)
+{
+   find_close_range();
+   for (unsigned fd = first; fd <= last && fd < MAX_FDS; fd++)
+      forget_fd(fd);
+   return real_close_range(first, last, flags);
+}
+
+void closefrom(int first)
+{
+   find_closefrom();
+   for (int fd = first; fd < MAX_FDS; fd++)
+      forget_fd(fd);
+   real_closefrom(first);
+}
+
+int dup2(int from, int to)
+{
+   find_dup2();
+   if (from != to)
+      forget_fd(to);
+   return real_dup2(from, to);
+}
+
+int dup3(int from, int to, int flags)
+{
+   find_dup3();
+   forget_fd(to);
+   return real_dup3(from, to, flags);
+}
+
+/* A function that reads from a descriptor; offset < 0 for that of the descriptor. */
+#define READER(name, parameters, arguments, fd, offset)                                                     \
+   ssize_t name parameters                                                                                  \
+   {                                                                                                        \
+      find_##name();                                                                                        \
+      int64_t position = offset;                                                                            \
+      uint64_t start = now();                                                                               \
+      ssize_t length = real_##name arguments;                                                               \
+      note_read(fd, position, length, start);                                                               \
+      return length;                                                                                        \
+   }
+
+READER(read, (int fd, void *buffer, size_t size), (fd, buffer, size), fd, -1)
+READER(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), fd, -1)
+READER(pread, (int fd, void *buffer, size_t size, off_t place), (fd, buffer, size, place), fd, place)
+READER(pread64, (int fd, void *buffer, size_t size, off64_t place), (fd, buffer, size, place), fd, place)
+READER(__pread_chk, (int fd, void *buffer, size_t size, off_t place, size_t room), (fd, buffer, size, place, room), fd,
+       place)
+READER(__pread64_chk, (int fd, void *buffer, size_t size, off64_t place, size_t room),
+       (fd, buffer, size, place, room), fd, place)
+READER(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), fd, -1)
+READER(preadv, (int fd, const struct iovec *parts, int count, off_t place), (fd, parts, count, place), fd, place)
+READER(preadv64, (int fd, const struct iovec *parts, int count, off64_t place), (fd, parts, count, place), fd, place)
+READER(preadv2, (int fd, const struct iovec *parts, int count, off_t place, int flags),
+       (fd, parts, count, place, flags), fd, place)
+READER(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t place, int flags),
+       (fd, parts, count, place, flags), fd, place)
+READER(sendfile, (int out, int in, off_t *place, size_t size), (out, in, place, size), in, place ? *place : -1)
+READER(sendfile64, (int out, int in, off64_t *place, size_t size), (out, in, place, size), in, place ? *place : -1)
+READER(copy_file_range, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
+       (in, from, out, to, size, flags), in, from ? *from : -1)
+READER(recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), fd, -1)
+READER(__recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room, flags), fd, -1)
+READER(recvfrom, (int fd, void *buffer, size_t size, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
+       (fd, buffer, size, flags, peer, length_of_peer), fd, -1)
+READER(__recvfrom_chk,
+       (int fd, void *buffer, size_t size, size_t room, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
+       (fd, buffer, size, room, flags, peer, length_of_peer), fd, -1)
+READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, -1)
+
+#define MAPPER(name, type)                                                                                  \
+   void *name(void *address, size_t length, int protection, int flags, int fd, type offset)                 \
+   {                                                                                                        \
+      find_##name();                                                                                        \
+      void *mapped = real_##name(address, length, protection, flags, fd, offset);                           \
+      note_map(fd, length, protection, flags, mapped);                                                      \
+      return mapped;                                                                                        \
+   }
+
+MAPPER(mmap, off_t)
+MAPPER(mmap64, off64_t)
+
+static ssize_t read_stream(FILE *stream, void *buffer, ssize_t size)
+{
+   uint64_t start = now();
+   ssize_t length = stream_read(stream, buffer, size);
+   note_read(stream->_fileno, -1, length, start);
+   return length;
+}
+
+static int close_stream(FILE *stream)
+{
+   forget_fd(stream->_fileno);
+   return stream_close(stream);
+}
+
+/* Replace an entry of the table of functions of C streams, which is read-only after the start. */
+static int replace_entry(void **table, void *original, void *replacement)
+{
+   enum { ENTRIES = 21 }; /* of struct _IO_jump_t, unchanged since 1997 */
+   for (int place = 0; table && original && place < ENTRIES; place++)
+      if (table[place] == original) {
+         long page = sysconf(_SC_PAGESIZE);
+         char *first = (char *)((uintptr_t)&table[place] / page * page);
+         size_t length = (char *)(&table[place] + 1) - first;
+         if (mprotect(first, length, PROT_READ | PROT_WRITE) != 0)
+            return 0;
+         table[place] = replacement;
+         mprotect(first, length, PROT_READ);
+         return 1;
+      }
+   return 0;
+}
+
+static void watch_streams(void)
+{
+   static const char *const tables[] = {"_IO_file_jumps", "_IO_wfile_jumps"};
+   *(void **)&stream_read = dlsym(RTLD_NEXT, "_IO_file_read");
+   *(void **)&stream_close = dlsym(RTLD_NEXT, "_IO_file_close");
+   are_streams_seen = 1;
+   for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
+      void **table = dlsym(RTLD_NEXT, tables[i]);
+      are_streams_seen &= replace_entry(table, (void *)stream_close, (void *)close_stream);
+      are_streams_seen &= replace_entry(table, (void *)stream_read, (void *)read_stream);
+   }
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+   is_busy = 1;
+   pthread_atfork(NULL, NULL, forget_parent);
+   watch_streams();
+   open_log();
+   is_busy = 0;
+   is_ready = 1;
+}
+
+/* Reads by io_uring pass no function of the C library: note that they happened. */
+__attribute__((destructor)) static void end(void)
+{
+   char link[64], target[64];
+   is_busy = 1;
+   for (int fd = 0; header && fd < 256; fd++) {
+      snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+      ssize_t length = readlink(link, target, sizeof target - 1);
+      if (length > 0 && (target[length] = 0, strstr(target, "io_uring")))
+         header->flags |= RING_USED;
+   }
+   is_busy = 0;
+}

@@ -1,0 +1,176 @@
+"""Recorded runs as rows and sentences, for terminal and pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from treehammer.tables import Row, TableColumn, hidden_columns
+from treehammer.text_formatting import (
+    format_share,
+    format_significant,
+    format_size,
+    join_names,
+    pluralize,
+)
+
+#: Share of the bytes that is read again, from which on a sentence says so.
+_MIN_REPEATED = 0.01
+#: Names of branches in a sentence.
+_MAX_NAMES = 8
+
+TRACE_COLUMNS = (
+    "file_reads",
+    "file_reads_missing",
+    "files_read",
+    "bytes_read",
+    "read_calls",
+    "bytes_touched",
+    "read_wait_s",
+    "mapped_bytes",
+    "threads_mean",
+    "threads_idle",
+    "kernel_read_chars",
+    "kernel_read_calls",
+)
+
+
+def parse_trace(row: Row) -> dict[str, Any]:
+    """Parse the document of a measurement; empty if it has none."""
+    try:
+        document = json.loads(str(row.get("file_reads") or "{}"))
+    except ValueError:  # of another version
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def list_files(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the files of a recorded run as rows, those with most bytes first."""
+    return [_describe_file(file) for file in trace.get("files", ())]
+
+
+def _describe_file(file: Mapping[str, Any]) -> dict[str, Any]:
+    calls, read, touched = (file.get(name) for name in ("calls", "bytes", "touched"))
+    found = file.get("map", {})
+    return {
+        "path": file["path"],
+        "opens": file.get("opens"),
+        "calls": calls,
+        "bytes": read,
+        "touched": touched,
+        "times_read": read / touched if read and touched else None,
+        "sequential_share": file["sequential"] / calls if calls and "sequential" in file else None,
+        "median_bytes": file.get("median"),
+        "read_s": file.get("read_s"),
+        "mapped_bytes": file.get("mapped"),
+        "size": file.get("size"),
+        "branches_read": found.get("branches_read"),
+        "branches_spanned": found.get("branches_spanned"),
+        "branches": found.get("branches"),
+        "baskets_read": found.get("baskets_read"),
+        "baskets_repeated": found.get("baskets_repeated"),
+        "over_read_bytes": found.get("over_read_bytes"),
+        "compression": found.get("compression"),
+        "names": found.get("names", []),
+        "map_missing": file.get("map_missing", ""),
+    }
+
+
+def _format_order(row: Row) -> str:
+    """Describe the order of reads in one word, with their usual size."""
+    share = row["sequential_share"]
+    if share is None:
+        return "connection" if "://" in row["path"] else "mapped" if not row["calls"] else "–"
+    return f"{format_share(share)} of {format_size(row['median_bytes'] or 0)}"
+
+
+def _format_branches(row: Row) -> str:
+    if row["branches"] is None:
+        return "–"
+    spanned = f" (+{row['branches_spanned']} spanned)" if row["branches_spanned"] else ""
+    return f"{row['branches_read']} of {row['branches']}{spanned}"
+
+
+FILE_COLUMNS = (
+    TableColumn("path", "file", is_long=True),
+    TableColumn("opens", "opened", is_number=True),
+    TableColumn("calls", "reads", "{:,}".format, is_number=True),
+    TableColumn("bytes", "read", format_size, is_number=True),
+    TableColumn("touched", "of these distinct", format_size, is_number=True),
+    TableColumn("times_read", "times read", "{:.2f}".format, is_number=True),
+    TableColumn("sequential_share", "in order, usual size", format_row=_format_order),
+    TableColumn("branches_read", "branches", format_row=_format_branches),
+    *hidden_columns("median_bytes", "read_s", "mapped_bytes", "size", "branches_spanned"),
+    *hidden_columns("branches", "baskets_read", "baskets_repeated", "over_read_bytes"),
+    *hidden_columns("compression", "names", "map_missing"),
+)
+
+
+def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
+    """Describe processes, threads and reads of a recorded run in sentences."""
+    if not trace:
+        return
+    parts = [
+        f"{format_significant(trace['cpu_s'])} s of CPU in {format_significant(trace['wall_s'])} s",
+        pluralize(trace["processes"], "process", "processes"),
+    ]
+    if row.get("threads_mean") is not None:
+        threads, idle = (format_significant(row[name]) for name in ("threads_mean", "threads_idle"))
+        parts.append(f"{threads} threads, {idle} of them idle, on average")
+    if "peak_bytes" in trace:
+        parts.append(f"{format_size(trace['peak_bytes'])} of memory")
+    switches = trace["switches_voluntary"] + trace["switches_involuntary"]
+    parts.append(f"{switches:,} context switches")
+    parts.append(f"{trace['faults_minor'] + trace['faults_major']:,} page faults")
+    yield f"The recorded run: {', '.join(parts)}."
+    yield from _describe_reads(row)
+    for file in list_files(trace):
+        yield from _describe_map(file)
+    if trace.get("survivors"):
+        yield f"{pluralize(trace['survivors'], 'process', 'processes')} outlived the command."
+
+
+def _describe_reads(row: Row) -> Iterator[str]:
+    if row.get("bytes_read") is not None:
+        files = pluralize(row["files_read"], "file or connection", "files and connections")
+        text = f"Read: {format_size(row['bytes_read'])} in {row['read_calls']:,} reads of {files}"
+        if row.get("read_wait_s"):
+            text += f", which took {format_significant(row['read_wait_s'])} s"
+        yield f"{text}."
+    elif row.get("kernel_read_chars") is not None:
+        yield (
+            f"By the kernel's account: {format_size(row['kernel_read_chars'])} in "
+            f"{row['kernel_read_calls']:,} reads."
+        )
+    if row.get("mapped_bytes"):
+        yield (
+            f"Mapped to memory: {format_size(row['mapped_bytes'])} of files; page faults read them, "
+            "which no count of reads contains."
+        )
+    if row.get("file_reads_missing"):
+        yield f"Not known: {row['file_reads_missing']}."
+
+
+def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
+    """Describe repeated reads and branches of one file."""
+    name = str(file["path"]).rpartition("/")[2]
+    read, touched = file["bytes"], file["touched"]
+    if read and touched and read - touched > _MIN_REPEATED * read:
+        baskets = file["baskets_repeated"]
+        detail = f", {pluralize(baskets, 'basket')} among them" if baskets else ""
+        yield (
+            f"{name}: read again: {format_size(read - touched)} of {format_size(read)}{detail}."
+        )
+    if file["map_missing"]:
+        yield f"{name}: branches are not known: {file['map_missing']}."
+    elif file["branches"]:
+        names = join_names(file["names"], _MAX_NAMES)
+        compression = file["compression"]
+        ratio = f", compressed {compression:.2f} times" if compression else ""
+        over = file["over_read_bytes"]
+        more = f"; {format_size(over)} of other baskets" if over else ""
+        yield (
+            f"{name}: {file['branches_read']} of {file['branches']} branches in "
+            f"{pluralize(file['baskets_read'], 'basket')}{ratio}: {names}{more}."
+        )
