@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treehammer.analysis.cli.result_commands import verbose_option
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.sql.cli import open_store
 from treehammer.submit.cli.comparison_commands import (
     print_local_verdict,
     sequential_options,
-    verbose_option,
 )
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -178,9 +178,7 @@ def _plan(folder: str, name: str, settings: Settings) -> Plan:
     from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 
     with on_interrupt("nothing was submitted"):
-        request = CampaignRequest(
-            folder, name=name, options=SubmissionOptions(use_service=False)
-        )
+        request = CampaignRequest(folder, name=name, options=SubmissionOptions(use_service=False))
         return plan_request(request, settings, fetch=True, bars=progress_bar)
 
 
@@ -203,7 +201,14 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
     files = [file for trace in traces for file in list_files(trace)]
     return CommandOutput(
         files if output_form() != TABLE else files[:_SHOWN_FILES],
-        below=[*_describe_time(rows), *(line for row, trace in zip(rows, traces, strict=True) for line in describe_run(row, trace))],
+        below=[
+            *_describe_time(rows),
+            *(
+                line
+                for row, trace in zip(rows, traces, strict=True)
+                for line in describe_run(row, trace)
+            ),
+        ],
         notes=[*failures, f"Kept: treehammer summary --campaign {campaign.name}"],
         exit_code=rate_progress(progress) or ExitCode.DONE,
     )

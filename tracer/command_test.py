@@ -29,7 +29,9 @@ SIDES = ("A", "B")
 NO_ROOT = "none"
 #: Variables of a shell that no command sees twice alike.
 _LEFT_OUT = ("_", "OLDPWD", "SHLVL")
-_PAYLOAD = '"""Run the command of [settings]."""\n\nimport treehammer_tracer\n\ntreehammer_tracer.run()\n'
+_PAYLOAD = (
+    '"""Run the command of [settings]."""\n\nimport treehammer_tracer\n\ntreehammer_tracer.run()\n'
+)
 
 
 @dataclass(frozen=True)

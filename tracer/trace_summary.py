@@ -15,8 +15,8 @@ from treehammer.text_formatting import (
     pluralize,
 )
 
-#: Share of the bytes that is read again, from which on a sentence says so.
-_MIN_REPEATED = 0.01
+#: Bytes read again, and their share, from which on a sentence says so.
+_MIN_REPEATED_BYTES, _MIN_REPEATED_SHARE = 100_000, 0.01
 #: Names of branches in a sentence.
 _MAX_NAMES = 8
 
@@ -116,8 +116,7 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
         pluralize(trace["processes"], "process", "processes"),
     ]
     if row.get("threads_mean") is not None:
-        threads, idle = (format_significant(row[name]) for name in ("threads_mean", "threads_idle"))
-        parts.append(f"{threads} threads, {idle} of them idle, on average")
+        parts.append(f"{row['threads_mean']:.1f} threads, {row['threads_idle']:.1f} of them idle")
     if "peak_bytes" in trace:
         parts.append(f"{format_size(trace['peak_bytes'])} of memory")
     switches = trace["switches_voluntary"] + trace["switches_involuntary"]
@@ -156,12 +155,11 @@ def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
     """Describe repeated reads and branches of one file."""
     name = str(file["path"]).rpartition("/")[2]
     read, touched = file["bytes"], file["touched"]
-    if read and touched and read - touched > _MIN_REPEATED * read:
+    repeated = read - touched if read and touched else 0
+    if repeated > max(_MIN_REPEATED_BYTES, _MIN_REPEATED_SHARE * (read or 0)):
         baskets = file["baskets_repeated"]
-        detail = f", {pluralize(baskets, 'basket')} among them" if baskets else ""
-        yield (
-            f"{name}: read again: {format_size(read - touched)} of {format_size(read)}{detail}."
-        )
+        detail = f", with {pluralize(baskets, 'basket')}" if baskets else ""
+        yield f"{name}: {format_size(repeated)} of {format_size(read)} were read again{detail}."
     if file["map_missing"]:
         yield f"{name}: branches are not known: {file['map_missing']}."
     elif file["branches"]:

@@ -55,6 +55,8 @@ DIAGNOSIS_COLUMNS = (
     "door",
     "server_version",
     "started_us",
+    "threads_mean",
+    "threads_idle",
 )
 
 
@@ -273,12 +275,22 @@ def _describe_copy(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
     return f"{copied / 1e6:.0f} MB were copied at {copied / 1e6 / seconds:.1f} MB/s."
 
 
-def _describe_unzip(breakdown: TimeBreakdown, _rows: Sequence[Row]) -> str:
+def _describe_unzip(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    if all(row["perfstats_unzip_s"] is row["ntuple_unzip_wall_s"] is None for row in rows):
+        return "How much of it is decompression is not known."
     unzip = breakdown.seconds[TimePart.DECOMPRESSION]
     loop = unzip + breakdown.seconds[TimePart.DESERIALIZATION]
     if not loop:
         return ""
     return f"Decompression takes {format_share(unzip / loop)} of the loop's CPU time."
+
+
+def _describe_threads(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    """Describe the threads of commands; those of other payloads are not recorded."""
+    mean, idle = _median(rows, "threads_mean"), _median(rows, "threads_idle")
+    if mean is None or idle is None:
+        return ""
+    return f"Of {mean:.1f} threads on average, {idle:.1f} did not run (median)."
 
 
 def _describe_servers(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
@@ -387,7 +399,7 @@ _RULES = {
     Cause.OTHER: _Rule(
         "waits for something that is not recorded: {time} outside of every phase",
         TimePart.OTHER,
-        (_describe_load,),
+        (_describe_threads, _describe_load),
         ("host",),
         ("eff_job", "eff_payload", "eff_loop", "psi_io_some_s", "psi_memory_some_s"),
     ),

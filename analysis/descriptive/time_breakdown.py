@@ -59,6 +59,8 @@ BREAKDOWN_COLUMNS = (
     "perfstats_unzip_s",
     "ntuple_read_wall_s",
     "ntuple_unzip_wall_s",
+    "read_wait_s",
+    "file_reads_missing",
 )
 _TOTAL_CPU = ("payload_user_s", "payload_sys_s", "setup_cpu_s", "stagein_cpu_s")
 
@@ -235,8 +237,9 @@ class _LoopTimes:
         cpu = min(sum(_sum_passes(row, f"pass_loop_{clock}_s") for clock in _CPU), wall)
         queue = min(_sum_passes(row, "pass_loop_run_queue_s"), wall - cpu)
         blocked = wall - queue - cpu
-        in_reads = _first_known(row, "perfstats_read_s", "ntuple_read_wall_s")
-        if in_reads is None and threads > 1:
+        in_reads = _first_known(row, "perfstats_read_s", "ntuple_read_wall_s", "read_wait_s")
+        # Of a command whose reads are not recorded, it is not known what it waits for.
+        if in_reads is None and (threads > 1 or row["file_reads_missing"]):
             in_reads = 0.0
         in_unzip = _first_known(row, "perfstats_unzip_s", "ntuple_unzip_wall_s") or 0.0
         # Decompression is timed by the wall clock, which runs on while the thread is in the queue.

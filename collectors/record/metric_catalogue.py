@@ -389,7 +389,7 @@ def _payload_metrics() -> List[Metric]:
         m("read_calls_vector", "int", "1", "lower", "Of these, vector reads; unknown with a TTreeCache over HTTP.", "read events"),
         m("read_calls_prefetch", "int", "1", "", "Of these, reads by the prefetching thread (TFile.AsyncPrefetching) of a remote file; single and vector reads are then unknown.", "TFile::GetReadCalls, read events"),
         m("vector_chunks", "float", "1", "", "Mean number of blocks that ROOT requests in a vector read; the client may send a large one as several chunks.", "TFileCacheRead, RNTupleMetrics"),
-        m("files_read", "int", "1", "lower", "Files and connections from which a command read.", "recorder of reads"),
+        m("files_read", "int", "1", "lower", "Files and connections from which a command read data: all but programs, libraries and the system's own files, whose sums are in file_reads.", "recorder of reads"),
         m("bytes_touched", "int", "B", "", "Distinct bytes of files that a command read; bytes_read above it were read again.", "recorder of reads"),
         m("read_calls_sequential", "int", "1", "", "Reads of files that began where the process' last read of the same file ended.", "recorder of reads"),
         m("read_wait_s", "float", "s", "lower", "Time in read calls of a command, summed over its threads.", "recorder of reads"),

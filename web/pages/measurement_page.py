@@ -21,6 +21,7 @@ from treehammer.sql.read.campaign_queries import MAX_JOB_MEASUREMENTS
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.verticals import import_parts
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import OUTCOME_COLUMNS
@@ -44,7 +45,7 @@ _EXECUTION = (
     *OUTCOME_COLUMNS,
 )
 #: Shown elsewhere, or too long for a table.
-_LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
+_LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory", "file_reads")
 #: Numbers whose ratio says nothing.
 _IDENTITIES = ("day", "started_us", "ended_us", "seed")
 
@@ -72,6 +73,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     a = _load_values(request.store, identity)
     b = _load_values(request.store, other) if other else None
     differences, *tables = _build_tables(a, b)
+    parts = import_parts("measurement_part")
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
     choices = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
     choice = FormInput("with", "Compare with", other, {"": "–", **choices})
@@ -88,13 +90,14 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
         if a["log_excerpt"]
         else None,
+        *(section for part in parts for section in part.list_sections(a)),
         ui.Group("charts", *figures),
         *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
     )
     return PageContent(
         _title_measurement(a),
         sections,
-        (differences, *tables),
+        (differences, *tables, *(table for part in parts for table in part.build_tables(a))),
         crumbs=[ui.Link("Job", link_to("job", job_id=a["job_id"]))],
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -12,7 +14,7 @@ down_revision = "0.3.0"
 branch_labels = None
 depends_on = None
 
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "text": StoredText(4000),
     "long": LongText(),
     "int": sa.BigInteger(),

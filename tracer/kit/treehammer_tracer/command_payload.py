@@ -88,7 +88,8 @@ def _summarize_passes(passes: Sequence[PassRead], threads: int) -> Dict[str, Any
     values = {
         name: value
         for name, value in values.items()
-        if value != "" and not name.startswith(tuple(f"{w}{p}_" for p in absent for w in ("", "pass_")))
+        if value != ""
+        and not name.startswith(tuple(f"{w}{p}_" for p in absent for w in ("", "pass_")))
     }
     for name in ("eff_loop", "eff_loop_corrected"):
         if name in values:

@@ -82,9 +82,10 @@ class CommandTrace:
     def _write_document(self, reads: Dict[str, FileReads]) -> str:
         run = self._run
         files = sorted(
-            (file for file in reads.values() if file.calls or file.maps),
+            (f for f in reads.values() if (f.calls or f.maps) and not f.is_software),
             key=lambda file: (-file.bytes, -file.mapped_bytes, file.path),
         )
+        software = [file for file in reads.values() if file.is_software and file.calls]
         document: Dict[str, Any] = {
             "command": self._command,
             "programs": _count_programs(self._notes),
@@ -98,7 +99,9 @@ class CommandTrace:
             "survivors": run.survivors,
             "threads_peak": run.threads_peak,
             "peak_bytes": run.peak_bytes,
-            "opens": sum(file.opens for file in reads.values()),
+            "software_files": len(software),
+            "software_calls": sum(file.calls for file in software),
+            "software_bytes": sum(file.bytes for file in software),
             "files_left_out": max(0, len(files) - MAX_FILES),
         }
         document = {name: value for name, value in document.items() if value is not None}
@@ -114,7 +117,7 @@ class CommandTrace:
 
 
 def _name_program(process: ProcessNotes) -> str:
-    return os.path.basename(process.program) or str(process.pid)
+    return os.path.basename(process.program) or "?"
 
 
 def _count_programs(notes: Sequence[ProcessNotes]) -> Dict[str, int]:

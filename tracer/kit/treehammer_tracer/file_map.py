@@ -45,6 +45,11 @@ class Basket:
     tree: str
     branch: str
 
+    @property
+    def zipped(self) -> int:
+        """Bytes of its compressed content."""
+        return self.end - self.start - self.header
+
 
 def map_baskets(path: str) -> List[Basket]:
     """List the baskets of all TTrees of a file by offset.
@@ -53,9 +58,10 @@ def map_baskets(path: str) -> List[Basket]:
         MapError: the file is no ROOT file, is damaged, or holds no TTree with baskets.
     """
     try:
-        with open(path, "rb") as stream, mmap.mmap(
-            stream.fileno(), 0, access=mmap.ACCESS_READ
-        ) as content:
+        with (
+            open(path, "rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             return [*_walk_records(content)]
     except (OSError, ValueError, struct.error, IndexError) as error:
         raise MapError(f"its records cannot be read: {error}") from error
@@ -129,18 +135,20 @@ def _is_root_file(path: str) -> bool:
 def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     """Join the reads of a file with its baskets.
 
-    A read that spans several baskets may have been made for the first and the last of them alone: ROOT
-    fills the gaps between wanted baskets up to 256 kB. Branches with a basket at the edge of a read
-    were wanted; others that reads cover are ``spanned``. Where no read begins or ends at a basket, as
-    those of a copy, all that are covered count as read.
+    A read that spans several baskets may have been made for some of them alone: ROOT fills the gaps
+    between wanted baskets up to 256 kB. The recorder knows the wanted blocks of ROOT's vector reads.
+    Of others, branches with a basket at the edge of a read were wanted; further ones that reads cover
+    are ``spanned``. Where no read begins or ends at a basket, as those of a copy, all that are covered
+    count as read.
     """
-    counts, edges = _count_reads(file, baskets)
+    counts, edges = _count_reads(file.list_reads(), baskets)
+    if file.wanted:
+        edges = _count_reads(file.wanted, baskets)[1]
     ranges = file.merge_ranges()
-    covered = [_cover(ranges, basket.start + basket.header, basket.end) for basket in baskets]
     fetched = [
         basket
-        for basket, size in zip(baskets, covered)
-        if size == basket.end - basket.start - basket.header
+        for basket in baskets
+        if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
     ]
     is_single = len({basket.tree for basket in baskets}) == 1
 
@@ -151,7 +159,7 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     wanted_names = {name(baskets[number]) for number in edges} & covered_names.keys()
     wanted_names = wanted_names or set(covered_names)
     wanted = [basket for basket in fetched if name(basket) in wanted_names]
-    zipped = sum(basket.end - basket.start - basket.header for basket in wanted)
+    zipped = sum(basket.zipped for basket in wanted)
     wanted_bytes = sum(_cover(ranges, basket.start, basket.end) for basket in wanted)
     basket_bytes = sum(_cover(ranges, basket.start, basket.end) for basket in baskets)
     total = sum(end - start for start, end in ranges)
@@ -173,11 +181,13 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     return document
 
 
-def _count_reads(file: FileReads, baskets: Sequence[Basket]) -> Tuple[List[int], Set[int]]:
+def _count_reads(
+    reads: Sequence[Tuple[int, int]], baskets: Sequence[Basket]
+) -> Tuple[List[int], Set[int]]:
     """Count the reads that cover each basket, and find those at an edge of one."""
     starts = [basket.start for basket in baskets]
     counts, edges = [0] * len(baskets), set()
-    for offset, length in zip(file.offsets, file.lengths):
+    for offset, length in reads:
         end = offset + length
         number = bisect_left(starts, offset)
         if number < len(baskets) and baskets[number].start == offset and baskets[number].end <= end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -10,6 +11,11 @@ from .recorder import INTERNET, ProcessNotes
 
 #: Files that a record lists, those with most bytes first.
 MAX_FILES = 200
+#: Files of programs rather than data: below folders of the system or of Python packages, or by suffix.
+_SOFTWARE = re.compile(
+    r"/(usr|lib|lib32|lib64|bin|sbin|etc|proc|sys|dev|cvmfs)/|.*/(site-packages|lib/python3[.\d]*)/"
+    r"|.*\.(pyc?|pth|cfg|pcm|rootmap|modulemap|hh?|hpp|hxx|icc|so[.\d]*)$"
+)
 #: Half-open ranges of bytes, sorted and disjoint.
 Ranges = List[Tuple[int, int]]
 
@@ -23,6 +29,7 @@ class FileReads:
         is_connection: whether it is a connection, whose bytes have no order of their own.
         sequential: reads that began where the process' last read of the file ended, or at 0.
         is_complete: whether ``offsets`` holds every read.
+        wanted: blocks that ROOT wanted of longer reads, with offset and length.
     """
 
     path: str
@@ -39,9 +46,20 @@ class FileReads:
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
 
+    wanted: List[Tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def is_software(self) -> bool:
+        """Whether it belongs to a program, which is no data that a command reads."""
+        return not self.path.endswith(".root") and bool(_SOFTWARE.match(self.path))
+
+    def list_reads(self) -> List[Tuple[int, int]]:
+        """List offset and length of each read."""
+        return list(zip(self.offsets, self.lengths))  # noqa: B905 - Python 3.9 knows no strict
+
     def merge_ranges(self) -> Ranges:
         """Merge the ranges that were read."""
-        return merge_ranges(list(zip(self.offsets, self.lengths)))
+        return merge_ranges(self.list_reads())
 
     @property
     def touched(self) -> Optional[int]:
@@ -93,6 +111,9 @@ def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
             file = files[read.file]
             if file.is_connection:
                 continue
+            if read.is_wanted_block:
+                file.wanted.append((read.offset, read.length))
+                continue
             if read.length:
                 file.sequential += read.offset == ends[read.file]
                 ends[read.file] = read.offset + read.length
@@ -116,10 +137,11 @@ def _add_sums(by_path: Dict[str, FileReads], process: ProcessNotes, number: int)
 
 
 def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
-    """Compute the catalogue values of all files; those that are not known are left out."""
-    read = [file for file in by_path.values() if file.calls]
+    """Compute the catalogue values of all data; those that are not known are left out."""
+    data = [file for file in by_path.values() if not file.is_software]
+    read = [file for file in data if file.calls]
     local = [file for file in read if not file.is_connection]
-    mapped = sum(file.mapped_bytes for file in by_path.values())
+    mapped = sum(file.mapped_bytes for file in data)
     values: Dict[str, Any] = {
         "files_read": len(read),
         "bytes_read": sum(file.bytes for file in read),

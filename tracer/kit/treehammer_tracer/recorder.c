@@ -76,8 +76,15 @@ static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A handler of a signal may interrupt a note: its own reads are not noted. */
 static __thread int is_busy __attribute__((tls_model("initial-exec")));
 static __thread uint32_t thread_id __attribute__((tls_model("initial-exec")));
+/* Blocks that ROOT wants of the reads within a call of TFile::ReadBuffers, which also fill gaps. */
+static __thread struct {
+   const long long *positions;
+   const int *lengths;
+   int count;
+} wanted __attribute__((tls_model("initial-exec")));
 
 #define IGNORED 0xffffu
+#define WANTED UINT64_MAX /* in place of a duration */
 
 #define REAL(result, name, ...)                                                                             \
    static result (*real_##name)(__VA_ARGS__);                                                               \
@@ -289,6 +296,16 @@ static void note_open(int fd)
    errno = error;
 }
 
+static void add_event(struct Event event)
+{
+   if (!thread_id)
+      thread_id = syscall(SYS_gettid);
+   event.thread = thread_id;
+   uint64_t place = atomic_fetch_add_explicit(&header->events, 1, memory_order_relaxed);
+   if (place < MAX_EVENTS)
+      events[place] = event;
+}
+
 /* Note a read that returned length bytes. offset < 0: the descriptor's own, which was moved by it. */
 static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
 {
@@ -307,11 +324,12 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
          offset = before;
       else if (offset < 0)
          offset = lseek(fd, 0, SEEK_CUR) - length;
-      if (!thread_id)
-         thread_id = syscall(SYS_gettid);
-      uint64_t place = atomic_fetch_add_explicit(&header->events, 1, memory_order_relaxed);
-      if (place < MAX_EVENTS)
-         events[place] = (struct Event){number, thread_id, start, end - start, offset, length};
+      add_event((struct Event){number, 0, start, end - start, offset, length});
+      for (int i = 0; i < wanted.count; i++) {
+         int64_t place = wanted.positions[i];
+         if (place >= offset && place + wanted.lengths[i] <= offset + length)
+            add_event((struct Event){number, 0, start, WANTED, place, wanted.lengths[i]});
+      }
    }
    is_busy = 0;
    errno = error;
@@ -452,6 +470,32 @@ READER(__recvfrom_chk,
        (int fd, void *buffer, size_t size, size_t room, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
        (fd, buffer, size, room, flags, peer, length_of_peer), fd, -1)
 READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, -1)
+
+/* The function of ROOT's files that reads many blocks at once; its symbol in C++ is bool
+   TFile::ReadBuffers(char *, long long *, int *, int). */
+#define READ_BUFFERS "_ZN5TFile11ReadBuffersEPcPxPii"
+_Bool read_buffers(void *, char *, long long *, int *, int) __asm__(READ_BUFFERS);
+
+_Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths, int count)
+{
+   static _Bool (*real)(void *, char *, long long *, int *, int);
+   Dl_info caller;
+   if (!real && dladdr(__builtin_return_address(0), &caller)) {
+      /* ROOT's library may be loaded for its user alone, so that it is no next one of this. */
+      void *library = dlopen(caller.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+      *(void **)&real = library ? dlsym(library, READ_BUFFERS) : NULL;
+   }
+   if (!real)
+      return 1; /* ROOT reports that it could not read */
+   if (buffer) {
+      wanted.positions = positions;
+      wanted.lengths = lengths;
+      wanted.count = count;
+   }
+   _Bool failed = real(file, buffer, positions, lengths, count);
+   wanted.count = 0;
+   return failed;
+}
 
 #define MAPPER(name, type)                                                                                  \
    void *name(void *address, size_t length, int protection, int flags, int fd, type offset)                 \

@@ -73,16 +73,18 @@ def build_recorder(folder: str) -> str:
     return library
 
 
-def preload_variables(
-    library: str, folder: str, environment: Mapping[str, str]
-) -> Dict[str, str]:
+def preload_variables(library: str, folder: str, environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables by which each process of a command records its reads in a folder."""
     preload = [library, *filter(None, [environment.get("LD_PRELOAD", "")])]
     return {"LD_PRELOAD": ":".join(preload), TRACE_VARIABLE: folder}
 
 
+#: Stands for the duration of a block that ROOT wanted of the read before it.
+_WANTED = 2**64 - 1
+
+
 class Read(NamedTuple):
-    """One read: seconds since the first boot-time clock tick, and what it returned."""
+    """One read by a thread: number of the file, start by the monotonic clock, and what it returned."""
 
     file: int
     thread: int
@@ -90,6 +92,11 @@ class Read(NamedTuple):
     duration_ns: int
     offset: int
     length: int
+
+    @property
+    def is_wanted_block(self) -> bool:
+        """Whether it is no read, but a block that ROOT wanted of one which also fills gaps."""
+        return self.duration_ns == _WANTED
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,6 @@ class ProcessNotes:
     """
 
     path: str
-    pid: int
-    parent: int
     program: str
     files: Tuple[FileSums, ...]
     event_count: int
@@ -135,8 +140,8 @@ class ProcessNotes:
         if not self.event_count:
             return
         with open(self.path, "rb") as stream:
-            magic = _HEADER.unpack(stream.read(_HEADER.size))
-            start = _HEADER.size + magic[3] * _FILE.size
+            header = _Header(*_HEADER.unpack(stream.read(_HEADER.size)))
+            start = _HEADER.size + header.max_files * _FILE.size
             # The notes are sparse: only their beginning is on the disk.
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as notes:
                 view = memoryview(notes)[start : start + self.event_count * _EVENT.size]
@@ -151,36 +156,43 @@ def read_notes(folder: str) -> List[ProcessNotes]:
     """Read the notes of all processes of a command, in no order; damaged ones are left out."""
     notes = []
     for path in glob.glob(os.path.join(glob.escape(folder), "*.trace")):
-        with suppress(OSError, struct.error):
-            with open(path, "rb") as stream:
-                fields = _HEADER.unpack(stream.read(_HEADER.size))
-                if fields[0] == _MAGIC:
-                    notes.append(_parse_notes(path, fields, stream.read(fields[6] * _FILE.size)))
+        with suppress(OSError, struct.error), open(path, "rb") as stream:
+            header = _Header(*_HEADER.unpack(stream.read(_HEADER.size)))
+            if header.magic == _MAGIC:
+                table = stream.read(header.files * _FILE.size)
+                notes.append(_parse_notes(path, header, table))
     return notes
 
 
-def _parse_notes(path: str, header: Tuple[object, ...], table: bytes) -> ProcessNotes:
-    _, pid, parent, _, max_events, events, _, lost_files, flags, _, program = header
-    assert isinstance(events, int) and isinstance(max_events, int) and isinstance(flags, int)
+class _Header(NamedTuple):
+    """Header of a file of notes, as ``struct Header`` of the recorder."""
+
+    magic: bytes
+    pid: int
+    parent: int
+    max_files: int
+    max_events: int
+    events: int
+    files: int
+    lost_files: int
+    flags: int
+    unused: int
+    program: bytes
+
+
+def _parse_notes(path: str, header: _Header, table: bytes) -> ProcessNotes:
     files = []
-    for row in _FILE.iter_unpack(table):
-        opens, calls, read_bytes, read_ns, maps, mapped_bytes, size, kind, _, name = row
-        files.append(
-            FileSums(
-                _decode(name), kind, size, opens, calls, read_bytes, read_ns, maps, mapped_bytes
-            )
-        )
+    for *counts, size, kind, _, name in _FILE.iter_unpack(table):
+        files.append(FileSums(_decode(name), kind, size, *counts))
     return ProcessNotes(
         path=path,
-        pid=int(str(pid)),
-        parent=int(str(parent)),
-        program=_decode(bytes(program)),  # type: ignore[call-overload]
+        program=_decode(header.program),
         files=tuple(files),
-        event_count=min(events, max_events),
-        is_complete=events <= max_events,
-        streams_seen=bool(flags & _STREAMS_SEEN),
-        used_ring=bool(flags & _RING_USED),
-        lost_files=int(str(lost_files)),
+        event_count=min(header.events, header.max_events),
+        is_complete=header.events <= header.max_events,
+        streams_seen=bool(header.flags & _STREAMS_SEEN),
+        used_ring=bool(header.flags & _RING_USED),
+        lost_files=header.lost_files,
     )
 
 
