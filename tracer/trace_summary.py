@@ -66,6 +66,7 @@ def _describe_file(file: Mapping[str, Any]) -> dict[str, Any]:
         "mapped_bytes": file.get("mapped"),
         "size": file.get("size"),
         "branches_read": found.get("branches_read"),
+        "branches_most": found.get("branches_most"),
         "branches_spanned": found.get("branches_spanned"),
         "branches": found.get("branches"),
         "baskets_read": found.get("baskets_read"),
@@ -86,10 +87,11 @@ def _format_order(row: Row) -> str:
 
 
 def _format_branches(row: Row) -> str:
+    """Format the number of branches that were read, or its range, of all."""
     if row["branches"] is None:
         return "–"
-    spanned = f" (+{row['branches_spanned']} spanned)" if row["branches_spanned"] else ""
-    return f"{row['branches_read']} of {row['branches']}{spanned}"
+    least, most = row["branches_read"], row["branches_most"]
+    return f"{least if least == most else f'{least} to {most}'} of {row['branches']}"
 
 
 FILE_COLUMNS = (
@@ -101,7 +103,8 @@ FILE_COLUMNS = (
     TableColumn("times_read", "times read", "{:.2f}".format, is_number=True),
     TableColumn("sequential_share", "in order, usual size", format_row=_format_order),
     TableColumn("branches_read", "branches", format_row=_format_branches),
-    *hidden_columns("median_bytes", "read_s", "mapped_bytes", "size", "branches_spanned"),
+    *hidden_columns("median_bytes", "read_s", "mapped_bytes", "size", "branches_most"),
+    *hidden_columns("branches_spanned"),
     *hidden_columns("branches", "baskets_read", "baskets_repeated", "over_read_bytes"),
     *hidden_columns("compression", "names", "map_missing"),
 )
@@ -166,9 +169,15 @@ def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
         names = join_names(file["names"], _MAX_NAMES)
         compression = file["compression"]
         ratio = f", compressed {compression:.2f} times" if compression else ""
-        over = file["over_read_bytes"]
-        more = f"; {format_size(over)} of other baskets" if over else ""
         yield (
-            f"{name}: {file['branches_read']} of {file['branches']} branches in "
-            f"{pluralize(file['baskets_read'], 'basket')}{ratio}: {names}{more}."
+            f"{name}: {_format_branches(file)} branches, {pluralize(file['baskets_read'], 'basket')}"
+            f"{ratio}: {names}."
         )
+        if file["branches_most"] > file["branches_read"]:
+            yield (
+                f"{name}: reads covered up to {file['branches_most']} branches; which of these were "
+                "wanted, and how much was over-read, is not known."
+            )
+        elif file["over_read_bytes"]:
+            spanned = pluralize(file["branches_spanned"], "other branch", "other branches")
+            yield f"{name}: over-read: {format_size(file['over_read_bytes'])} of {spanned}."

@@ -1,7 +1,8 @@
-"""Map of a ROOT file: its baskets by offset, joined with the reads of a command.
+"""Map of a ROOT file: its baskets and pages by offset, joined with the reads of a command.
 
 A TTree's baskets are records of their own with the names of branch and tree, so that a walk over all
-records finds them without ROOT (as ``TFile::Map`` does). Pages of an RNTuple need its page lists.
+records finds them without ROOT (as ``TFile::Map`` does). The pages of an RNTuple are in its page lists,
+which uproot reads where the node has it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import mmap
 import struct
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from .file_reads import FileReads, Ranges
 
@@ -21,6 +22,8 @@ _BASKET = b"TBasket"
 _NTUPLE = b"ROOT::RNTuple"
 #: Version of a record from which on its offsets have 64 bits.
 _LARGE_VERSION = 1000
+#: Bytes of the checksum behind a page.
+_CHECKSUM = 8
 _RECORD = struct.Struct(">iHIIHH")
 
 
@@ -30,7 +33,7 @@ class MapError(Exception):
 
 @dataclass(frozen=True)
 class Basket:
-    """A basket of a branch.
+    """A basket of a branch, or a page of a top-level field with its checksum.
 
     Attributes:
         start: offset of its record; the header of ``header`` bytes comes first.
@@ -52,27 +55,72 @@ class Basket:
 
 
 def map_baskets(path: str) -> List[Basket]:
-    """List the baskets of all TTrees of a file by offset.
+    """List the baskets of all TTrees, and the pages of all RNTuples of a file by offset.
 
     Raises:
-        MapError: the file is no ROOT file, is damaged, or holds no TTree with baskets.
+        MapError: the file is no ROOT file, is damaged, or holds neither; or it holds an RNTuple and
+            this Python has no uproot.
     """
     try:
         with (
             open(path, "rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            return [*_walk_records(content)]
+            baskets, has_ntuples = _walk_records(content)
     except (OSError, ValueError, struct.error, IndexError) as error:
         raise MapError(f"its records cannot be read: {error}") from error
+    if has_ntuples:
+        baskets += _list_pages(path)
+    if not baskets:
+        raise MapError("it holds no baskets of a TTree and no pages of an RNTuple")
+    return sorted({basket.start: basket for basket in baskets}.values(), key=lambda b: b.start)
 
 
-def _walk_records(content: mmap.mmap) -> Iterator[Basket]:
+def _list_pages(path: str) -> List[Basket]:
+    """List the pages of all RNTuples; those that several columns share count once."""
+    try:
+        import uproot
+    except ImportError:
+        raise MapError(
+            "it holds an RNTuple, whose page lists need uproot in the Python that runs the worker"
+        ) from None
+    pages = []
+    try:
+        with uproot.open(path) as file:
+            names = [key for key, kind in file.classnames().items() if kind == "ROOT::RNTuple"]
+            for name in names:
+                pages += _list_ntuple_pages(name.partition(";")[0], file[name])
+    except Exception as error:  # of any kind: uproot meets files of later releases
+        raise MapError(f"uproot cannot read its page lists: {error}") from error
+    return pages
+
+
+def _list_ntuple_pages(name: str, ntuple: Any) -> Iterator[Basket]:
+    fields, columns = ntuple.field_records, ntuple.column_records
+    # A projected field, which has the name that users know, stores nothing of its own.
+    projected = {alias.physical_id: alias.field_id for alias in ntuple.alias_column_records}
+    tops = []
+    for number, column in enumerate(columns):
+        field = projected.get(number, column.field_id)
+        while fields[field].parent_field_id != field:
+            field = fields[field].parent_field_id
+        tops.append(fields[field].field_name)
+    for cluster in ntuple.page_link_list:
+        for number, column_pages in enumerate(cluster):
+            for page in column_pages.pages:
+                start = page.locator.offset
+                end = start + page.locator.num_bytes + (_CHECKSUM if page.has_checksum else 0)
+                unzipped = abs(page.num_elements) * columns[number].nbits // 8
+                yield Basket(start, end, 0, unzipped, name, tops[number])
+
+
+def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
+    """List the baskets of TTrees; return whether there is an RNTuple, too."""
     if content[:4] != _MAGIC:
         raise MapError("it is no ROOT file")
     version, position = struct.unpack_from(">ii", content, 4)
     (end,) = struct.unpack_from(">q" if version >= 1_000_000 else ">i", content, 12)
-    count = 0
+    baskets, has_ntuples = [], False
     while position < min(end, len(content)):
         size, key_version, unzipped, _, header, _ = _RECORD.unpack_from(content, position)
         if size == 0:
@@ -82,23 +130,15 @@ def _walk_records(content: mmap.mmap) -> Iterator[Basket]:
             continue
         names = position + _RECORD.size + (16 if key_version > _LARGE_VERSION else 8)
         kind, names = _read_name(content, names)
+        has_ntuples |= kind == _NTUPLE
         if kind == _BASKET:
             branch, names = _read_name(content, names)
             tree, _ = _read_name(content, names)
-            yield Basket(
-                position,
-                position + size,
-                header,
-                unzipped,
-                tree.decode("utf-8", "replace"),
-                branch.decode("utf-8", "replace"),
-            )
-            count += 1
-        elif kind == _NTUPLE:
-            raise MapError("it holds an RNTuple, whose pages are known to ROOT and uproot alone")
+            end_of_record = position + size
+            texts = (text.decode("utf-8", "replace") for text in (tree, branch))
+            baskets.append(Basket(position, end_of_record, header, unzipped, *texts))
         position += size
-    if not count:
-        raise MapError("it holds no baskets of a TTree")
+    return baskets, has_ntuples
 
 
 def _read_name(content: mmap.mmap, position: int) -> Tuple[bytes, int]:
@@ -135,69 +175,95 @@ def _is_root_file(path: str) -> bool:
 def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     """Join the reads of a file with its baskets.
 
-    A read that spans several baskets may have been made for some of them alone: ROOT fills the gaps
-    between wanted baskets up to 256 kB. The recorder knows the wanted blocks of ROOT's vector reads.
-    Of others, branches with a basket at the edge of a read were wanted; further ones that reads cover
-    are ``spanned``. Where no read begins or ends at a basket, as those of a copy, all that are covered
-    count as read.
+    A read that covers several baskets may have been made for some of them alone: ROOT fills the gaps
+    between wanted baskets up to 256 kB, uproot up to 32 kB. The recorder knows the wanted blocks of
+    ROOT's vector reads. Of other reads, those baskets at an edge were wanted, and further ones perhaps:
+    the number of branches is then a range, and what was over-read is not known. Where all baskets
+    are covered, as by a copy, all were read.
     """
-    counts, edges = _count_reads(file.list_reads(), baskets)
-    if file.wanted:
-        edges = _count_reads(file.wanted, baskets)[1]
     ranges = file.merge_ranges()
     fetched = [
         basket
         for basket in baskets
         if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
     ]
+    joins = _count_reads(_join_sequential(file.list_reads()), baskets)
+    edges = _count_reads(file.wanted, baskets).edges if file.wanted else joins.edges
     is_single = len({basket.tree for basket in baskets}) == 1
 
     def name(basket: Basket) -> str:
         return basket.branch if is_single else f"{basket.tree}/{basket.branch}"
 
     covered_names = dict.fromkeys(name(basket) for basket in fetched)
-    wanted_names = {name(baskets[number]) for number in edges} & covered_names.keys()
-    wanted_names = wanted_names or set(covered_names)
-    wanted = [basket for basket in fetched if name(basket) in wanted_names]
+    names = {name(baskets[number]) for number in edges} & covered_names.keys()
+    if len(fetched) == len(baskets):
+        names = set(covered_names)
+    is_exact = bool(file.wanted) or joins.longest <= 1 or len(names) == len(covered_names)
+    wanted = [basket for basket in fetched if name(basket) in names]
     zipped = sum(basket.zipped for basket in wanted)
-    wanted_bytes = sum(_cover(ranges, basket.start, basket.end) for basket in wanted)
-    basket_bytes = sum(_cover(ranges, basket.start, basket.end) for basket in baskets)
-    total = sum(end - start for start, end in ranges)
     document: Dict[str, Any] = {
         "trees": sorted({basket.tree for basket in baskets}),
         "branches": len({name(basket) for basket in baskets}),
-        "branches_read": len(wanted_names),
-        "branches_spanned": len(covered_names) - len(wanted_names),
-        "names": [branch for branch in covered_names if branch in wanted_names][:MAX_BRANCHES],
+        "branches_read": len(names),
+        "branches_most": len(names) if is_exact else len(covered_names),
+        "names": [branch for branch in covered_names if branch in names][:MAX_BRANCHES],
         "baskets": len(baskets),
         "baskets_read": len(wanted),
-        "baskets_repeated": sum(count > 1 for count in counts),
-        "wanted_bytes": wanted_bytes,
-        "over_read_bytes": basket_bytes - wanted_bytes,
-        "other_bytes": total - basket_bytes,
+        "baskets_repeated": sum(count > 1 for count in joins.counts),
+        "other_bytes": sum(end - start for start, end in ranges)
+        - sum(_cover(ranges, basket.start, basket.end) for basket in baskets),
     }
+    if is_exact:
+        document["branches_spanned"] = len(covered_names) - len(names)
+        document["over_read_bytes"] = sum(
+            _cover(ranges, basket.start, basket.end)
+            for basket in baskets
+            if name(basket) not in names
+        )
     if zipped:
         document["compression"] = sum(basket.unzipped for basket in wanted) / zipped
     return document
 
 
-def _count_reads(
-    reads: Sequence[Tuple[int, int]], baskets: Sequence[Basket]
-) -> Tuple[List[int], Set[int]]:
-    """Count the reads that cover each basket, and find those at an edge of one."""
-    starts = [basket.start for basket in baskets]
-    counts, edges = [0] * len(baskets), set()
+def _join_sequential(reads: Sequence[Tuple[int, int]]) -> Iterator[Tuple[int, int]]:
+    """Join reads that continue the one before: libraries split what they read into blocks."""
+    start = end = -1
     for offset, length in reads:
+        if offset != end:
+            if end > start:
+                yield start, end - start
+            start = offset
         end = offset + length
-        number = bisect_left(starts, offset)
-        if number < len(baskets) and baskets[number].start == offset and baskets[number].end <= end:
-            edges.add(number)
-        while number < len(baskets) and baskets[number].end <= end:
+    if end > start:
+        yield start, end - start
+
+
+class _JoinedReads(NamedTuple):
+    """Joins of reads with baskets.
+
+    Attributes:
+        counts: reads that cover each basket.
+        edges: numbers of the baskets at an edge of a read.
+        longest: the most baskets of one read.
+    """
+
+    counts: List[int]
+    edges: Set[int]
+    longest: int
+
+
+def _count_reads(reads: Iterable[Tuple[int, int]], baskets: Sequence[Basket]) -> _JoinedReads:
+    starts = [basket.start for basket in baskets]
+    counts, edges, longest = [0] * len(baskets), set(), 0
+    for offset, length in reads:
+        first = number = bisect_left(starts, offset)
+        while number < len(baskets) and baskets[number].end <= offset + length:
             counts[number] += 1
-            if baskets[number].end == end:
+            if offset == starts[number] or baskets[number].end == offset + length:
                 edges.add(number)
             number += 1
-    return counts, edges
+        longest = max(longest, number - first)
+    return _JoinedReads(counts, edges, longest)
 
 
 def _cover(ranges: Ranges, start: int, end: int) -> int:
