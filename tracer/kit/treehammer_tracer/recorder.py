@@ -153,9 +153,9 @@ class ProcessNotes:
 
 
 def read_notes(folder: str) -> List[ProcessNotes]:
-    """Read the notes of all processes of a command, in no order; damaged ones are left out."""
+    """Read the notes of all processes of a command; damaged ones are left out."""
     notes = []
-    for path in glob.glob(os.path.join(glob.escape(folder), "*.trace")):
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.trace"))):
         with suppress(OSError, struct.error), open(path, "rb") as stream:
             header = _Header(*_HEADER.unpack(stream.read(_HEADER.size)))
             if header.magic == _MAGIC:

@@ -21,7 +21,8 @@ from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import (
     count_step_entries,
 )
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead
-from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
+from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
 from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import launch
@@ -398,6 +399,16 @@ def test_passes_hold_all_files_that_were_closed(
     assert answers.getvalue().split("\n") == [
         *("ready", f"{first}", figures, "4096", *answered, *answered, "")
     ]
+
+
+def test_payload_without_files_takes_turns_as_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_server, "move_program_text", lambda: 0)
+    commands = io.StringIO("open 0\nrun 0 30\nclose\nfinish\n")
+    task = PayloadTask("timed", "", [], [], 1, 1, 1.0, 0, 1.0, {}, "")
+    done = turn_server.perform_passes(
+        FakeReader(together=True), task, PayloadReport(), (commands, io.StringIO())
+    )
+    assert [[read.events for read in one.files] for one in done] == [[30]]
 
 
 def test_early_end_of_the_turns_is_a_failure() -> None:

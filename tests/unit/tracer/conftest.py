@@ -1,0 +1,5 @@
+"""A service on a database that the test fills."""
+
+from service_thread import pages
+
+__all__ = ["pages"]

@@ -1,0 +1,220 @@
+"""Tests of commands: their definition, options of ``treehammer run``, and what pages say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from repository_code import invoke_command
+from service_thread import ServiceThread
+
+from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
+from treehammer.collectors.worker.child_processes import ForkedCall
+from treehammer.config import load_settings
+from treehammer.errors import ConfigError
+from treehammer.hctests.pinned_tests import load_pinned_test
+from treehammer.tracer.command_test import CommandRequest, written_test
+from treehammer.tracer.kit.treehammer_tracer import command_payload
+from treehammer.tracer.trace_summary import describe_run, list_files, parse_trace
+
+
+def make_task(folder: Path, **settings: Any) -> PayloadTask:
+    """Make the task of a command that runs three times."""
+    return PayloadTask(
+        kind="timed",
+        tree="",
+        urls=[],
+        adler32s=[],
+        passes=3,
+        seed=1,
+        branches=1.0,
+        cache_bytes=0,
+        events=1.0,
+        settings={"folder": str(folder), "record_reads": False, **settings},
+        folder=str(folder),
+        variant={"root": "none", "environment": "B"},
+    )
+
+
+def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
+    request = CommandRequest(["cat 'a b' \"c\"", "sort\té"], folder=tmp_path, prepare="rm -f x")
+    with written_test(request, tmp_path / "tests", {"SECRET": "x", "SHLVL": "1"}) as folder:
+        variables = folder / "environment.json"
+        assert json.loads(variables.read_text()) == {"SECRET": "x"}
+        assert stat.S_IMODE(variables.stat().st_mode) == 0o600
+        definition = load_pinned_test(str(folder), {}, {}, load_settings({"data_dir": tmp_path})).definition
+    assert not variables.exists()
+    assert (definition.test.name, definition.test.mode) == ("run-cat", "paired")
+    assert definition.axes["command"] == ("A", "B")
+    assert definition.matrix.bundle == ("command",)
+    assert definition.settings["commands"] == {"A": "cat 'a b' \"c\"", "B": "sort\té"}
+    assert "SECRET" not in str(definition.describe())
+
+
+def test_only_one_thing_is_compared() -> None:
+    assert CommandRequest(["true"]).compared_axis == ""
+    assert CommandRequest(["true"], ("6.38.00", "6.40.00")).compared_axis == "root"
+    assert CommandRequest(["true"], environments=({}, {"A": "1"})).compared_axis == "environment"
+    with pytest.raises(ConfigError, match="command and root differ"):
+        _ = CommandRequest(["true", "false"], ("6.38.00", "6.40.00")).compared_axis
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is no command"),
+        (["--a", "true"], "needs both"),
+        (["--a", "true", "--b", "true", "--", "true"], "are those of --a and --b"),
+        (["--env-a", "1X=2", "--", "true"], "expected NAME=VALUE"),
+        (["--runs", "3", "--a", "true", "--b", "false"], "runs until it is decided"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    done = invoke_command("run", tmp_path, *words)
+    assert message in str(done.exception)
+
+
+def test_command_runs_as_often_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    task = make_task(
+        tmp_path,
+        command="echo $WHO >> runs.txt",
+        prepare="echo - >> runs.txt",
+        environments={"B": {"WHO": "b"}},
+    )
+
+    def perform() -> dict[str, Any]:
+        report = PayloadReport()
+        command_payload.perform_task(task, report)
+        return report.values
+
+    values = ForkedCall(perform).result()
+    assert (tmp_path / "runs.txt").read_text() == "-\nb\n" * 3
+    assert (values["passes_done"], values["passes_counted"], values["events_read"]) == (3, 2, 1)
+    assert len(values["pass_loop_wall_s"]) == 3
+    assert 0 < values["cpu_per_event_s"] < values["wall_per_event_s"] * (os.cpu_count() or 1)
+    assert values["file_reads_missing"] == "recording of reads is turned off"
+    assert not [name for name in values if "open" in name or "get_tree" in name]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("sh -c 'exit 7'", "sh ended with exit code 7"),
+        ("no-such-program", "no-such-program cannot be started"),
+        ("cat 'x", "No closing quotation"),
+        ("", "names no command"),
+    ],
+)
+def test_failing_command_fails_the_execution(tmp_path: Path, command: str, message: str) -> None:
+    def perform() -> str:
+        os.chdir(tmp_path)
+        with pytest.raises(PayloadError) as failure:
+            command_payload.perform_task(make_task(tmp_path, command=command), PayloadReport())
+        return str(failure.value)
+
+    assert message in ForkedCall(perform).result()
+
+
+def test_requested_root_replaces_that_of_the_user(tmp_path: Path) -> None:
+    users = {"PATH": "/user", "PYTHONPATH": "/user", "TOKEN": "x"}
+    (tmp_path / "variables.json").write_text(json.dumps(users))
+    task = make_task(tmp_path, environment_file=str(tmp_path / "variables.json"))
+    own = {"PATH": "/root/bin", "ROOTSYS": "/root", "TREEHAMMER_JOB": "job.json"}
+    composed = command_payload.compose_environment(task, own)
+    assert composed == {"PATH": "/user", "PYTHONPATH": "/user", "ROOTSYS": "/root", "TOKEN": "x"}
+    task.variant["root"] = "6.40.00"  # type: ignore[index]
+    composed = command_payload.compose_environment(task, own)
+    assert composed == {"PATH": "/root/bin", "ROOTSYS": "/root", "TOKEN": "x"}
+
+
+TRACE = {
+    "command": "reader data.root",
+    "processes": 2,
+    "cpu_s": 1.5,
+    "wall_s": 3.0,
+    "switches_voluntary": 1000,
+    "switches_involuntary": 20,
+    "faults_minor": 500,
+    "faults_major": 0,
+    "peak_bytes": 100_000_000,
+    "files": [
+        {
+            "path": "/data/data.root",
+            "opens": 1,
+            "size": 9_000_000,
+            "calls": 40,
+            "bytes": 4_000_000,
+            "read_s": 0.5,
+            "touched": 3_000_000,
+            "sequential": 10,
+            "median": 65_536,
+            "map": {
+                "branches": 9,
+                "branches_read": 2,
+                "branches_most": 2,
+                "branches_spanned": 1,
+                "names": ["x", "y"],
+                "baskets_read": 20,
+                "baskets_repeated": 5,
+                "over_read_bytes": 700_000,
+                "compression": 2.5,
+            },
+        },
+        {"path": "/data/mapped.bin", "opens": 1, "size": 100, "mapped": 4096},
+    ],
+}
+VALUES = {
+    "file_reads": json.dumps(TRACE),
+    "files_read": 1,
+    "bytes_read": 4_000_000,
+    "read_calls": 40,
+    "mapped_bytes": 4096,
+    "threads_mean": 4.0,
+    "threads_idle": 3.5,
+}
+
+
+def test_sentences_name_repeated_reads_branches_and_idle_threads() -> None:
+    text = " ".join(describe_run(VALUES, TRACE))
+    assert "4.0 threads, 3.5 of them idle, 100.0 MB of memory, 1,020 context switches" in text
+    assert "Read: 4.0 MB in 40 reads of 1 file or connection." in text
+    assert "data.root: 1.0 MB of 4.0 MB were read again, with 5 baskets." in text
+    assert "2 of 9 branches, 20 baskets, compressed 2.50 times: x, y." in text
+    assert "over-read: 700.0 kB of 1 other branch." in text
+    assert "Mapped to memory: 4.1 kB" in text
+    root, mapped = list_files(TRACE)
+    assert root["times_read"] == pytest.approx(4 / 3)
+    assert mapped["calls"] is None
+
+
+def test_what_is_not_known_is_named_and_never_zero() -> None:
+    row = {
+        "file_reads_missing": "statically linked",
+        "kernel_read_chars": 5_000_000,
+        "kernel_read_calls": 70,
+    }
+    lines = [*describe_run(row, {**TRACE, "files": []})]
+    assert "By the kernel's account: 5.0 MB in 70 reads." in lines
+    assert "Not known: statically linked." in lines
+    assert "threads" not in lines[0]
+    assert parse_trace({"file_reads": None}) == {}
+    assert [*describe_run(row, {})] == []
+
+
+def test_page_of_a_measurement_shows_the_command(pages: ServiceThread) -> None:
+    measurement = make_measurement(kind="timed", plausible=True, **VALUES)
+    pages.store.add([measurement])
+    campaign = make_campaign_row(str(measurement.values["campaign_id"]))
+    pages.store.add_campaign(campaign, [make_job_row("job", campaign_id=campaign.id)])
+    page = pages.read(f"/measurements/{measurement.id}")
+    assert "reader data.root" in page.text
+    assert "1.0 MB of 4.0 MB were read again" in page.text
+    rows = pages.load_tables(f"/measurements/{measurement.id}")["files"]
+    assert [row["path"] for row in rows] == ["/data/data.root", "/data/mapped.bin"]

@@ -1,0 +1,291 @@
+"""Recorder of reads: counts of programs whose reads are known, and what it cannot see."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.worker.child_processes import ForkedCall
+from treehammer.tracer.kit.treehammer_tracer import file_map, recorder
+from treehammer.tracer.kit.treehammer_tracer.command_trace import CommandTrace
+from treehammer.tracer.kit.treehammer_tracer.file_reads import (
+    FileReads,
+    collect_file_reads,
+    merge_ranges,
+)
+from treehammer.tracer.kit.treehammer_tracer.process_tree import CommandRun, run_command
+
+needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+
+#: Reads 1000 bytes at 0, 500 in order, 100 at 200 twice (once by a thread), and a vector of 30 at 7000.
+READER = """
+import os, sys, threading
+path = sys.argv[1]
+descriptor = os.open(path, os.O_RDONLY)
+assert len(os.read(descriptor, 1000)) == 1000
+assert len(os.read(descriptor, 500)) == 500
+os.pread(descriptor, 100, 200)
+thread = threading.Thread(target=os.pread, args=(descriptor, 100, 200))
+thread.start()
+thread.join()
+copy = os.dup(descriptor)
+os.close(descriptor)
+os.preadv(copy, [bytearray(10), bytearray(20)], 7000)
+os.close(copy)
+"""
+#: Streams of the C library, a child that is forked, and a connection.
+STREAMS = """
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **words)
+{
+   char buffer[8192];
+   FILE *stream = fopen(words[1], "r");
+   setvbuf(stream, NULL, _IOFBF, 4096);
+   if (fread(buffer, 1, 5000, stream) != 5000)
+      return 1;
+   fclose(stream);
+   if (fork() == 0) {
+      stream = fopen(words[1], "r");
+      int first = fgetc(stream);
+      exit(first == EOF);
+   }
+   wait(NULL);
+   int connection = socket(AF_INET, SOCK_STREAM, 0);
+   struct sockaddr_in address = {AF_INET, htons(atoi(words[2])), {htonl(INADDR_LOOPBACK)}, {0}};
+   if (connect(connection, (struct sockaddr *)&address, sizeof address) != 0)
+      return 2;
+   while (recv(connection, buffer, sizeof buffer, MSG_WAITALL) > 0) {}
+   return count != 3;
+}
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(250)) * 40)
+    return path
+
+
+def run_recorded(tmp_path: Path, command: Sequence[str]) -> tuple[CommandRun, str]:
+    """Run a command with the recorder; return its figures, and the folder of its notes."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    library = recorder.build_recorder(str(tmp_path))
+    variables = {**os.environ, **recorder.preload_variables(library, str(notes), os.environ)}
+    # In a child: whatever a command leaves behind is killed, as all processes below this one.
+    call = ForkedCall(lambda: run_command(command, variables, str(tmp_path), is_sampled=True))
+    done: CommandRun = call.result()
+    assert done.status == 0
+    return done, str(notes)
+
+
+def record(tmp_path: Path, *command: str) -> dict[str, FileReads]:
+    """Run a command with the recorder; return its reads by path."""
+    return collect_file_reads(recorder.read_notes(run_recorded(tmp_path, command)[1]))
+
+
+def compile_program(tmp_path: Path, source: str, *options: str) -> str:
+    (tmp_path / "program.c").write_text(source)
+    program = tmp_path / "program"
+    subprocess.run(["cc", *options, "-o", program, tmp_path / "program.c"], check=True)
+    return str(program)
+
+
+@needs_compiler
+def test_reads_are_counted_with_their_offsets(tmp_path: Path, data: Path) -> None:
+    reads = record(tmp_path, sys.executable, "-c", READER, str(data))[str(data)]
+    assert reads.list_reads() == [(0, 1000), (1000, 500), (200, 100), (200, 100), (7000, 30)]
+    assert (reads.opens, reads.calls, reads.bytes, reads.size) == (1, 5, 1730, 10_000)
+    assert (reads.touched, reads.sequential) == (1530, 2)
+    assert reads.read_ns > 0
+    assert not reads.is_software
+
+
+@needs_compiler
+def test_streams_children_and_connections_are_counted(tmp_path: Path, data: Path) -> None:
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(bytes(20_000))
+
+    program = compile_program(tmp_path, STREAMS)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        thread = threading.Thread(target=serve)
+        thread.start()
+        by_path = record(tmp_path, program, str(data), str(port))
+        thread.join(10)
+    # Two blocks of the first stream, which a buffer of a page needs for 5000 bytes, and one of the child.
+    reads = sorted(by_path[str(data)].list_reads())
+    assert reads == [(0, 4096), (0, 4096), (4096, 4096)]
+    assert by_path[str(data)].opens == 2
+    connection = by_path[f"tcp://127.0.0.1:{port}"]
+    assert (connection.is_connection, connection.bytes, connection.touched) == (True, 20_000, None)
+
+
+@needs_compiler
+def test_reads_of_killed_and_replaced_programs_are_kept(tmp_path: Path, data: Path) -> None:
+    code = f"import os; os.read(os.open({str(data)!r}, 0), 700); os.kill(os.getpid(), 9)"
+    script = f'"$0" -c "$1"; exec cat {data}'
+    reads = record(tmp_path, "/bin/sh", "-c", script, sys.executable, code)[str(data)]
+    assert (reads.opens, reads.bytes, reads.touched) == (2, 10_700, 10_000)
+
+
+def summarize(tmp_path: Path, command: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Record a command; return the values of its record, and its document."""
+    done, notes = run_recorded(tmp_path, command)
+    values = CommandTrace(" ".join(command), done, notes, "").summarize()
+    return values, json.loads(values["file_reads"])
+
+
+@needs_compiler
+def test_static_program_has_only_the_figures_of_the_kernel(tmp_path: Path, data: Path) -> None:
+    source = """
+    #include <fcntl.h>
+    #include <unistd.h>
+    int main(int count, char **words)
+    {
+       char buffer[1000];
+       int file = open(words[1], O_RDONLY);
+       while (read(file, buffer, sizeof buffer) > 0) {}
+       return count != 2;
+    }
+    """
+    program = compile_program(tmp_path, source, "-static")
+    values, document = summarize(tmp_path, [program, str(data)])
+    assert "statically linked" in values["file_reads_missing"]
+    assert values["kernel_read_chars"] >= 10_000
+    assert values["kernel_read_calls"] >= 11
+    assert not {"bytes_read", "read_calls", "files_read", "bytes_touched"} & values.keys()
+    assert document["files"] == []
+    assert document["processes"] == 1
+
+
+@needs_compiler
+def test_reads_that_only_the_kernel_saw_are_named(tmp_path: Path) -> None:
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(3_000_000))
+    script = f"cat {large} > /dev/null; env -i cat {large} > /dev/null"
+    values, _ = summarize(tmp_path, ["/bin/sh", "-c", script])
+    assert values["bytes_read"] == 3_000_000
+    assert values["file_reads_missing"].startswith("3.0 of the 6.0 MB that the kernel counted")
+
+
+@needs_compiler
+def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, data: Path) -> None:
+    code = f"open({str(data)!r}, 'rb').read(); import json"
+    values, document = summarize(tmp_path, [sys.executable, "-c", code])
+    assert "file_reads_missing" not in values
+    assert [file["path"] for file in document["files"]] == [str(data)]
+    assert document["software_files"] > 5
+    assert (values["files_read"], values["bytes_read"]) == (1, 10_000)
+    assert values["bytes_touched"] == 10_000
+
+
+def test_run_without_recorder_gives_the_reason(tmp_path: Path) -> None:
+    values = CommandTrace("true", CommandRun(io=None), str(tmp_path), "no compiler").summarize()
+    assert values["file_reads_missing"] == "no compiler"
+    assert not {"bytes_read", "kernel_read_chars", "threads_mean"} & values.keys()
+
+
+def test_ranges_are_merged() -> None:
+    assert merge_ranges([(10, 5), (0, 4), (12, 10), (4, 0), (30, 1)]) == [(0, 4), (10, 22), (30, 31)]
+
+
+def write_root_file(path: Path, records: Sequence[tuple[str, str, str, int]]) -> None:
+    """Write a file of ROOT's records: kind, name, title and bytes of content, twice that unzipped."""
+    content = bytearray(b"root" + (63600).to_bytes(4, "big") + (100).to_bytes(4, "big"))
+    content += bytes(100 - len(content))
+    for kind, name, title, size in records:
+        texts = b"".join(bytes([len(text)]) + text.encode() for text in (kind, name, title))
+        header = 26 + len(texts)
+        content += (header + size).to_bytes(4, "big") + (4).to_bytes(2, "big")
+        content += (2 * size).to_bytes(4, "big") + bytes(4) + header.to_bytes(2, "big")
+        content += (1).to_bytes(2, "big") + bytes(8) + texts + bytes(size)
+    content[12:16] = len(content).to_bytes(4, "big")
+    path.write_bytes(content)
+
+
+def read_ranges(path: Path, *reads: tuple[int, int]) -> FileReads:
+    """Make the reads of a file, each with offset and length."""
+    file = FileReads(str(path), False, calls=len(reads), bytes=sum(length for _, length in reads))
+    for offset, length in reads:
+        file.offsets.append(offset)
+        file.lengths.append(length)
+    return file
+
+
+@pytest.fixture
+def tree_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tree.root"
+    baskets = [("TBasket", branch, "events", 100) for branch in ("x", "y", "z", "x", "y", "z")]
+    write_root_file(path, [*baskets, ("TTree", "events", "", 50)])
+    return path
+
+
+def test_baskets_are_found_without_root(tree_file: Path) -> None:
+    baskets = file_map.map_baskets(str(tree_file))
+    assert [basket.branch for basket in baskets] == ["x", "y", "z", "x", "y", "z"]
+    assert {basket.tree for basket in baskets} == {"events"}
+    assert {(basket.zipped, basket.unzipped) for basket in baskets} == {(100, 200)}
+    assert baskets[1].start == baskets[0].end
+
+
+def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:
+    first, *_, last_x, _, _ = file_map.map_baskets(str(tree_file))
+    reads = [(basket.start, basket.end - basket.start) for basket in (first, last_x, first)]
+    found = file_map.map_reads(read_ranges(tree_file, *reads))["map"]
+    assert (found["names"], found["branches"]) == (["x"], 3)
+    assert (found["branches_read"], found["branches_most"], found["branches_spanned"]) == (1, 1, 0)
+    assert (found["baskets_read"], found["baskets_repeated"]) == (2, 1)
+    assert (found["over_read_bytes"], found["compression"]) == (0, 2.0)
+
+
+def test_interior_of_a_read_may_have_been_wanted(tree_file: Path) -> None:
+    baskets = file_map.map_baskets(str(tree_file))
+    whole = (baskets[0].start, baskets[2].end - baskets[0].start)
+    found = file_map.map_reads(read_ranges(tree_file, whole))["map"]
+    assert (found["names"], found["branches_read"], found["branches_most"]) == (["x", "z"], 2, 3)
+    assert "over_read_bytes" not in found
+    # ROOT's vector read names what it wanted of it.
+    known = read_ranges(tree_file, whole)
+    known.wanted = [(baskets[1].start, baskets[1].end - baskets[1].start)]
+    found = file_map.map_reads(known)["map"]
+    assert (found["names"], found["branches_most"], found["branches_spanned"]) == (["y"], 1, 2)
+    assert found["over_read_bytes"] == whole[1] - known.wanted[0][1]
+
+
+def test_reads_in_blocks_are_joined_and_a_copy_reads_all(tree_file: Path) -> None:
+    size = tree_file.stat().st_size
+    blocks = [(start, min(64, size - start)) for start in range(0, size, 64)]
+    found = file_map.map_reads(read_ranges(tree_file, *blocks, *blocks))["map"]
+    assert (found["branches_read"], found["branches_most"]) == (3, 3)
+    assert found["baskets_repeated"] == 6
+
+
+def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) -> None:
+    damaged = tmp_path / "damaged.root"
+    damaged.write_bytes(tree_file.read_bytes()[:100] + bytes(100))
+    assert "has no size" in file_map.map_reads(read_ranges(damaged, (0, 10)))["map_missing"]
+    other = tmp_path / "other.bin"
+    other.write_bytes(b"text")
+    assert file_map.map_reads(read_ranges(other, (0, 4))) == {}
+    incomplete = read_ranges(tree_file, (0, 10))
+    incomplete.is_complete = False
+    assert "not every read" in file_map.map_reads(incomplete)["map_missing"]
