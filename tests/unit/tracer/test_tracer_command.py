@@ -134,7 +134,7 @@ def test_requested_root_replaces_that_of_the_user(tmp_path: Path) -> None:
     assert composed == {"PATH": "/root/bin", "ROOTSYS": "/root", "TOKEN": "x"}
 
 
-TRACE = {
+TRACE: dict[str, Any] = {
     "command": "reader data.root",
     "processes": 2,
     "cpu_s": 1.5,
@@ -170,7 +170,7 @@ TRACE = {
         {"path": "/data/mapped.bin", "opens": 1, "size": 100, "mapped": 4096},
     ],
 }
-VALUES = {
+VALUES: dict[str, Any] = {
     "file_reads": json.dumps(TRACE),
     "files_read": 1,
     "bytes_read": 4_000_000,

@@ -20,7 +20,7 @@ from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import (
     StepTurns,
     count_step_entries,
 )
-from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead
+from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead, PassRead
 from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
 from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
@@ -360,6 +360,9 @@ class FakeReader:
         self.log: list[object] = []
         self._entries = [30, 0] if together else [10, 20]
         self._opened = 0
+
+    def run_pass(self) -> PassRead:
+        raise NotImplementedError
 
     def open_turns(self, number: int) -> int:
         self._opened = self._entries[number]
