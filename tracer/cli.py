@@ -179,7 +179,7 @@ def _plan(folder: str, name: str, settings: Settings) -> Plan:
 
     with on_interrupt("nothing was submitted"):
         request = CampaignRequest(folder, name=name, options=SubmissionOptions(use_service=False))
-        return plan_request(request, settings, fetch=True, bars=progress_bar)
+        return plan_request(request, settings, bars=progress_bar)
 
 
 def _measure(plan: Plan, settings: Settings) -> CommandOutput:

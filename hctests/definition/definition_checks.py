@@ -200,13 +200,10 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
 def _check_passes(
     definition: TestDefinition, variants: Sequence[Variant]
 ) -> Iterator[DocumentProblem]:
-    """Check that warm variants have a pass to count; executables and load tests need none.
-
-    Without a dataset there is nothing that the first pass would warm up.
-    """
-    if definition.payload_kind == "executable" or definition.load or not definition.dataset:
-        return
-    if definition.test.passes >= 2:
+    """Check that warm variants have a pass to count; executables and load tests need none."""
+    is_exempt = definition.payload_kind == "executable" or definition.load
+    # Without a dataset there is nothing that the first pass would warm up.
+    if is_exempt or not definition.dataset or definition.test.passes >= 2:
         return
     # Where a cache is to have a state, each execution reads once.
     if SERVER_CACHE_AXIS not in definition.axes and any(

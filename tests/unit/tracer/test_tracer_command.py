@@ -48,7 +48,9 @@ def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
         variables = folder / "environment.json"
         assert json.loads(variables.read_text()) == {"SECRET": "x"}
         assert stat.S_IMODE(variables.stat().st_mode) == 0o600
-        definition = load_pinned_test(str(folder), {}, {}, load_settings({"data_dir": tmp_path})).definition
+        definition = load_pinned_test(
+            str(folder), {}, {}, load_settings({"data_dir": tmp_path})
+        ).definition
     assert not variables.exists()
     assert (definition.test.name, definition.test.mode) == ("run-cat", "paired")
     assert definition.axes["command"] == ("A", "B")

@@ -205,7 +205,11 @@ def test_run_without_recorder_gives_the_reason(tmp_path: Path) -> None:
 
 
 def test_ranges_are_merged() -> None:
-    assert merge_ranges([(10, 5), (0, 4), (12, 10), (4, 0), (30, 1)]) == [(0, 4), (10, 22), (30, 31)]
+    assert merge_ranges([(10, 5), (0, 4), (12, 10), (4, 0), (30, 1)]) == [
+        (0, 4),
+        (10, 22),
+        (30, 31),
+    ]
 
 
 def write_root_file(path: Path, records: Sequence[tuple[str, str, str, int]]) -> None:

@@ -84,7 +84,7 @@ def _list_pages(path: str) -> List[Basket]:
         raise MapError(
             "it holds an RNTuple, whose page lists need uproot in the Python that runs the worker"
         ) from None
-    pages = []
+    pages: List[Basket] = []
     try:
         with uproot.open(path) as file:
             names = [key for key, kind in file.classnames().items() if kind == "ROOT::RNTuple"]
