@@ -10,7 +10,16 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import List
 
-VERTICALS = ("load", "watch", "reproduce", "prediction", "publish", "benchtools", "tracer", "testbed")
+VERTICALS = (
+    "load",
+    "watch",
+    "reproduce",
+    "prediction",
+    "publish",
+    "benchtools",
+    "tracer",
+    "testbed",
+)
 
 
 def import_parts(name: str) -> List[ModuleType]:
