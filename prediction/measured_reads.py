@@ -61,6 +61,7 @@ COLUMNS = tuple(
         "axis_root",
         "root_version",
         "loop_cpu_s",
+        "loop_run_queue_s",
         "read_calls",
         "read_calls_prefetch",
         "bytes_read",
@@ -180,7 +181,8 @@ class MeasuredRead:
             opening_trips=self._count_opening_trips(distance, files),
             clusters_ahead=(self.row["ntuple_clusters_loaded"] or 0.0) * has_cluster_cache,
             trips_error=files * _TRIPS_ERROR,
-            spread_s=self.spread_s,
+            # How long the loop waited for a CPU was up to other work on the node.
+            spread_s=math.hypot(self.spread_s, (self.row["loop_run_queue_s"] or 0.0) / 2),
         )
         terms = work.split_wall_time(distance)
         return replace(work, rest_s=max(self.wall_s - math.fsum(terms.values()), 0.0))

@@ -152,6 +152,17 @@ def test_bandwidth_adds_the_time_of_the_bytes() -> None:
     assert predicted.prediction.terms[Term.TRANSFER] == pytest.approx(4.0)
 
 
+def test_waits_for_a_cpu_widen_the_interval() -> None:
+    calm, busy = (
+        predict(make_read({**UNCACHED, "loop_run_queue_s": queue_s}), Conditions()).prediction
+        for queue_s in (0.0, 0.2)
+    )
+    assert calm
+    assert busy
+    assert calm.half_width_s < 0.05
+    assert busy.half_width_s >= 0.2
+
+
 def test_round_trips_of_opening_are_measured_at_a_distance() -> None:
     distant = {**UNCACHED, "open_wall_s": 0.8, "open_user_s": 0.0, "open_sys_s": 0.0}
     read = make_read({**distant, "distance_method": "netem"}, cache_mb=0, latency_ms=50)
