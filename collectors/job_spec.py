@@ -27,6 +27,8 @@ PAYLOAD_JOB_FORMAT = 1
 
 #: Value of ``loop_compiler`` where ROOT's interpreter compiled the loop, as the kit writes it.
 CLING = "cling"
+#: Start of the value of the axis ``root`` of software that has uproot and no ROOT.
+UPROOT_SOFTWARE = "pypi:uproot"
 #: Kinds of executions: a measured one, an untimed one that hashes the values read, and either half
 #: of an A/A launch, which measures the method alone.
 EXECUTION_KINDS = TIMED, CHECKSUM, CONTROL = "timed", "checksum", "control"

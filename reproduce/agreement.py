@@ -16,7 +16,7 @@ from treehammer.analysis.comparison.comparison_result import judge_campaign
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.distributions import student_quantile
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
-from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.reproduce.published_result import CAMPAIGN_PREFIX, PublishedResult, QuantityTable
 from treehammer.sql.core.rows import CampaignRow
@@ -128,7 +128,12 @@ def measure_ratio(store: Store, quantity: QuantityTable, campaign: CampaignRow) 
     if quantity.kind == "effect":
         return _measure_effect(store, quantity, campaign)
     rows = _load_rows(store, quantity, campaign)
-    measures = {"count": _divide_counts, "quotient": _divide_metrics, "slope": _measure_slope}
+    measures = {
+        "count": _divide_counts,
+        "quotient": _divide_metrics,
+        "slope": _measure_slope,
+        "same": _compare_texts,
+    }
     return measures[quantity.kind](quantity, rows)
 
 
@@ -155,10 +160,14 @@ def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow
 def _load_rows(
     store: Store, quantity: QuantityTable, campaign: CampaignRow
 ) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Load the good timed measurements that a quantity selects, with their variants."""
+    """Load the good measurements that a quantity selects, with their variants.
+
+    They are timed, but for a checksum of values, which an execution of its own computes.
+    """
     names = {quantity.metric, quantity.divisor} - {""}
     columns = ("variant", *names, *OUTCOME_COLUMNS)
-    selection = Selection.parse((campaign.id,), [f"kind={TIMED}"])
+    kind = CHECKSUM if quantity.metric == "value_checksum" else TIMED
+    selection = Selection.parse((campaign.id,), [f"kind={kind}"])
     rows = []
     for row in store.measurements(selection, tuple(dict.fromkeys(columns))):
         variant = json.loads(str(row["variant"]))
@@ -173,22 +182,36 @@ def _load_rows(
     return rows
 
 
+def _collect_sides(
+    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+) -> tuple[list[Any], list[Any]]:
+    """Collect the values of a metric on both sides."""
+    values: dict[str, list[Any]] = defaultdict(list)
+    for variant, row in rows:
+        if row[quantity.metric] is not None:
+            values[str(variant.get(quantity.axis))].append(row[quantity.metric])
+    for side in (quantity.a, quantity.b):
+        if not values[side]:
+            raise UnmeasuredError(f"nothing was measured with {quantity.axis}={side}")
+    return values[quantity.a], values[quantity.b]
+
+
+def _compare_texts(
+    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+) -> MeasuredRatio:
+    a, b = _collect_sides(quantity, rows)
+    share = float(len({*a, *b}) == 1)
+    return MeasuredRatio(share, share, share)
+
+
 def _divide_counts(
     quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
 ) -> MeasuredRatio:
-    counts: dict[str, list[float]] = defaultdict(list)
-    for variant, row in rows:
-        if row[quantity.metric] is not None:
-            counts[str(variant.get(quantity.axis))].append(float(row[quantity.metric]))
-    sides = []
-    for value in (quantity.a, quantity.b):
-        if not counts[value]:
-            raise UnmeasuredError(f"nothing was measured with {quantity.axis}={value}")
-        sides.append((min(counts[value]), max(counts[value])))
-    (a_low, a_high), (b_low, b_high) = sides
+    a, b = _collect_sides(quantity, rows)
+    a_low, a_high, b_low, b_high = min(a), max(a), min(b), max(b)
     if a_low <= 0:
         raise UnmeasuredError(f"{quantity.metric} is 0 with {quantity.axis}={quantity.a}")
-    middle = statistics.median(counts[quantity.b]) / statistics.median(counts[quantity.a])
+    middle = statistics.median(b) / statistics.median(a)
     return MeasuredRatio(middle, b_low / a_high, b_high / a_low)
 
 

@@ -43,7 +43,7 @@ class PrintFigure:
         return [
             reproduction.to_row()
             for reproduction in self.reproductions
-            if reproduction.measured is not None
+            if reproduction.measured and reproduction.measured.low > 0
         ]
 
     @property

@@ -9,7 +9,9 @@ A result is a folder with that file; a person adds one without code. Several qua
 ``quotient``
     one counter divided by another one of the same measurements;
 ``slope``
-    growth of a metric with a numeric axis, divided by another metric: seconds of latency by calls.
+    growth of a metric with a numeric axis, divided by another metric: seconds of latency by calls;
+``same``
+    1 if a text, such as the checksum of all values, is the same for A and B; otherwise 0.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class QuantityTable(StrictModel):
         where: values of axes that select measurements of a quotient or slope.
     """
 
-    kind: Literal["effect", "count", "quotient", "slope"]
+    kind: Literal["effect", "count", "quotient", "slope", "same"]
     metric: Text
     axis: str = ""
     a: str = ""
@@ -159,6 +161,7 @@ _TABLES = DocumentTables(
 _KEYS = {
     "effect": ({"axis", "a", "b"}, set()),
     "count": ({"axis", "a", "b"}, {"where"}),
+    "same": ({"axis", "a", "b"}, {"where"}),
     "quotient": ({"divisor"}, {"where"}),
     "slope": ({"axis", "divisor"}, {"where", "scale"}),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from treehammer.collectors.job_spec import (
     SERVER_CACHE_AXIS,
     SIDES,
     TIMED,
+    UPROOT_SOFTWARE,
     ExecutionLimits,
     ExecutionSpec,
     InputFile,
@@ -65,6 +67,9 @@ from treehammer.version import __version__
 PAYLOAD_FOLDER = "payload"
 #: Seconds added to the wall limit of each execution for setup, stage-in and calibration.
 WALL_LIMIT_OVERHEAD_S = 120.0
+
+#: Call of the kit that reads with uproot where the software has it, and no ROOT.
+_EITHER_CALL = re.compile(r"\brun_dataframe\(\s*\)")
 
 #: Label of a door, and CPUs of a job that reads through it.
 Lane = tuple[str, int]
@@ -242,17 +247,24 @@ class JobPlanner:
     ) -> Iterator[PlannedJob]:
         """Plan the job that proves that every release reads the same values.
 
-        There is none without ROOT, none for a load test, and none where a job compares commits,
+        uproot proves its values beside ROOT or in two formats: it needs about a minute for 50 MB.
+        There is none for other software, none for a load test, and none where a job compares commits,
         which read with the same ROOT.
         """
         definition = self.pinned.definition
         is_read = bool(self.inputs.manifests) and definition.payload_kind != "executable"
         if not is_read or definition.load or COMMIT_AXIS in definition.matrix.bundle:
             return
+        readers = [
+            (variant, self.software_for(access.site, str(variant["root"])).provider)
+            for variant in _checksum_variants(definition, groups)
+        ]
+        with_root = [provider not in providers.WITHOUT_ROOT for _, provider in readers]
+        formats = {dict(variant.values).get(FORMAT_AXIS) for variant, _ in readers}
+        is_compared = any(with_root) or len(formats) > 1
         order: list[OrderedExecution] = []
-        for variant in _checksum_variants(definition, groups):
-            software = self.software_for(access.site, str(variant["root"]))
-            if software.provider not in providers.WITHOUT_ROOT:
+        for (variant, _), has_root in zip(readers, with_root, strict=True):
+            if has_root or (is_compared and reads_with_uproot(self.pinned, str(variant["root"]))):
                 order.append(OrderedExecution(1, len(order) + 1, variant, CHECKSUM))
         if order:
             yield self._plan_job(access, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
@@ -486,6 +498,21 @@ def _is_read_once(entry: OrderedExecution) -> bool:
     variant = entry.variant
     is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
     return is_cold or entry.kind == CHECKSUM
+
+
+def read_payload(pinned: PinnedTest) -> str:
+    """Read a Python payload; '' for another one."""
+    definition = pinned.definition
+    if definition.payload_kind != "python":
+        return ""
+    return (pinned.folder / definition.test.payload).read_text("utf-8", "replace")
+
+
+def reads_with_uproot(pinned: PinnedTest, root: str) -> bool:
+    """Return whether a payload reads with uproot if the axis ``root`` has a value without ROOT."""
+    text = read_payload(pinned)
+    has_uproot = root.startswith(UPROOT_SOFTWARE) and _EITHER_CALL.search(text)
+    return "run_uproot(" in text or bool(has_uproot)
 
 
 def _reader_key(variant: Variant) -> tuple[str, str, str]:

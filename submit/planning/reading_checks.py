@@ -9,7 +9,7 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import FILE_CLIENT, XROOTD_CLIENT, find_limit, find_scheme
 from treehammer.errors import DefinitionError
 from treehammer.hctests.definition.test_identity import PinnedTest
-from treehammer.hctests.definition.toml_models import TestDefinition
+from treehammer.submit.planning.job_planner import read_payload, reads_with_uproot
 from treehammer.submit.planning.job_sequence import JobSequence
 from treehammer.submit.planning.site_selection import OPERATIONS, list_operations, locate_door
 from treehammer.submit.sites.site_model import DoorAccess, Site
@@ -29,12 +29,11 @@ def check_readers(jobs: JobSequence, *, has_credential: bool) -> list[str]:
     """
     pinned = jobs.planner.pinned
     operations = list_operations(pinned.definition)
-    calls = _read_calls(pinned)
     notes: dict[str, None] = {}
     for access, variant, software in jobs.list_reads():
         engine = dict(variant.values).get("engine", _GENERATOR)
         if software.provider in providers.WITHOUT_ROOT and engine == _GENERATOR:
-            _refuse_missing_software(pinned.definition, access, str(variant["root"]), *calls)
+            _refuse_missing_software(pinned, access, str(variant["root"]))
         operation = OPERATIONS.get(str(variant["access"]), "")
         if operation not in operations:
             continue
@@ -44,11 +43,10 @@ def check_readers(jobs: JobSequence, *, has_credential: bool) -> list[str]:
     return [*notes]
 
 
-def _refuse_missing_software(
-    definition: TestDefinition, access: DoorAccess, value: str, needs_root: bool, needs_client: bool
-) -> None:
+def _refuse_missing_software(pinned: PinnedTest, access: DoorAccess, value: str) -> None:
     """Refuse a value of the axis root without ROOT that lacks what a payload calls at a door."""
-    where = f"{definition.test.name}: axis root"
+    where, text = f"{pinned.definition.test.name}: axis root", read_payload(pinned)
+    needs_root = _ROOT_CALL.search(text) and not reads_with_uproot(pinned, value)
     if needs_root and not _has_module(access.site, "ROOT"):
         raise DefinitionError(
             f"root = {value!r} has no ROOT, which the loop of this payload needs",
@@ -56,7 +54,7 @@ def _refuse_missing_software(
             hint="Name a release: -P root=6.40.00.",
         )
     scheme = find_scheme(locate_door(access.door))
-    if not needs_client or scheme is None or scheme.client == FILE_CLIENT:
+    if not _LOAD_CALL.search(text) or scheme is None or scheme.client == FILE_CLIENT:
         return
     module = "XRootD" if scheme.client == XROOTD_CLIENT else "aiohttp"
     if value == "none" and not _has_module(access.site, module):
@@ -66,15 +64,6 @@ def _refuse_missing_software(
             where=where,
             hint="Set -P root=xrootd:6.2.1; 'none' is enough for doors that are a path.",
         )
-
-
-def _read_calls(pinned: PinnedTest) -> tuple[bool, bool]:
-    """Return whether a Python payload calls ROOT, and the load generator's clients."""
-    definition = pinned.definition
-    if definition.payload_kind != "python":
-        return False, False
-    text = (pinned.folder / definition.test.payload).read_text("utf-8", "replace")
-    return bool(_ROOT_CALL.search(text)), bool(_LOAD_CALL.search(text))
 
 
 def _has_module(site: Site, name: str) -> bool:

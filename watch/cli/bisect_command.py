@@ -121,7 +121,7 @@ def bisect(
     Example: treehammer bisect 6.38.00 6.40.00 ttree-read -P cache_mb=30 \\
                --over 6.38.00,6.39.01,6.40.00
              treehammer bisect v1.0 main mylib/ --repository ../mylib --build make
-             treehammer bisect 5.1.2 5.3.0 uproot-read --over pypi:uproot
+             treehammer bisect 5.1.2 5.3.0 uproot-read -P format=ttree --over pypi:uproot
     """
     from treehammer.watch.bisection import bisection_report
     from treehammer.watch.bisection.bisection_run import BisectionRun

@@ -16,7 +16,19 @@ import sys
 import traceback
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from . import loop_libraries, root_engine
 from .payload_task import PayloadError, PayloadTask, write_result
@@ -160,7 +172,7 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
     for index, url in enumerate(task.urls):
         reader = open_file(root, url)
         if task.adler32s[index]:
-            _check_content(root, reader, url, task.adler32s[index])
+            check_adler32(url, _read_content(root, reader, url), task.adler32s[index])
         if sums is None:
             ntuple = is_ntuple(root, reader, task.tree)
             sums = _hash_values(root, ntuple)
@@ -175,15 +187,29 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
         values.setdefault("branches_total", int(sums.branches))
         reader.Close()
     lines = [str(line) for line in sums.Lines()] if sums else []
+    uncovered = [str(name) for name in sums.uncovered]
+    values.update(describe_checksum(lines, int(sums.entries), uncovered))
+    return values, lines
+
+
+def describe_checksum(
+    lines: Sequence[str], entries: int, uncovered: Sequence[str]
+) -> Dict[str, Any]:
+    """Return the catalogue values of a checksum.
+
+    Args:
+        lines: "name kind hash" of every leaf, in alphabetical order.
+        uncovered: names and types of the leaves that it does not cover.
+    """
+    values = {
+        "events_total": entries,
+        "checksum_version": CHECKSUM_VERSION,
+        "checksum_leaves": len(lines),
+        "checksum_skipped_leaves": json.dumps(list(uncovered)),
+    }
     if lines:
         values["value_checksum"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    values.update(
-        events_total=int(sums.entries),
-        checksum_version=CHECKSUM_VERSION,
-        checksum_leaves=len(lines),
-        checksum_skipped_leaves=json.dumps([str(name) for name in sums.uncovered]),
-    )
-    return values, lines
+    return values
 
 
 def _hash_values(root: Any, ntuple: bool) -> Any:
@@ -194,9 +220,9 @@ def _hash_values(root: Any, ntuple: bool) -> Any:
     return root.treehammer.TreeChecksum()
 
 
-def _check_content(root: Any, reader: Any, url: str, expected: str) -> None:
-    """Read the whole file through its door and compare its adler32 with the manifest's."""
-    size, adler32 = int(reader.file_size), 1
+def _read_content(root: Any, reader: Any, url: str) -> Iterator[Any]:
+    """Read the whole file through its door."""
+    size = int(reader.file_size)
     buffer = ctypes.create_string_buffer(_CHUNK)
     for offset in range(0, size, _CHUNK):
         length = min(_CHUNK, size - offset)
@@ -204,7 +230,18 @@ def _check_content(root: Any, reader: Any, url: str, expected: str) -> None:
         if not root.treehammer.CopyOut(reader.current.file, offset, length, address):
             message = f"{url}: {length} bytes from {offset} cannot be read"
             raise PayloadError("read", "content", "checksum", message, transient="://" in url)
-        adler32 = zlib.adler32(memoryview(buffer)[:length], adler32)
+        yield memoryview(buffer)[:length]
+
+
+def check_adler32(url: str, blocks: Iterable[Any], expected: str) -> None:
+    """Compare the adler32 of a file's blocks with the manifest's.
+
+    Raises:
+        PayloadError: they differ.
+    """
+    adler32 = 1
+    for block in blocks:
+        adler32 = zlib.adler32(block, adler32)
     if f"{adler32:08x}" != expected.lower():
         raise PayloadError(
             "data-check",

@@ -77,9 +77,7 @@ def add_campaign(store: Store, name: str, values: Sequence[Sided]) -> None:
             campaign_id=name,
             variant=json.dumps(variant),
             variant_label=" ".join(f"{axis}={value}" for axis, value in variant.items()),
-            kind="timed",
-            plausible=True,
-            **metrics,
+            **{"kind": "timed", "plausible": True, **metrics},
         )
         for number, (variant, metrics) in enumerate(values, 1)
     )
@@ -185,8 +183,19 @@ def test_whole_interval_decides(
             ],
             MeasuredRatio(1, 1, 1),
         ),
+        *(
+            (
+                QuantityTable(kind="same", metric="value_checksum", axis="root", a="A", b="B"),
+                [
+                    ({"root": root}, {"value_checksum": text, "kind": "checksum"})
+                    for root, text in (("A", "12ab"), ("B", other))
+                ],
+                MeasuredRatio(same, same, same),
+            )
+            for other, same in (("12ab", 1), ("12ac", 0))
+        ),
     ],
-    ids=["count", "count that varies", "quotient", "slope"],
+    ids=["count", "count that varies", "quotient", "slope", "same", "other"],
 )
 def test_ratio_of_a_campaign(
     store: Store,
@@ -258,7 +267,7 @@ def test_page_shows_print_beside_the_newest_campaign(pages: ServiceThread) -> No
     values = [({"format": name}, {"file_size_bytes": size}) for name, size in sizes]
     add_campaign(pages.store, "in-print-rntuple-size", values)
     page = pages.load_page("/published")
-    assert "1 of 9 published results agrees with what was measured here, 0 differ." in page
+    assert "1 of 10 published results agrees with what was measured here, 0 differ." in page
     (row,) = [
         row for row in pages.load_tables("/published")["results"] if row["measured"] is not None
     ]

@@ -199,6 +199,31 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "payload, formats, releases",
+    [
+        ("columns.run_uproot()", ["ttree", "rntuple"], 2),
+        ("columns.run_dataframe()", ["ttree", "rntuple"], 2),
+        ("subprocess.run(PROGRAM)", ["ttree", "rntuple"], 0),
+        ("columns.run_uproot()", ["ttree"], 0),
+    ],
+)
+def test_uproot_proves_the_values_of_two_formats(
+    tmp_path: Path, payload: str, formats: list[str], releases: int
+) -> None:
+    text = FORMATS_TEST.replace(
+        '"6.38.00", "6.40.00"', '"pypi:uproot==5.7.5", "pypi:uproot==5.7.6"'
+    )
+    if len(formats) == 1:
+        text = text.replace('["ttree", "rntuple"]', '["ttree"]').partition("[twins]")[0]
+    pinned = make_pinned_test(tmp_path, text)
+    (pinned.folder / "read.py").write_text(payload)
+    manifests = [make_manifest(), replace(make_manifest(), name="tiny-rntuple")]
+    plan = plan_inputs(pinned, JobInputs(make_software_requests(pinned), {}, manifests))
+    executions = [execution for job in plan.jobs for execution in job.spec.executions]
+    assert sum(execution.kind == "checksum" for execution in executions) == releases * len(formats)
+
+
 DATASETS_TEST = READING_TEST.replace('dataset = "tiny"\n', "").replace(
     "[matrix]", '[matrix]\ndataset = ["tiny", "other"]'
 )

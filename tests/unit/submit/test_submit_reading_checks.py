@@ -90,6 +90,8 @@ def test_the_first_door_that_all_releases_read_is_taken(
         ('root = ["none"]', "treehammer_kit.run('')", "no ROOT"),
         ('root = ["xrootd:6.2.1", "6.40.00"]', "columns.run_dataframe()", "no ROOT"),
         ('root = ["none"]', "columns.run_uproot()", ""),
+        ('root = ["pypi:uproot==5.7.6"]', "columns.run_dataframe()", ""),
+        ('root = ["pypi:uproot==5.7.6"]', "columns.run_dataframe(CODE)", "no ROOT"),
         ('root = ["6.40.00"]', "treehammer_kit.run('')", ""),
         ('root = ["none"]\ndoor = ["http"]', "treehammer_load.run(x)", "no client of http://"),
         ('root = ["none"]\ndoor = ["root"]', "treehammer_load.run(x)", "no client of root://"),

@@ -17,9 +17,14 @@ from .uproot_analysis import Analyze, run_uproot_task
 
 __all__ = ["run_dataframe", "run_uproot"]
 
+#: Start of the software that has uproot and no ROOT.
+UPROOT_SOFTWARE = "pypi:uproot"
+
 
 def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
     """Run the execution described by ``job.json`` with RDataFrame, write the result, and exit.
+
+    An analysis of ``[settings]`` runs with uproot where the axis ``root`` names it.
 
     Args:
         code: C++ that defines ``void analyze(treehammer::FramePass &pass)``; by default the filter
@@ -28,6 +33,9 @@ def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
     """
 
     def perform(task: PayloadTask, report: PayloadReport) -> None:
+        if not code and str(task.variant.get("root", "")).startswith(UPROOT_SOFTWARE):
+            run_uproot_task(task, report)
+            return
         libraries = None
         if task.kind != "checksum":
             libraries = loop_libraries.find_libraries(task, describe_analysis(task, code))

@@ -112,6 +112,14 @@ def prepare_release(version: str) -> providers.SoftwareSetup:
     return providers.setup_software(request, os.environ, KIT)
 
 
+@pytest.fixture(scope="session")
+def plain_python() -> providers.SoftwareSetup:
+    """This Python without ROOT."""
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONNOUSERSITE": "1"}
+    request = providers.parse_software_request("none")
+    return providers.setup_software(request, environment, KIT)
+
+
 RunScript = Callable[..., None]
 
 

@@ -149,14 +149,6 @@ def in_turns(run_payload: Callable[..., Any], tmp_path: Path) -> TurnPayload:
 
 
 @pytest.fixture(scope="module")
-def plain_python() -> providers.SoftwareSetup:
-    """This Python without ROOT."""
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONNOUSERSITE": "1"}
-    request = providers.parse_software_request("none")
-    return providers.setup_software(request, environment, KIT)
-
-
-@pytest.fixture(scope="module")
 def uproot_passes(
     run_payload: Callable[..., Any], plain_python: providers.SoftwareSetup, tree_file: Path
 ) -> Any:
@@ -213,6 +205,30 @@ def test_turns_of_a_dataframe_have_the_results_of_whole_passes(
         assert all(cpu > 0 and wall > 0 for cpu, wall, *_ in turns)
         assert sum(read for _, _, read, *_ in turns) > 0
     assert entries == {"together": [[8000], [0]], "in turn": [[4000], [4000]]}
+
+
+def test_uproot_has_the_results_of_a_tree_from_its_twin(
+    in_turns: TurnPayload,
+    run_payload: Callable[..., Any],
+    uproot_passes: Any,
+    plain_python: providers.SoftwareSetup,
+    latest_release: providers.SoftwareSetup,
+    newest_twin: Path,
+) -> None:
+    files, options = (newest_twin, newest_twin), {"fresh": True, "format": "rntuple", **ANALYSIS}
+    whole = run_payload(plain_python, *files, payload=UPROOT_READ, **options)
+    options["payload"] = UPROOT_READ
+    turns, _ = in_turns.run(plain_python, *files, one_pass=IN_TURN, **options)
+    for done in (whole, turns):
+        assert_equal_results(done, uproot_passes)
+        assert done.values["events_total"] == 8000
+        # Without the checksums of pages, of which ROOT reads 8 bytes for each.
+        assert 0.99 < done.values["bytes_read"] / done.values["selected_zip_bytes"] < 1.05
+    frame = run_payload(
+        latest_release, *files, payload=RDF_READ, format="rntuple", threads=1, **ANALYSIS
+    )
+    for name in ("selected_zip_bytes", "branches_selected", "events_read"):
+        assert whole.values[name] == frame.values[name], name
 
 
 def test_turns_of_uproot_have_the_results_of_whole_passes(

@@ -17,7 +17,9 @@ from treehammer.hctests import __file__ as hctests_file
 
 pytestmark = pytest.mark.root
 
-READ = Path(hctests_file).parent / "rntuple-read" / "read.py"
+READ, UPROOT_READ = (
+    Path(hctests_file).parent / name / "read.py" for name in ("rntuple-read", "uproot-read")
+)
 
 Run = Callable[..., Any]
 
@@ -86,6 +88,7 @@ def test_tree_and_rntuple_have_equal_checksums(
     leaves: int,
     tree_file: Path,
     release: providers.SoftwareSetup,
+    plain_python: providers.SoftwareSetup,
     run_payload: Run,
     run_script: Run,
     import_ntuple: Run,
@@ -97,8 +100,8 @@ def test_tree_and_rntuple_have_equal_checksums(
         run_script(release, MAKE_KINDS, tree)
     import_ntuple(release, tree, twin)
 
-    def sum_values(*files: Path) -> str:
-        done = run_payload(release, *files, kind="checksum")
+    def sum_values(*files: Path, reader: providers.SoftwareSetup = release, **options: Any) -> str:
+        done = run_payload(reader, *files, kind="checksum", **options)
         assert done.failure is None
         assert done.values["checksum_leaves"] == leaves
         assert json.loads(done.values["checksum_skipped_leaves"]) == []
@@ -106,6 +109,9 @@ def test_tree_and_rntuple_have_equal_checksums(
 
     checksum = sum_values(tree)
     assert sum_values(twin) == checksum
+    by_uproot = {"reader": plain_python, "payload": UPROOT_READ, "fresh": True}
+    assert sum_values(tree, **by_uproot) == checksum
+    assert sum_values(twin, format="rntuple", **by_uproot) == checksum
     if kinds == "usual":
         assert sum_values(twin, twin) == sum_values(tree, tree) != checksum
 
