@@ -16,10 +16,8 @@ import pytest
 
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
 from treehammer.collectors.kit.treehammer_kit import columns, loop_libraries, turn_server
-from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import (
-    StepTurns,
-    count_step_entries,
-)
+from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import StepTurns
+from treehammer.collectors.kit.treehammer_kit.columns.uproot_files import count_step_entries
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead, PassRead
 from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
