@@ -101,16 +101,16 @@ def _list_tables(result: ComparisonResult, names: Mapping[str, str], verbose: bo
     comparison = result.comparison
     first = comparison.verdicts[0]
     title = verdict_text.comparison_title(first, names)
-    columns = _verdict_columns(comparison.verdicts, names)
+    columns = make_verdict_columns(comparison.verdicts, names)
     blocks: list[Block] = []
     if summaries := summarize_changes(comparison.verdicts):
         summary_rows = [summary.to_row() for summary in summaries]
         blocks += [TextTable(summary_rows, SUMMARY_COLUMNS, f"{title}, summary"), ""]
     blocks += [line for note in describe_environment(comparison.verdicts) for line in (note, "")]
-    blocks += [_make_table(comparison.of_series, columns, f"{title}, by site", verbose), ""]
+    blocks += [make_verdict_table(comparison.of_series, columns, f"{title}, by site", verbose), ""]
     if pooled := [row for row in comparison.over_sites if row.effect is not None]:
         pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
-        blocks += [_make_table(pooled, pooled_columns, f"{title}, all sites", verbose), ""]
+        blocks += [make_verdict_table(pooled, pooled_columns, f"{title}, all sites", verbose), ""]
     if verbose:
         blocks += verdict_text.explain_not_pooled(comparison.over_sites)
         blocks += _describe_certain(comparison.verdicts, names)
@@ -153,7 +153,8 @@ def _list_instructions(result: ComparisonResult, names: Mapping[str, str]) -> li
     return ["", TextTable(rows, columns, f"Instructions/event. {instruction_changes.NOT_TIME}")]
 
 
-def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[TableColumn]:
+def make_verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[TableColumn]:
+    """Make the columns of a table of verdicts."""
     sides = verdict_text.side_names(rows[0], names)
     a, b = (verdict_text.title_side(rows, side, "\n") for side in sides)
     return [
@@ -169,9 +170,11 @@ def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> li
     ]
 
 
-def _make_table(
+def make_verdict_table(
     verdicts: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str, verbose: bool
 ) -> TextTable:
+    """Make a table of verdicts, with what an undecided one needs."""
+
     def build_row(verdict: VerdictRow) -> dict[str, Any]:
         cells = {
             "interval": verdict_text.format_interval(verdict) or None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -159,16 +159,11 @@ def format_markdown(report: LimitReport) -> str:
     state = mark.get(report.exit_code, LimitState.KEPT)
     commit = f" at `{campaign.commit_id[:12]}`" if campaign.commit_id else ""
     changed = ", with uncommitted changes" if campaign.dirty else ""
-    rows = [
-        [_format_markdown_cell(column.key, column.cell_text(row)) for column in columns]
-        for row in flatten_outcomes(report)
-    ]
-    table = [[column.title for column in columns], ["---"] * len(columns), *rows]
     return "\n".join(
         (
             f"### {_MARKS[state]} Limits of {campaign.test_name}: {describe_limits(report)}",
             "",
-            *(f"| {' | '.join(cells)} |" for cells in table),
+            *format_markdown_table(flatten_outcomes(report), columns),
             "",
             *list_limit_notes(report),
             "",
@@ -177,8 +172,23 @@ def format_markdown(report: LimitReport) -> str:
     )
 
 
-def _format_markdown_cell(key: str, text: str) -> str:
+def format_markdown_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn]
+) -> Iterator[str]:
+    """Yield the lines of a table; states of limits get their mark."""
+    texts = [[_format_markdown_cell(c.key, c.cell_text(row)) for c in columns] for row in rows]
+    titles = [column.title.replace("\n", " ") for column in columns]
+    for cells in (titles, ["---"] * len(columns), *texts):
+        yield f"| {' | '.join(cells)} |"
+
+
+def escape_markdown(text: str) -> str:
+    """Escape the letters that Markdown and HTML interpret."""
     escaped = text.replace("\\", "\\\\")
     for letter in "|*_<`":
         escaped = escaped.replace(letter, f"\\{letter}")
-    return f"{_MARKS[LimitState(text)]} {text}" if key == "state" else escaped
+    return escaped
+
+
+def _format_markdown_cell(key: str, text: str) -> str:
+    return f"{_MARKS[LimitState(text)]} {text}" if key == "state" else escape_markdown(text)

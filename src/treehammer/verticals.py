@@ -18,6 +18,7 @@ VERTICALS = (
     "publish",
     "benchtools",
     "tracer",
+    "codereview",
     "testbed",
 )
 

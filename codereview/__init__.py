@@ -1,0 +1,1 @@
+"""Verdict of a campaign as one comment of a pull or merge request."""

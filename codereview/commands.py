@@ -1,0 +1,13 @@
+"""Commands of code reviews by section of ``treehammer --help``."""
+
+from treehammer.lazy_command import LazyCommand
+
+COMMANDS = {
+    "Share results": {
+        "review": LazyCommand(
+            "codereview.cli:review",
+            "Write a campaign's verdict into the pull request, as one comment that is updated.",
+            reads_results=True,
+        ),
+    },
+}
