@@ -22,7 +22,10 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
         counts: metric -> scope -> verdict -> how many variants.
     """
     scopes = next(iter(counts.values()), {})
-    verdicts = Counter(next((scopes[scope] for scope in SCOPE_WORDS if scope in scopes), {}))
+    # On one host, nothing is known over sites: the widest scope that has an answer counts.
+    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
+    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
+    verdicts = Counter(next(iter(answered or counted), {}))
     total = verdicts.total()
     certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
     if certain:

@@ -250,6 +250,11 @@ def test_links_without_a_page_and_forms_are_removed() -> None:
     assert "API" not in body
 
 
+def test_badge_of_one_host_names_its_verdict() -> None:
+    verdicts = {"cpu_per_event_s": {"host": {"slower": 1}, "sites": {"not enough data": 1}}}
+    assert describe_verdicts(verdicts)[0] == "1 slower"
+
+
 def test_badge_names_the_verdicts_over_the_widest_scope() -> None:
     counts = {"cpu": {"host": {"same": 9}, "sites": {"same": 20, "slower": 4}}}
     message, color = describe_verdicts(counts)
