@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -89,6 +89,8 @@ def publish_site(
             "has_hosts": request.hosts,
             "has_people": request.people,
         }
+        if campaigns:  # Searches for builds are of no campaign.
+            settings = replace(settings, data_dir=Path(scratch))
         with open_pages(copy.url, settings) as reader:
             writer = SiteWriter(reader, folder, base, about)
             pages = writer.write(_list_releases(copy.url), bars)

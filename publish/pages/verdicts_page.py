@@ -77,7 +77,8 @@ def verdicts_page(request: PageRequest[PageQuery]) -> PageContent:
         is_arrangeable=False,
     )
     of_releases = [row for row in rows if row["axis"] == RELEASE_AXIS]
-    newest = max((row["b"] for row in of_releases), key=natural_sort_key, default="")
+    of_releases.sort(key=lambda row: natural_sort_key(row["b"]), reverse=True)
+    newest = of_releases[0]["b"] if of_releases else ""
     sections = (
         *(ui.headline(row["conclusion"]) for row in (of_releases or rows)[:1]),
         ui.Bullets([*_list_regressions(store, newest)]) if newest else None,

@@ -114,14 +114,13 @@ def _build_probe_table(state: BisectionState) -> DataTable:
         }
         for probe in state.probes
     ]
+    is_exact = state.question.is_exact
     table_columns = (
         column("build", is_long=True, link=link_rows("campaign", campaign_id="campaign")),
         *columns("state"),
-        column("effects", "change in each job", is_long=True),
-        column("value", is_number=True, hidden=not state.question.is_exact),
-        column(
-            "good", "value of the first build", is_number=True, hidden=not state.question.is_exact
-        ),
+        column("effects", "change in each job", is_long=True, hidden=is_exact),
+        column("value", is_number=True, hidden=not is_exact),
+        column("good", "value of the first build", is_number=True, hidden=not is_exact),
         column("reason", is_long=True),
         *hidden_columns("campaign"),
     )
