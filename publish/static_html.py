@@ -13,8 +13,8 @@ from treehammer.web.report_figures import draw_inline
 
 #: Bytes of a page, with its drawings.
 MAX_PAGE_BYTES = 100_000
-#: Rows of a table that are tried in turn, until the page is small enough.
-_ROW_LIMITS = (100, 40, 15, 5)
+#: Rows of a table, and of a matrix, that are tried in turn until the page is small enough.
+_ROW_LIMITS = ((100, 100), (40, 100), (15, 100), (5, 100), (5, 20), (5, 8))
 _VOID = ("br", "col", "hr", "img", "input", "link", "meta")
 _DROPPED_TAGS = ("form", "noscript")
 #: Classes of elements that need a server.
@@ -56,8 +56,8 @@ class StaticPage:
 
     def render(self) -> str:
         """Render the page with as many rows of its tables as fit; the JSON has them all."""
-        for limit in _ROW_LIMITS:
-            text = _Rewriting(self, limit).render()
+        for limits in _ROW_LIMITS:
+            text = _Rewriting(self, *limits).render()
             if len(text.encode()) <= MAX_PAGE_BYTES:
                 break
         return text
@@ -102,9 +102,9 @@ def _parse(markup: str) -> Element:
 class _Rewriting:
     """The tree of a page that becomes static."""
 
-    def __init__(self, page: StaticPage, max_rows: int) -> None:
+    def __init__(self, page: StaticPage, max_rows: int, max_matrix_rows: int) -> None:
         self._page = page
-        self._max_rows = max_rows
+        self._max_rows, self._max_matrix_rows = max_rows, max_matrix_rows
         self._drawings: list[str] = []
         self._root = _parse(page.markup)
 
@@ -115,7 +115,7 @@ class _Rewriting:
         for table in self._root.iter("table"):
             self._shorten_table(table, parents[parents[table]])
         for items in [*self._root.iter("ul"), *self._root.iter("ol")]:
-            self._shorten(items, "li")
+            self._shorten(items, "li", self._max_rows)
         self._complete_head()
         self._complete_footer()
         text = tostring(self._root, encoding="unicode", method="html")
@@ -192,19 +192,20 @@ class _Rewriting:
                 _remove(plot, child)
 
     def _shorten_table(self, table: Element, section: Element) -> None:
-        """Leave out rows beyond the limit; a matrix has short cells instead.
+        """Leave out rows beyond the limit; a matrix has short cells and more rows.
 
         Args:
             section: contains the table, and the note on rows that the service does not show.
         """
-        if "matrix" in table.get("class", "").split():
+        is_matrix = "matrix" in table.get("class", "").split()
+        if is_matrix:
             _shorten_cells(table)
-            return
+        limit = self._max_matrix_rows if is_matrix else self._max_rows
         for body in table.iter("tbody"):
             note = section.find("p")
             missing = _MISSING_ROWS.search("".join(note.itertext())) if note is not None else None
             hidden = int(missing[2].replace(",", "")) - int(missing[1]) if missing else 0
-            row = self._shorten(body, "tr", hidden)
+            row = self._shorten(body, "tr", limit, hidden)
             if row is not None:
                 row.tag = "td"
                 row.set("colspan", str(len(body[0])))
@@ -213,9 +214,9 @@ class _Rewriting:
                 if missing and note is not None:
                     section.remove(note)
 
-    def _shorten(self, parent: Element, tag: str, hidden: int = 0) -> Element | None:
+    def _shorten(self, parent: Element, tag: str, limit: int, hidden: int = 0) -> Element | None:
         """Leave out elements beyond the limit; return the one that says how many, with those hidden before."""
-        rest = [*parent][self._max_rows :]
+        rest = [*parent][limit:]
         if not rest:
             return None
         for child in rest:

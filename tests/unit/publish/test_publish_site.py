@@ -282,3 +282,13 @@ def test_trend_begins_at_the_base_and_draws_the_largest_changes() -> None:
     assert [series.name for series in layout.series] == [f"v{n}" for n in range(9, 1, -1)]
     assert [mark.y for mark in layout.marks if mark.place == 0] == [0.0] * 8
     assert lay_out_trend([], "6.36.00") is None
+
+
+def test_large_matrix_loses_rows_before_the_page_exceeds_its_limit() -> None:
+    cells = "<td title='long'><a href='/lost'>+5<span class='unseen'> words</span></a></td>" * 300
+    rows = f"<tr><th><a href='/lost'>v</a></th>{cells}</tr>" * 40
+    page = PAGE.replace("<table>", '<table class="matrix">').format(rows=rows)
+    text = StaticPage(page, lambda _: "", "d.json").render()
+    assert len(text) <= MAX_PAGE_BYTES
+    assert "<td>+5</td>" in text
+    assert text.count("<th>") == 20
