@@ -1,14 +1,9 @@
-"""``treehammer run`` with real programs: counts beside strace's, branches beside ROOT's, a verdict."""
+"""``treehammer run`` with real programs: branches beside ROOT's, and a verdict."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import shutil
-import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +14,6 @@ from treehammer.config import Settings, load_settings
 from treehammer.errors import ExitCode
 
 pytestmark = pytest.mark.slow
-
-_CALLS = "read,pread64,readv,preadv,sendfile,copy_file_range"
-_LINE = re.compile(rf"\d+ +({_CALLS.replace(',', '|')})\((.*)\) += (\d+)")
-_FILE = re.compile(r"\d+<(/[^>]*)>")
 
 #: Reads so many blocks.
 READER = """
@@ -59,48 +50,6 @@ def run_command(settings: Settings, *words: str) -> list[dict[str, Any]]:
     assert done.return_value == ExitCode.DONE, done.output
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows
-
-
-def count_by_strace(command: list[str], log: Path) -> dict[str, tuple[int, int]]:
-    """Count calls and bytes by path with strace."""
-    subprocess.run(
-        ["strace", "-f", "-y", "-s", "0", "-e", f"trace={_CALLS}", "-o", log, *command],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for line in log.read_text(errors="replace").splitlines():
-        if match := _LINE.match(line):
-            paths = _FILE.findall(match[2])
-            path = paths[-1] if match[1] == "sendfile" else paths[0] if paths else ""
-            counts[path][0] += 1
-            counts[path][1] += int(match[3])
-    return {path: (calls, size) for path, (calls, size) in counts.items()}
-
-
-@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
-@pytest.mark.parametrize(
-    "command",
-    [
-        f"{sys.executable} reader.py data.bin 50",
-        "cat data.bin data.bin",
-        "/bin/sh -c 'head -c 5000 data.bin; sort text.txt; wc text.txt'",
-        "cp data.bin copy.bin",
-    ],
-)
-def test_counts_are_those_of_strace(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "reader.py").write_text(READER)
-    (tmp_path / "data.bin").write_bytes(bytes(7_000_000))
-    (tmp_path / "text.txt").write_text("word\n" * 20_000)
-    expected = count_by_strace(shlex.split(command), tmp_path / "strace.log")
-    rows = run_command(settings, "--", command)
-    data = {str(tmp_path / name) for name in ("data.bin", "text.txt")} & expected.keys()
-    counts = {row["path"]: (row["calls"], row["bytes"]) for row in rows}
-    assert data
-    assert {path: counts[path] for path in data} == {path: expected[path] for path in data}
 
 
 @pytest.mark.root

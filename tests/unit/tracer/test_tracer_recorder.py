@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -22,8 +23,10 @@ from treehammer.tracer.kit.treehammer_tracer.file_reads import (
     FileReads,
     collect_file_reads,
     merge_ranges,
+    summarize_reads,
 )
 from treehammer.tracer.kit.treehammer_tracer.process_tree import CommandRun, run_command
+from treehammer.tracer.kit.treehammer_tracer.xrootd_reads import add_xrootd_reads
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 
@@ -105,6 +108,19 @@ def compile_program(tmp_path: Path, source: str, *options: str) -> str:
     program = tmp_path / "program"
     subprocess.run(["cc", *options, "-o", program, tmp_path / "program.c"], check=True)
     return str(program)
+
+
+@needs_compiler
+def test_notes_grow_with_reads_and_files(tmp_path: Path, data: Path) -> None:
+    """A batch system counts the sizes of a job's files, also where these are sparse."""
+    code = "import os, sys\nfor n in range(3000): os.pread(os.open(sys.argv[1], os.O_RDONLY), 1, n)"
+    code += "\nfor n in range(100): os.pread(os.open(str(n), os.O_RDWR | os.O_CREAT), 1, 0)"
+    command = [sys.executable, "-c", code, str(data)]
+    command = ["/bin/sh", "-c", f"ulimit -n 4096; exec {shlex.join(command)}"]
+    reads = record(tmp_path, *command)
+    assert reads[str(data)].list_reads() == [(number, 1) for number in range(3000)]
+    assert sum(file.path.startswith(f"{tmp_path}/") for file in reads.values()) == 101
+    assert sum(path.stat().st_size for path in (tmp_path / "notes").iterdir()) < 1_000_000
 
 
 @needs_compiler
@@ -293,3 +309,30 @@ def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) ->
     incomplete = read_ranges(tree_file, (0, 10))
     incomplete.is_complete = False
     assert "not every read" in file_map.map_reads(incomplete)["map_missing"]
+
+
+#: What the plug-in writes of two reads of one block, and a vector read of two.
+RECORDING = """\
+"9","Open","10.0","root://user@door//a.root?authz=x;16;0;0","10.1","[SUCCESS]",""
+"9","Stat","10.1","false;0","10.1","[SUCCESS]","49659956;16;1;1;1;r--r--r--;nobody;root;"
+"9","Read","10.2","0;300;0","10.25","[SUCCESS]","300"
+"9","Read","10.3","0;300;0","10.35","[SUCCESS]","300"
+"9","VectorRead","10.4","500;10;900;20;0","10.5","[SUCCESS]","30;500;10;900;20"
+"9","Read","10.6","0;300;0","10.7","[ERROR]",""
+"9","Close","10.8","0","10.8","[SUCCESS]",""
+"""
+
+
+def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -> None:
+    (tmp_path / "1-1.csv").write_text(RECORDING)
+    (tmp_path / "2-1.csv").write_text("")
+    connection = FileReads("tcp://127.0.0.1:1094", True, calls=9, bytes=900)
+    reads = {connection.path: connection}
+    add_xrootd_reads(reads, str(tmp_path))
+    file = reads["root://door//a.root"]
+    assert file.list_reads() == [(0, 300), (0, 300), (500, 10), (900, 20)]
+    assert (file.opens, file.calls, file.bytes, file.touched) == (1, 3, 630, 330)
+    assert (file.size, file.sequential) == (49_659_956, 1)
+    values = summarize_reads(reads)
+    assert (values["files_read"], values["bytes_read"], values["read_calls"]) == (1, 630, 3)
+    assert file_map.map_reads(file) == {"map_missing": "its baskets are not listed through a door"}

@@ -10,6 +10,7 @@ from .file_map import map_reads
 from .file_reads import MAX_FILES, FileReads, collect_file_reads, summarize_reads
 from .process_tree import CommandRun
 from .recorder import ProcessNotes, read_notes
+from .xrootd_reads import add_xrootd_reads
 
 #: Longest document of a record, in characters.
 _MAX_DOCUMENT = 900_000
@@ -33,6 +34,7 @@ class CommandTrace:
         self._run = run
         self._notes = [] if missing else read_notes(folder)
         self._missing = missing
+        self._folder = folder
         if not missing and not self._notes:
             self._missing = (
                 "no program of the command loaded the recorder, as those that are statically linked or "
@@ -50,6 +52,7 @@ class CommandTrace:
             "threads_idle": run.threads_idle,
         }
         reads = collect_file_reads(self._notes)
+        add_xrootd_reads(reads, self._folder)
         reasons = [self._missing] if self._missing else [*self._list_gaps(reads)]
         values["file_reads_missing"] = "; ".join(reasons)
         if not self._missing:
@@ -68,7 +71,9 @@ class CommandTrace:
             yield "too many reads: their order and distinct bytes are not known"
         if any(process.lost_files for process in self._notes):
             yield "too many files: the reads of some are not recorded"
-        seen = sum(file.bytes for file in reads.values())
+        seen = sum(
+            file.bytes for file in reads.values() if "://" not in file.path or file.is_connection
+        )
         counted = self._run.count_io("rchar")
         if counted is None:
             return

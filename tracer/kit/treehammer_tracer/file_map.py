@@ -153,6 +153,8 @@ def _read_name(content: mmap.mmap, position: int) -> Tuple[bytes, int]:
 
 def map_reads(file: FileReads) -> Dict[str, Any]:
     """Return what the map of a file says of its reads, for its record; empty for other files."""
+    if file.calls and "://" in file.path and not file.is_connection:
+        return {"map_missing": "its baskets are not listed through a door"}
     if file.is_connection or not file.calls or not _is_root_file(file.path):
         return {}
     if file.touched is None:

@@ -25,7 +25,7 @@ class FileReads:
     """All reads of one file or connection by all processes of a command.
 
     Attributes:
-        path: path, or ``tcp://ADDRESS:PORT`` of a connection.
+        path: path, URL that the XRootD client opened, or ``tcp://ADDRESS:PORT`` of a connection.
         is_connection: whether it is a connection, whose bytes have no order of their own.
         sequential: reads that began where the process' last read of the file ended, or at 0.
         is_complete: whether ``offsets`` holds every read.
@@ -139,7 +139,9 @@ def _add_sums(by_path: Dict[str, FileReads], process: ProcessNotes, number: int)
 def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
     """Compute the catalogue values of all data; those that are not known are left out."""
     data = [file for file in by_path.values() if not file.is_software]
-    read = [file for file in data if file.calls]
+    has_urls = any("://" in file.path and not file.is_connection for file in data)
+    # Connections carried what the XRootD client read.
+    read = [file for file in data if file.calls and not (has_urls and file.is_connection)]
     local = [file for file in read if not file.is_connection]
     mapped = sum(file.mapped_bytes for file in data)
     values: Dict[str, Any] = {

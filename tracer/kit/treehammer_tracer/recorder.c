@@ -4,9 +4,10 @@
    read is noted with file, offset, length and time in a file of $TREEHAMMER_TRACE. The notes lie in
    shared memory, so that nothing is lost when a process is killed or replaces its program. Reads of
    C streams do not pass through read(): their table of functions is changed where it has the expected
-   entry. Nothing is allocated and no lock is held while a program reads. */
+   entry. Nothing is allocated while a program reads. */
 
 #define _GNU_SOURCE
+#include <aio.h>
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,8 +37,10 @@
 
 enum { REGULAR = 1, INTERNET = 2 };
 enum { STREAMS_SEEN = 1, RING_USED = 2 };
+enum { FIRST_FILES = 64, FIRST_EVENTS = 1024 };
 
-/* The layout of a file of notes; recorder.py reads it. */
+/* The layout of the notes, header and files in one file, and events in another; recorder.py reads them.
+   Both grow as they fill up, since batch systems count what a job's files could hold. */
 struct Header {
    uint64_t magic;
    uint32_t pid, parent;
@@ -62,11 +65,11 @@ struct Event {
    uint64_t length;
 };
 
-#define LOG_BYTES (sizeof(struct Header) + MAX_FILES * sizeof(struct File) + MAX_EVENTS * sizeof(struct Event))
-
 static struct Header *header;
 static struct File *files;
 static struct Event *events;
+static char log_path[4096 - 8];
+static _Atomic uint32_t file_room, event_room;
 static int is_ready, is_broken, are_streams_seen;
 /* Number of a file plus one in the lower half, the count of forks in the upper one; 0 for unknown. */
 static _Atomic uint32_t file_of_fd[MAX_FDS];
@@ -86,54 +89,11 @@ static __thread struct {
 #define IGNORED 0xffffu
 #define WANTED UINT64_MAX /* in place of a duration */
 
-#define REAL(result, name, ...)                                                                             \
-   static result (*real_##name)(__VA_ARGS__);                                                               \
-   static void find_##name(void)                                                                            \
-   {                                                                                                        \
-      if (!real_##name)                                                                                     \
-         *(void **)&real_##name = dlsym(RTLD_NEXT, #name);                                                  \
-   }
-
-REAL(int, open, const char *, int, ...)
-REAL(int, open64, const char *, int, ...)
-REAL(int, openat, int, const char *, int, ...)
-REAL(int, openat64, int, const char *, int, ...)
-REAL(int, __open_2, const char *, int)
-REAL(int, __open64_2, const char *, int)
-REAL(int, __openat_2, int, const char *, int)
-REAL(int, __openat64_2, int, const char *, int)
-REAL(int, creat, const char *, mode_t)
-REAL(int, creat64, const char *, mode_t)
-REAL(FILE *, fopen, const char *, const char *)
-REAL(FILE *, fopen64, const char *, const char *)
-REAL(FILE *, freopen, const char *, const char *, FILE *)
-REAL(FILE *, freopen64, const char *, const char *, FILE *)
-REAL(int, close, int)
-REAL(int, close_range, unsigned, unsigned, int)
-REAL(void, closefrom, int)
-REAL(int, dup2, int, int)
-REAL(int, dup3, int, int, int)
-REAL(ssize_t, read, int, void *, size_t)
-REAL(ssize_t, __read_chk, int, void *, size_t, size_t)
-REAL(ssize_t, pread, int, void *, size_t, off_t)
-REAL(ssize_t, pread64, int, void *, size_t, off64_t)
-REAL(ssize_t, __pread_chk, int, void *, size_t, off_t, size_t)
-REAL(ssize_t, __pread64_chk, int, void *, size_t, off64_t, size_t)
-REAL(ssize_t, readv, int, const struct iovec *, int)
-REAL(ssize_t, preadv, int, const struct iovec *, int, off_t)
-REAL(ssize_t, preadv64, int, const struct iovec *, int, off64_t)
-REAL(ssize_t, preadv2, int, const struct iovec *, int, off_t, int)
-REAL(ssize_t, preadv64v2, int, const struct iovec *, int, off64_t, int)
-REAL(ssize_t, sendfile, int, int, off_t *, size_t)
-REAL(ssize_t, sendfile64, int, int, off64_t *, size_t)
-REAL(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned)
-REAL(ssize_t, recv, int, void *, size_t, int)
-REAL(ssize_t, __recv_chk, int, void *, size_t, size_t, int)
-REAL(ssize_t, recvfrom, int, void *, size_t, int, struct sockaddr *, socklen_t *)
-REAL(ssize_t, __recvfrom_chk, int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *)
-REAL(ssize_t, recvmsg, int, struct msghdr *, int)
-REAL(void *, mmap, void *, size_t, int, int, int, off_t)
-REAL(void *, mmap64, void *, size_t, int, int, int, off64_t)
+/* Declare and find the function of the C library that a function of the same name passes calls on to. */
+#define REAL(result, name, parameters)                                                                      \
+   static result(*real) parameters;                                                                         \
+   if (!real)                                                                                               \
+      *(void **)&real = dlsym(RTLD_NEXT, #name)
 
 /* The entry of a table of stream functions, and its original. */
 static ssize_t (*stream_read)(FILE *, void *, ssize_t);
@@ -146,6 +106,35 @@ static uint64_t now(void)
    return 1000000000ull * t.tv_sec + t.tv_nsec;
 }
 
+static int open_part(const char *suffix, int flags)
+{
+   char path[4096];
+   snprintf(path, sizeof path, "%s.%s", log_path, suffix);
+   return syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_CLOEXEC | flags, 0600);
+}
+
+/* Map a part of the log, which has room for its first bytes; a full disk fails here and not at a write. */
+static void *map_part(int fd, size_t first, size_t size)
+{
+   void *memory = MAP_FAILED;
+   if (posix_fallocate(fd, 0, first) == 0)
+      memory = (void *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+   syscall(SYS_close, fd);
+   return memory;
+}
+
+/* Double the room of a part of the log, up to a number of entries; False if it cannot grow. */
+static int extend_part(const char *suffix, _Atomic uint32_t *room, uint32_t most, size_t before, size_t entry)
+{
+   uint32_t wider = 2 * *room < most ? 2 * *room : most;
+   int fd = wider > *room ? open_part(suffix, 0) : -1;
+   int error = posix_fallocate(fd, 0, before + wider * entry);
+   syscall(SYS_close, fd);
+   if (!error)
+      *room = wider;
+   return !error;
+}
+
 /* Open the log of this process; False if there is none. Called with is_busy set. */
 static int open_log(void)
 {
@@ -155,22 +144,20 @@ static int open_log(void)
    is_broken = 1;
    if (!folder || !*folder)
       return 0;
-   char path[4096];
    int fd = -1;
    for (int number = 0; fd < 0 && number < 100000; number++) {
-      if (snprintf(path, sizeof path, "%s/%d-%d.trace", folder, getpid(), number) >= (int)sizeof path)
+      if (snprintf(log_path, sizeof log_path, "%s/%d-%d", folder, getpid(), number) >= (int)sizeof log_path)
          return 0;
-      fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      fd = open_part("trace", O_EXCL);
       if (fd < 0 && errno != EEXIST)
          return 0;
    }
-   if (fd < 0)
-      return 0;
-   void *memory = MAP_FAILED;
-   if (ftruncate(fd, LOG_BYTES) == 0)
-      memory = (void *)syscall(SYS_mmap, NULL, LOG_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-   syscall(SYS_close, fd);
-   if (memory == MAP_FAILED)
+   file_room = FIRST_FILES;
+   event_room = FIRST_EVENTS;
+   size_t table = sizeof(struct Header) + MAX_FILES * sizeof(struct File);
+   void *memory = map_part(fd, sizeof(struct Header) + FIRST_FILES * sizeof(struct File), table);
+   events = map_part(open_part("events", O_EXCL), FIRST_EVENTS * sizeof(struct Event), MAX_EVENTS * sizeof(struct Event));
+   if (memory == MAP_FAILED || events == MAP_FAILED)
       return 0;
    struct Header *log = memory;
    log->magic = MAGIC;
@@ -182,10 +169,19 @@ static int open_log(void)
    if (readlink("/proc/self/exe", log->program, sizeof log->program - 1) < 0)
       log->program[0] = 0;
    files = (struct File *)(log + 1);
-   events = (struct Event *)(files + MAX_FILES);
    header = log;
    is_broken = 0;
    return 1;
+}
+
+/* Each process has a recording of its XRootD client of its own: the client's recorder replaces the file. */
+static void name_recording(void)
+{
+   char path[4096];
+   const char *folder = getenv("TREEHAMMER_TRACE");
+   if (folder && getenv("TREEHAMMER_TRACE_XROOTD") &&
+       snprintf(path, sizeof path, "%s/%d-%llu.csv", folder, getpid(), (unsigned long long)now()) < (int)sizeof path)
+      setenv("XRD_RECORDERPATH", path, 1);
 }
 
 /* A child has a log of its own, which it opens at its first read: most replace their program. */
@@ -198,6 +194,7 @@ static void forget_parent(void)
    forks++;
    memset(slots, 0, sizeof slots);
    pthread_mutex_init(&table_lock, NULL);
+   name_recording();
 }
 
 static int describe_fd(int fd, struct stat *status, char *path)
@@ -245,7 +242,8 @@ static uint32_t enter_path(const char *path, int kind, const struct stat *status
       slot = (slot + 1) % (2 * MAX_FILES);
    if (slots[slot])
       number = slots[slot] - 1;
-   else if (header->files < MAX_FILES) {
+   else if (header->files < file_room ||
+            extend_part("trace", &file_room, MAX_FILES, sizeof(struct Header), sizeof(struct File))) {
       number = header->files;
       strcpy(files[number].path, path);
       files[number].kind = kind;
@@ -302,8 +300,15 @@ static void add_event(struct Event event)
       thread_id = syscall(SYS_gettid);
    event.thread = thread_id;
    uint64_t place = atomic_fetch_add_explicit(&header->events, 1, memory_order_relaxed);
-   if (place < MAX_EVENTS)
+   if (place >= event_room) {
+      pthread_mutex_lock(&table_lock);
+      while (place >= event_room && extend_part("events", &event_room, MAX_EVENTS, 0, sizeof event)) {}
+      pthread_mutex_unlock(&table_lock);
+   }
+   if (place < event_room)
       events[place] = event;
+   else
+      header->max_events = event_room;
 }
 
 /* Note a read that returned length bytes. offset < 0: the descriptor's own, which was moved by it. */
@@ -353,6 +358,7 @@ static void note_map(int fd, size_t length, int protection, int flags, const voi
 #define OPENER(name, mode_type, parameters, arguments, flags)                                               \
    int name parameters                                                                                      \
    {                                                                                                        \
+      REAL(int, name, parameters);                                                                          \
       mode_t mode = 0;                                                                                      \
       if (flags & (O_CREAT | __O_TMPFILE)) {                                                                \
          va_list rest;                                                                                      \
@@ -360,8 +366,7 @@ static void note_map(int fd, size_t length, int protection, int flags, const voi
          mode = va_arg(rest, mode_type);                                                                    \
          va_end(rest);                                                                                      \
       }                                                                                                     \
-      find_##name();                                                                                        \
-      int fd = real_##name arguments;                                                                       \
+      int fd = real arguments;                                                                              \
       note_open(fd);                                                                                        \
       return fd;                                                                                            \
    }
@@ -374,8 +379,8 @@ OPENER(openat64, int, (int folder, const char *path, int flags, ...), (folder, p
 #define PLAIN_OPENER(result, name, parameters, arguments, fd_of)                                            \
    result name parameters                                                                                   \
    {                                                                                                        \
-      find_##name();                                                                                        \
-      result opened = real_##name arguments;                                                                \
+      REAL(result, name, parameters);                                                                       \
+      result opened = real arguments;                                                                       \
       note_open(fd_of);                                                                                     \
       return opened;                                                                                        \
    }
@@ -395,50 +400,49 @@ PLAIN_OPENER(FILE *, freopen64, (const char *path, const char *mode, FILE *strea
 
 int close(int fd)
 {
-   find_close();
+   REAL(int, close, (int));
    forget_fd(fd);
-   return real_close(fd);
+   return real(fd);
 }
 
 int close_range(unsigned first, unsigned last, int flags)
 {
-   find_close_range();
+   REAL(int, close_range, (unsigned, unsigned, int));
    for (unsigned fd = first; fd <= last && fd < MAX_FDS; fd++)
       forget_fd(fd);
-   return real_close_range(first, last, flags);
+   return real(first, last, flags);
 }
 
 void closefrom(int first)
 {
-   find_closefrom();
+   REAL(void, closefrom, (int));
    for (int fd = first; fd < MAX_FDS; fd++)
       forget_fd(fd);
-   real_closefrom(first);
+   real(first);
 }
 
 int dup2(int from, int to)
 {
-   find_dup2();
-   if (from != to)
-      forget_fd(to);
-   return real_dup2(from, to);
+   REAL(int, dup2, (int, int));
+   forget_fd(from == to ? -1 : to);
+   return real(from, to);
 }
 
 int dup3(int from, int to, int flags)
 {
-   find_dup3();
+   REAL(int, dup3, (int, int, int));
    forget_fd(to);
-   return real_dup3(from, to, flags);
+   return real(from, to, flags);
 }
 
 /* A function that reads from a descriptor; offset < 0 for that of the descriptor. */
 #define READER(name, parameters, arguments, fd, offset)                                                     \
    ssize_t name parameters                                                                                  \
    {                                                                                                        \
-      find_##name();                                                                                        \
+      REAL(ssize_t, name, parameters);                                                                      \
       int64_t position = offset;                                                                            \
       uint64_t start = now();                                                                               \
-      ssize_t length = real_##name arguments;                                                               \
+      ssize_t length = real arguments;                                                                      \
       note_read(fd, position, length, start);                                                               \
       return length;                                                                                        \
    }
@@ -462,6 +466,8 @@ READER(sendfile, (int out, int in, off_t *place, size_t size), (out, in, place, 
 READER(sendfile64, (int out, int in, off64_t *place, size_t size), (out, in, place, size), in, place ? *place : -1)
 READER(copy_file_range, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
        (in, from, out, to, size, flags), in, from ? *from : -1)
+READER(splice, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
+       (in, from, out, to, size, flags), in, from ? *from : -1)
 READER(recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), fd, -1)
 READER(__recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room, flags), fd, -1)
 READER(recvfrom, (int fd, void *buffer, size_t size, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
@@ -470,6 +476,20 @@ READER(__recvfrom_chk,
        (int fd, void *buffer, size_t size, size_t room, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
        (fd, buffer, size, room, flags, peer, length_of_peer), fd, -1)
 READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, -1)
+
+/* A read that the C library's own threads made, at the call that collects its result. */
+#define COLLECTOR(name, type)                                                                               \
+   ssize_t name(type *request)                                                                              \
+   {                                                                                                        \
+      REAL(ssize_t, name, (type *));                                                                        \
+      int fd = request->aio_lio_opcode == LIO_READ ? request->aio_fildes : -1;                              \
+      ssize_t length = real(request);                                                                       \
+      note_read(fd, request->aio_offset, length, now());                                                    \
+      return length;                                                                                        \
+   }
+
+COLLECTOR(aio_return, struct aiocb)
+COLLECTOR(aio_return64, struct aiocb64)
 
 /* The function of ROOT's files that reads many blocks at once; its symbol in C++ is bool
    TFile::ReadBuffers(char *, long long *, int *, int). */
@@ -500,8 +520,8 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
 #define MAPPER(name, type)                                                                                  \
    void *name(void *address, size_t length, int protection, int flags, int fd, type offset)                 \
    {                                                                                                        \
-      find_##name();                                                                                        \
-      void *mapped = real_##name(address, length, protection, flags, fd, offset);                           \
+      REAL(void *, name, (void *, size_t, int, int, int, type));                                            \
+      void *mapped = real(address, length, protection, flags, fd, offset);                                  \
       note_map(fd, length, protection, flags, mapped);                                                      \
       return mapped;                                                                                        \
    }
@@ -559,6 +579,7 @@ __attribute__((constructor)) static void begin(void)
    is_busy = 1;
    pthread_atfork(NULL, NULL, forget_parent);
    watch_streams();
+   name_recording();
    open_log();
    is_busy = 0;
    is_ready = 1;

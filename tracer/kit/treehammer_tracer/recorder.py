@@ -20,6 +20,8 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.c")
 #: Variable with the folder for the notes of each process.
 TRACE_VARIABLE = "TREEHAMMER_TRACE"
+#: Plug-in of the XRootD client, and the variable that lets each process record with it.
+_XROOTD_VARIABLES = {"XRD_PLUGIN": "libXrdClRecorder.so", "TREEHAMMER_TRACE_XROOTD": "1"}
 #: Variable of jobs on this machine with a folder for compiled libraries.
 SHARED_FOLDER_VARIABLE = "TREEHAMMER_SHARED_LOOPS"
 #: Optimized whatever the compiler's defaults; the checked functions are among those recorded.
@@ -74,9 +76,14 @@ def build_recorder(folder: str) -> str:
 
 
 def preload_variables(library: str, folder: str, environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables by which each process of a command records its reads in a folder."""
+    """Return the variables by which each process of a command records its reads in a folder.
+
+    The XRootD client finds its recorder beside its own libraries; one that lacks it, or has another
+    plug-in, records nothing.
+    """
     preload = [library, *filter(None, [environment.get("LD_PRELOAD", "")])]
-    return {"LD_PRELOAD": ":".join(preload), TRACE_VARIABLE: folder}
+    variables = {"LD_PRELOAD": ":".join(preload), TRACE_VARIABLE: folder}
+    return variables if "XRD_PLUGIN" in environment else {**variables, **_XROOTD_VARIABLES}
 
 
 #: Stands for the duration of a block that ROOT wanted of the read before it.
@@ -139,17 +146,17 @@ class ProcessNotes:
         """Read the notes of all reads in the order in which they ended."""
         if not self.event_count:
             return
-        with open(self.path, "rb") as stream:
-            header = _Header(*_HEADER.unpack(stream.read(_HEADER.size)))
-            start = _HEADER.size + header.max_files * _FILE.size
-            # The notes are sparse: only their beginning is on the disk.
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as notes:
-                view = memoryview(notes)[start : start + self.event_count * _EVENT.size]
-                try:
-                    for fields in _EVENT.iter_unpack(view):
-                        yield Read(*fields)
-                finally:
-                    view.release()
+        path = f"{os.path.splitext(self.path)[0]}.events"
+        with (
+            open(path, "rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as notes,
+        ):
+            view = memoryview(notes)[: self.event_count * _EVENT.size]
+            try:
+                for fields in _EVENT.iter_unpack(view):
+                    yield Read(*fields)
+            finally:
+                view.release()
 
 
 def read_notes(folder: str) -> List[ProcessNotes]:
