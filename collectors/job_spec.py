@@ -183,7 +183,7 @@ class BuildCommand:
 
 @dataclass(frozen=True)
 class PayloadSpec:
-    """The test's own files: ``kind`` is ``python``, ``macro`` or ``executable``.
+    """The test's own files: ``kind`` is ``python``, ``macro``, ``executable`` or ``command``.
 
     ``folder`` is relative to job.json; ``entry`` is relative to ``folder``.  ``settings`` is the
     test's ``[settings]`` table, passed on unchanged.  ``metrics`` declares metrics that the payload

@@ -17,7 +17,7 @@ import psutil
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, THREADS_AXIS
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import RELEASE_AXIS
+from treehammer.hctests.definition.model import ANY_COMMAND, RELEASE_AXIS
 from treehammer.tracer.kit.treehammer_tracer.command_payload import (
     COMMAND_AXIS,
     ENVIRONMENT_AXIS,
@@ -29,9 +29,6 @@ SIDES = ("A", "B")
 NO_ROOT = "none"
 #: Variables of a shell that no command sees twice alike.
 _LEFT_OUT = ("_", "OLDPWD", "SHLVL")
-_PAYLOAD = (
-    '"""Run the command of [settings]."""\n\nimport treehammer_tracer\n\ntreehammer_tracer.run()\n'
-)
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ def format_test(request: CommandRequest, environment_file: str) -> str:
     test = {
         "name": request.name,
         "description": f"Runs {' or '.join(request.commands)}"[:2000],
-        "payload": "run.py",
+        "payload": ANY_COMMAND,
         "mode": PAIRED if axis else SOLO,
         "rounds": 2 if axis else 1,
         # The first of several runs is not counted.
@@ -150,7 +147,6 @@ def written_test(
     folder.mkdir(parents=True, exist_ok=True)
     variables = folder / "environment.json"
     (folder / "test.toml").write_text(format_test(request, str(variables)), encoding="utf-8")
-    (folder / "run.py").write_text(_PAYLOAD, encoding="utf-8")
     variables.unlink(missing_ok=True)
     variables.touch(mode=0o600)
     kept = {name: value for name, value in environ.items() if name not in _LEFT_OUT}

@@ -57,7 +57,9 @@ BUILD = "build"
 #: Variable with the folder of the software.
 SOFTWARE_VARIABLE = "TREEHAMMER_SOFTWARE"
 
-RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
+#: Kind of a payload that is no file: the command of its settings.
+COMMAND = "command"
+RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable", COMMAND)
 
 _RELEASE_PATTERN = re.compile(r"\d+\.\d+[./]\d+")
 _XROOTD_VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -345,6 +347,8 @@ class SoftwareSetup:
             return [self.python, "-c", _RUN_MACRO, entry]
         if kind == "executable":
             return [entry]
+        if kind == COMMAND:
+            return [self.python, "-c", _RUN_COMMAND, os.path.dirname(entry)]
         raise ValueError(
             f"unknown kind of payload {kind!r}; known: {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
         )
@@ -352,6 +356,8 @@ class SoftwareSetup:
 
 #: Program that runs a macro, whose path is its argument.
 _RUN_MACRO = "import treehammer_kit; treehammer_kit.run_macro()"
+#: Program that runs a command; its argument is the folder of the test's files.
+_RUN_COMMAND = "import sys, treehammer_tracer; treehammer_tracer.run(sys.argv[1])"
 
 
 def setup_software(

@@ -38,6 +38,7 @@ from treehammer.hctests.definition.matrix import (
     have_same_kind,
 )
 from treehammer.hctests.definition.model import (
+    ANY_COMMAND,
     DATASET_AXIS,
     DOOR_AXIS,
     FORMAT_AXIS,
@@ -500,6 +501,16 @@ def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
             )
 
 
+def _check_command(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that a test of any command has one."""
+    command = definition.settings.get("command", definition.settings.get("commands"))
+    if definition.test.payload == ANY_COMMAND and not isinstance(command, str | dict):
+        yield DocumentProblem(
+            ("settings",),
+            "payload = 'any' measures a command (add [settings] command = 'python analysis.py')",
+        )
+
+
 def _check_extensions(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check the names of libraries and modules, which payloads on the kit load."""
     test = definition.test
@@ -535,6 +546,7 @@ _CHECKS = (
     _check_limits,
     _check_sizes,
     _check_environment,
+    _check_command,
     _check_extensions,
     _check_load,
     _check_before,

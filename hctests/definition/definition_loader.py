@@ -29,6 +29,7 @@ from treehammer.hctests.definition.document_problems import (
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME, have_same_kind, parse_axis_text
 from treehammer.hctests.definition.model import (
+    ANY_COMMAND,
     COMMIT_AXIS,
     DATASET_AXIS,
     DOOR_AXIS,
@@ -173,7 +174,8 @@ def _list_named_files(raw: Mapping[str, Any]) -> Iterator[tuple[str, KeyPath]]:
     yield TEST_FILE_NAME, ()
     for keys in _FILE_KEYS:
         for text, path in _list_texts(raw, *keys):
-            yield normalize_file_name(text), path
+            if keys != ("test", "payload") or text != ANY_COMMAND:
+                yield normalize_file_name(text), path
     built = [text for text, _ in _list_texts(raw, "build", "outputs")]
     for text, path in _list_texts(raw, "test", "load"):
         if not PurePosixPath(text).is_absolute() and text not in built:

@@ -51,6 +51,8 @@ PAYLOAD_KIND_BY_SUFFIX: Mapping[str, str] = {
     ".cpp": "macro",
     ".cxx": "macro",
 }
+#: In place of a payload: the command of ``[settings]`` is measured from outside.
+ANY_COMMAND = "any"
 
 
 def detect_payload_kind(payload: str) -> str:

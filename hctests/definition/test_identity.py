@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from treehammer.collectors.job_spec import SOLO
-from treehammer.hctests.definition.model import TEST_FILE_NAME, hash_document
+from treehammer.hctests.definition.model import ANY_COMMAND, TEST_FILE_NAME, hash_document
 from treehammer.hctests.definition.toml_models import TestDefinition
 
 
@@ -77,5 +77,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
 
 
 def get_payload_hash(pinned: PinnedTest) -> str:
-    """Return the SHA-256 (hex) of the payload file alone."""
+    """Return the SHA-256 (hex) of the payload file alone, or of the settings of any command."""
+    if pinned.definition.test.payload == ANY_COMMAND:
+        return hash_document(pinned.definition.settings)
     return pinned.hashes[pinned.definition.test.payload]

@@ -84,7 +84,8 @@ class TestTable(StrictModel):
     )
     description: str = Field("", max_length=2000, description="One or two sentences.")
     payload: _FileName = Field(
-        description="C++ macro (.C), Python file (.py) or any executable, beside test.toml.",
+        description="C++ macro (.C), Python file (.py) or any executable, beside test.toml; 'any' "
+        "measures the command of [settings] from outside.",
     )
     dataset: str = Field(
         "",

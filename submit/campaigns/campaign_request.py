@@ -15,6 +15,7 @@ from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import ConfigError, DefinitionError
+from treehammer.hctests.definition.model import ANY_COMMAND
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
@@ -64,11 +65,13 @@ def plan_request(
     pinned = pinned or load_pinned_test(
         request.test_spec, request.axes, request.test_overrides, settings
     )
-    if pinned.definition.load and not has_vertical("load"):
+    definition = pinned.definition
+    vertical = "load" if definition.load else "tracer" * (definition.test.payload == ANY_COMMAND)
+    if vertical and not has_vertical(vertical):
         raise DefinitionError(
-            "this installation performs no load tests: it lacks the folder load/",
-            where=f"{pinned.definition.test.name}: [load]",
-            hint="Install Treehammer with load/, or choose a test without [load].",
+            f"this installation does not perform it: it lacks the folder {vertical}/",
+            where=definition.test.name,
+            hint=f"Install Treehammer with {vertical}/, or choose another test.",
         )
     preparation = InputPreparation(request, pinned, settings, bars)
     sites = preparation.select_doors(sites)

@@ -44,6 +44,7 @@ from treehammer.hctests.definition.execution_order import (
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME
 from treehammer.hctests.definition.model import (
+    ANY_COMMAND,
     COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
@@ -568,7 +569,9 @@ def hash_values(*parts: object) -> str:
 def make_payload_spec(definition: TestDefinition, folder: str = PAYLOAD_FOLDER) -> PayloadSpec:
     """Describe a test's payload to the worker."""
     return PayloadSpec(
-        kind=definition.payload_kind,
+        kind=providers.COMMAND
+        if definition.test.payload == ANY_COMMAND
+        else definition.payload_kind,
         entry=definition.test.payload,
         folder=folder,
         settings=definition.settings,

@@ -297,8 +297,8 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
     if spec.software.provider == "wrap":
         return "a ROOT behind 'wrap:'"
     payload_spec = job.payload_of(spec)
-    if payload_spec.kind == "executable":
-        return "an executable"
+    if payload_spec.kind in ("executable", "command"):
+        return f"a payload of kind {payload_spec.kind!r}"
     return "a test that builds its own libraries" if payload_spec.build else ""
 
 

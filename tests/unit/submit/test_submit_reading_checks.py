@@ -117,12 +117,22 @@ def test_software_that_no_node_has_is_refused(
     assert "-P root=" in caught.value.hint
 
 
-def test_load_test_is_refused_without_its_vertical(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        (SHELL_TEST + LOAD, "load/"),
+        (
+            '[test]\nname = "x"\npayload = "any"\n[settings]\ncommand = "true"\n',
+            "tracer/",
+        ),
+    ],
+)
+def test_test_is_refused_without_its_vertical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, folder: str
 ) -> None:
     monkeypatch.setattr(campaign_request, "has_vertical", lambda _: False)
-    with pytest.raises(DefinitionError, match="performs no load tests: it lacks the folder load/"):
-        plan(tmp_path, SHELL_TEST + LOAD)
+    with pytest.raises(DefinitionError, match=f"does not perform it: it lacks the folder {folder}"):
+        plan(tmp_path, text)
 
 
 def test_software_of_this_machine_is_enough(

@@ -17,8 +17,10 @@ from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadRepor
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
 from treehammer.collectors.worker.child_processes import ForkedCall
 from treehammer.config import load_settings
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, DefinitionError
+from treehammer.hctests.definition.test_identity import get_payload_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
+from treehammer.submit.planning.job_planner import make_payload_spec
 from treehammer.tracer.command_test import CommandRequest, written_test
 from treehammer.tracer.kit.treehammer_tracer import command_payload
 from treehammer.tracer.trace_summary import describe_run, list_files, parse_trace
@@ -220,3 +222,28 @@ def test_page_of_a_measurement_shows_the_command(pages: ServiceThread) -> None:
     assert "1.0 MB of 4.0 MB were read again" in page.text
     rows = pages.load_tables(f"/measurements/{measurement.id}")["files"]
     assert [row["path"] for row in rows] == ["/data/data.root", "/data/mapped.bin"]
+
+
+def write_any(folder: Path, settings: str) -> Path:
+    """Write a test of any command."""
+    folder.mkdir()
+    (folder / "count.sh").write_text("echo $1")
+    text = f'[test]\nname = "x"\npayload = "any"\nfiles = ["count.sh"]\n[settings]\n{settings}\n'
+    (folder / "test.toml").write_text(text)
+    return folder
+
+
+def test_any_command_is_a_payload_without_a_file(tmp_path: Path) -> None:
+    settings = load_settings({"data_dir": tmp_path})
+    first, second = (
+        load_pinned_test(
+            str(write_any(tmp_path / name, f'command = "sh count.sh {name}"')), {}, {}, settings
+        )
+        for name in ("a", "b")
+    )
+    spec = make_payload_spec(first.definition)
+    assert (spec.kind, first.definition.axes["root"]) == ("command", ("none",))
+    assert {*first.hashes} == {"test.toml", "count.sh"}
+    assert get_payload_hash(first) != get_payload_hash(second)
+    with pytest.raises(DefinitionError, match="payload = 'any' measures a command"):
+        load_pinned_test(str(write_any(tmp_path / "c", "")), {}, {}, settings)

@@ -1,7 +1,7 @@
 """Measurement of any command: its processes, and its reads by a preloaded recorder.
 
 >>> import treehammer_tracer
->>> treehammer_tracer.run()  # doctest: +SKIP
+>>> treehammer_tracer.run("payload")  # doctest: +SKIP
 
 Standard library, Python 3.9 and later.
 """

@@ -51,11 +51,16 @@ _FOREIGN_VARIABLES = (
 )
 
 
-def run() -> NoReturn:
-    """Run the command of ``[settings]``, write the result, and exit."""
+def run(files: str) -> NoReturn:
+    """Run the command of ``[settings]``, write the result, and exit.
+
+    Args:
+        files: folder of the test's files.
+    """
 
     def perform(job: str, report: PayloadReport) -> None:
-        task = PayloadTask.read(job, os.getcwd())
+        _link_files(files, os.getcwd())
+        task = PayloadTask.read(job, files)
         perform_task(task, report)
 
     report_job("treehammer_tracer", perform)
@@ -79,6 +84,13 @@ def perform_task(task: PayloadTask, report: PayloadReport) -> None:
                 report.values.update(runner.trace.summarize())
         if passes:
             report.values.update(_summarize_passes(passes, task.threads))
+
+
+def _link_files(source: str, target: str) -> None:
+    """Link the test's files to the folder where the command runs, which its outputs leave with."""
+    for name in os.listdir(source):
+        with suppress(FileExistsError):
+            os.symlink(os.path.join(source, name), os.path.join(target, name))
 
 
 def _summarize_passes(passes: Sequence[PassRead], threads: int) -> Dict[str, Any]:
