@@ -141,10 +141,7 @@ def check_baskets_read(values: Values) -> str:
 
 
 def check_kernel_bytes(values: Values) -> str:
-    """Check that the kernel returned all bytes that ROOT read from a local file.
-
-    A command may read from connections, whose bytes the kernel does not count.
-    """
+    """Check that the kernel counted all bytes that ROOT, but no command, read from a local file."""
     numbers = _get_numbers(values, "kernel_read_chars", "bytes_read")
     if not numbers or values.get("address_family") != "local" or "file_reads" in values:
         return ""
