@@ -22,7 +22,13 @@ from treehammer.collectors.software.setup_commands import (
     raise_setup_error,
     run_tool,
 )
-from treehammer.collectors.software.wheels import WHEELS
+from treehammer.collectors.software.wheels import (
+    WHEELS,
+    describe_python,
+    find_release,
+    find_wheel,
+    name_release,
+)
 from treehammer.errors import ConfigError, SoftwareError, suggest_word
 from treehammer.text_formatting import ProgressFactory
 
@@ -76,8 +82,7 @@ def parse_index_listing(printed: str) -> list[str]:
     """Parse the output of ``pip index versions ROOT``."""
     match = _VERSIONS_LINE.search(printed)
     wheels = [part.strip() for part in match.group(1).split(",")] if match else []
-    releases = {wheel: release for release, wheel in WHEELS.items()}
-    return [releases.get(wheel, f"{_WHEEL_PREFIX}{wheel}") for wheel in wheels if wheel]
+    return [name_release(wheel) or f"{_WHEEL_PREFIX}{wheel}" for wheel in wheels if wheel]
 
 
 def list_cached_releases(software_dir: Path) -> list[str]:
@@ -94,20 +99,26 @@ def describe_releases(offered: Sequence[str] | None, cached: Sequence[str]) -> l
         cached: those that are installed, whether or not they are offered.
     """
     names = dict.fromkeys([*(offered or ()), *cached])
-    releases = sorted(WHEELS.keys() & names, key=lambda name: [*map(int, name.split("."))])[::-1]
+    releases = sorted(filter(find_wheel, names), key=lambda name: [*map(int, name.split("."))])[
+        ::-1
+    ]
     newest: dict[str, str] = {}
     for release in releases:
         newest.setdefault(_find_cycle(release), release)
     return [
         ListedRelease(
             release=name,
-            cycle=_find_cycle(name) if name in WHEELS else "",
-            wheel=WHEELS.get(name, name.removeprefix(_WHEEL_PREFIX)),
+            cycle=_find_cycle(name) if find_wheel(name) else "",
+            wheel=_find_package_version(name),
             is_cached=name in cached,
             is_newest=None if offered is None else name in newest.values(),
         )
-        for name in [*(name for name in names if name not in WHEELS), *releases]
+        for name in [*(name for name in names if not find_wheel(name)), *releases]
     ]
+
+
+def _find_package_version(release: str) -> str:
+    return find_wheel(release) or release.removeprefix(_WHEEL_PREFIX)
 
 
 def _find_cycle(release: str) -> str:
@@ -118,35 +129,42 @@ def _find_cycle(release: str) -> str:
 def check_unknown_wheels(
     requests: Iterable[SoftwareRequest], software_dir: Path, *, where: str
 ) -> None:
-    """Refuse wheels of unknown release that neither the cache nor the index has.
+    """Refuse wheels that are no tested releases, and that neither the cache nor the index has.
 
     Only such wheels need a request to the index. Without its answer the installation reports the error.
 
     Raises:
         ConfigError: there is no such wheel; ``where`` is the option or key that names it.
     """
-    unknown = [request for request in requests if _is_unknown_wheel(request, software_dir)]
-    if not unknown:
+    untested = [request for request in requests if _is_untested_wheel(request, software_dir)]
+    if not untested:
         return
     try:
         offered = list_root_releases()
     except SoftwareError:
         return
-    wheels = [
-        f"{_WHEEL_PREFIX}{WHEELS[release]}" if release in WHEELS else release for release in offered
-    ]
-    for request in unknown:
-        if request.request not in wheels:
+    wheels = [_find_package_version(release) for release in offered]
+    for request in untested:
+        wheel = find_release(request).wheel
+        if wheel not in wheels:
             raise ConfigError(
-                f"the package index has no wheel {request.version} of ROOT",
+                f"the package index has no wheel {wheel} of ROOT for {describe_python()}",
                 where=where,
-                hint=f"{suggest_word(request.request, wheels)}See: treehammer releases",
+                hint=f"{_suggest_wheel(request, offered)}See: treehammer releases",
             )
 
 
-def _is_unknown_wheel(request: SoftwareRequest, software_dir: Path) -> bool:
-    is_known = request.provider != "wheel" or request.version in WHEELS
-    return not is_known and bool(providers.find_missing_release(request, software_dir))
+def _suggest_wheel(request: SoftwareRequest, offered: Sequence[str]) -> str:
+    unnamed = [name for name in offered if name.startswith(_WHEEL_PREFIX)]
+    if find_wheel(request.version) and unnamed:
+        return f"It may be in a wheel whose release is not known yet: {', '.join(unnamed)}. "
+    wheels = [f"{_WHEEL_PREFIX}{_find_package_version(name)}" for name in offered]
+    return suggest_word(request.request, [*offered, *wheels])
+
+
+def _is_untested_wheel(request: SoftwareRequest, software_dir: Path) -> bool:
+    is_tested = request.provider != "wheel" or request.version in WHEELS
+    return not is_tested and bool(providers.find_missing_release(request, software_dir))
 
 
 _VERSION_CODE = "import ROOT; print('treehammer', ROOT.gROOT.GetVersion())"

@@ -20,6 +20,7 @@ from typing import Any
 
 import treehammer
 from treehammer.collectors.software import providers
+from treehammer.collectors.software.wheels import find_wheel
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError, suggest_word
 
@@ -176,7 +177,7 @@ def define_workspace(name: str, sites: int, settings: Settings, **options: Any) 
     if box.secure_sites > sites:
         raise ConfigError(f"exceeds the number of sites, {sites}", where="--secure-sites")
     for release in box.releases:
-        if release not in providers.WHEELS:
+        if not find_wheel(release):
             raise ConfigError(
                 f"there is no wheel of ROOT {release!r}",
                 where="--releases",

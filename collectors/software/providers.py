@@ -46,9 +46,11 @@ from .wheels import (
     XROOTD,
     Release,
     find_release,
+    find_wheel,
     machine_suffix,
     make_package_release,
     make_root_release,
+    name_release,
 )
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
@@ -116,8 +118,8 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     declared = _find_provider(provider) if argument else None
     if declared is not None and declared.parse is not None:
         return declared.parse(text, argument, base)
-    release = argument if provider == "wheel" else text
-    if release in WHEELS or (provider == "wheel" and _is_wheel_version(argument)):
+    release = name_release(argument) or argument if provider == "wheel" else text
+    if find_wheel(release) or (provider == "wheel" and _is_wheel_version(argument)):
         return SoftwareRequest(text, "wheel", release, "")
     raise ValueError(_describe_unknown_request(text, release))
 
@@ -255,13 +257,13 @@ def _prepare_release(release: Release, software_dir: PathLike, notify: Progress)
 
 
 def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
-    """List the usable releases of ROOT in ``software_dir``: version -> folder, oldest first."""
+    """List the usable tested releases of ROOT in ``software_dir``: version -> folder, oldest first."""
     folders = {v: _find_prepared_folder(make_root_release(v), software_dir) for v in sorted(WHEELS)}
     return {version: folder for version, folder in folders.items() if folder}
 
 
 def list_prepared_wheels(software_dir: PathLike) -> List[str]:
-    """List the usable wheels of ROOT whose release is not known, as ``wheel:VERSION``."""
+    """List the usable other wheels of ROOT, by release, or as ``wheel:VERSION`` if that is not known."""
     prefix = "root-"
     folders = os.listdir(software_dir) if os.path.isdir(software_dir) else []
     suffix = machine_suffix()
@@ -269,10 +271,10 @@ def list_prepared_wheels(software_dir: PathLike) -> List[str]:
         name[len(prefix) :].removesuffix(suffix) for name in folders if name.startswith(prefix)
     )
     return [
-        f"wheel:{version}"
+        version if find_wheel(version) else f"wheel:{version}"
         for version in versions
         if version not in WHEELS
-        and _is_wheel_version(version)
+        and (find_wheel(version) or _is_wheel_version(version))
         and _find_prepared_folder(make_root_release(version), software_dir)
     ]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from .setup_commands import (
     extract_error_line,
     raise_setup_error,
 )
-from .wheels import Release, environment_python, write_marker
+from .wheels import Release, describe_python, environment_python, write_marker
 
 # Downloads are verified against the pinned hashes, or, for a wheel that is not listed, against the
 # hash that the index states.  An interrupted or corrupt download is repeated without pip's cache,
@@ -113,9 +112,10 @@ class WheelInstaller:
         self.notify(f"{release.title}: new environment")
         self.create_environment()
         self.notify(f"{release.title}: installing ({release.size})")
-        self._install_package(f"{release.package}=={release.wheel}", "--no-deps")
-        for package in release.further_packages:
-            self._install_package(package, "" if release.dependencies else "--no-deps")
+        package = f"{release.package}=={release.wheel}"
+        self._install_package(package, ["--no-deps", *self._list_requirement(package)])
+        for further in release.further_packages:
+            self._install_package(further, [further])
         self.notify(f"{release.title}: first start")
         output = self._run_step(
             [environment_python(self.folder), "-c", release.query],
@@ -137,11 +137,9 @@ class WheelInstaller:
             "Python's venv module must be installed (Debian: python3-venv)",
         )
 
-    def _install_package(self, package: str, option: str) -> None:
+    def _install_package(self, package: str, arguments: List[str]) -> None:
         """Download and install a package, with retries."""
-        command = [environment_python(self.folder), *_PIP_INSTALL]
-        command += [option] if option else []
-        command += self._list_requirement(package)
+        command = [environment_python(self.folder), *_PIP_INSTALL, *arguments]
         for number in range(1, MAX_TRIES + 1):
             result = self._run_command(command if number == 1 else [*command, "--no-cache-dir"])
             if not result.returncode:
@@ -161,9 +159,9 @@ class WheelInstaller:
             time.sleep(wait)
 
     def _list_requirement(self, package: str) -> List[str]:
-        """Return the arguments that select a package, the release itself with its known hash."""
+        """Return the arguments that select the release itself, with its known hash."""
         sha256 = self.release.sha256
-        if not sha256 or not package.startswith(f"{self.release.package}=="):
+        if not sha256:
             return [package]
         path = os.path.join(self.temporary, "wanted.txt")
         with open(path, "w", encoding="utf-8") as stream:
@@ -171,12 +169,10 @@ class WheelInstaller:
         return ["--require-hashes", "-r", path]
 
     def _raise_download_error(self, package: str, tries: int, reason: str) -> None:
-        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        python = f"Python {version} on {platform.machine()}"
         attempts = f" in {tries} tries" if tries > 1 else ""
         raise_setup_error(
             "download",
-            f"pip could not install {self.release.title} ({package}) for {python}{attempts}: {reason}; "
+            f"pip could not install {self.release.title} ({package}) for {describe_python()}{attempts}: {reason}; "
             f"check the network and pip's configuration, or {self.release.remedy}",
             transient=True,
         )

@@ -15,7 +15,7 @@ import platform
 import re
 import sys
 from dataclasses import dataclass
-from typing import Dict, Mapping, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 from ..job_spec import SoftwareRequest
 from ..shared_files import write_atomically
@@ -78,6 +78,30 @@ WHEELS: Dict[str, str] = {
     "6.39.01": "0.1a9",
     "6.40.00": "0.1a12",
 }
+#: First cycle whose package may have the release's own version: 6.42.0 contains 6.42.00.
+_FIRST_CYCLE_BY_NAME = (6, 42)
+_RELEASE = re.compile(r"([0-9]+)\.([0-9]{2})\.([0-9]{2})")
+_PACKAGE_VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
+
+
+def find_wheel(release: str) -> str:
+    """Find the version of the package ROOT that contains a release; '' if that is not known."""
+    numbers = _parse_cycle_by_name(_RELEASE, release)
+    return WHEELS.get(release, ".".join(map(str, numbers)))
+
+
+def name_release(wheel: str) -> str:
+    """Name the release that a version of the package ROOT contains; '' if that is not known."""
+    numbers = _parse_cycle_by_name(_PACKAGE_VERSION, wheel)
+    release = "{}.{:02}.{:02}".format(*numbers) if numbers else ""
+    return next((name for name, version in WHEELS.items() if version == wheel), release)
+
+
+def _parse_cycle_by_name(pattern: re.Pattern[str], version: str) -> Tuple[int, ...]:
+    match = pattern.fullmatch(version)
+    numbers = tuple(map(int, match.groups())) if match else ()
+    return numbers if numbers[:2] >= _FIRST_CYCLE_BY_NAME else ()
+
 
 #: Provider of the XRootD client and aiohttp, for load tests.
 XROOTD = "xrootd"
@@ -106,8 +130,7 @@ class Release:
         package: package on PyPI.
         wheel: version of the package.
         sha256: of its wheel; '' to rely on the hash that the index states.
-        further_packages: more packages, as pip's requirements.
-        dependencies: whether pip also installs the requirements of the further packages.
+        further_packages: more packages, as pip's requirements, with all that they require.
         query: Python statements that print the version as the last word.
         needed_bytes: bytes on disk during the installation.
         size: sizes of download and installation, for people.
@@ -121,7 +144,6 @@ class Release:
     wheel: str
     sha256: str
     further_packages: Tuple[str, ...]
-    dependencies: bool
     query: str
     needed_bytes: int
     size: str
@@ -136,7 +158,7 @@ class Release:
     @property
     def expected_version(self) -> str:
         """Version that the program must report; '' for a wheel whose release is not known."""
-        return "" if self.package == "ROOT" and self.version not in WHEELS else self.version
+        return "" if self.package == "ROOT" and not find_wheel(self.version) else self.version
 
     @property
     def marker(self) -> Dict[str, str]:
@@ -150,6 +172,11 @@ def machine_suffix() -> str:
     return "" if machine == HASHED_MACHINE else f"-{machine}"
 
 
+def describe_python() -> str:
+    """Describe what an index selects wheels by."""
+    return f"Python {sys.version_info[0]}.{sys.version_info[1]} on {platform.machine()}"
+
+
 def find_release(request: SoftwareRequest) -> Release:
     """Return the release that a request of the provider ``wheel``, ``xrootd`` or ``pypi`` names."""
     if request.provider == PYPI:
@@ -161,21 +188,22 @@ def find_release(request: SoftwareRequest) -> Release:
 
 def expected_root_version(request: SoftwareRequest) -> str:
     """Return the version that the requested ROOT must report; '' for any."""
-    is_unknown = request.provider == "wheel" and request.version not in WHEELS
+    is_unknown = request.provider == "wheel" and not find_wheel(request.version)
     return "" if is_unknown else request.version
 
 
 def make_root_release(version: str) -> Release:
     """Return a release of ROOT."""
+    # A wheel whose release is not known yet is requested by the version of its package.
+    wheel = find_wheel(version) or version
     return Release(
         title=f"ROOT {version}",
         version=version,
         package="ROOT",
-        # A wheel whose release is not known yet is requested by the version of its package.
-        wheel=WHEELS.get(version, version),
+        wheel=wheel,
         sha256=find_wheel_sha256(version),
-        further_packages=("numpy",),
-        dependencies=False,
+        # The wheel again, for all that it requires: a known hash is checked without requirements.
+        further_packages=(f"ROOT=={wheel}",),
         query="import ROOT; print('version', ROOT.gROOT.GetVersion())",
         needed_bytes=NEEDED_BYTES,
         size="240 MB to fetch, 670 MB on disk",
@@ -192,7 +220,6 @@ def make_xrootd_release(version: str) -> Release:
         wheel=version,
         sha256="",
         further_packages=("aiohttp>=3.9",),
-        dependencies=True,
         query=(
             "import aiohttp, importlib.metadata as m; from XRootD import client; "
             "print('version', m.version('xrootd'))"
@@ -227,7 +254,6 @@ def make_package_release(requirements: str) -> Release:
         sha256="",
         # Last, so that it finds the versions of the others installed.
         further_packages=(*further, first),
-        dependencies=True,
         query=f"import importlib.metadata as m; print('version', m.version({name!r}))",
         needed_bytes=PACKAGE_NEEDED_BYTES,
         size="with all that it requires",
@@ -284,12 +310,25 @@ def find_denied_python(folder: str) -> str:
 def find_damage(folder: str, release: Release) -> str:
     """Describe the first installed file that is missing or changed; '' for none.
 
-    Compares sizes with the wheel's own list of files: hashing 670 MB before each job would take
+    Compares sizes with the wheels' own lists of files: hashing 670 MB before each job would take
     longer than many jobs.
     """
-    record = _find_record_file(folder, release)
-    if not record:
+    records = _list_records(folder)
+    # Folders of wheels are named with underscores.
+    package = re.sub(r"[-_.]+", "_", release.package.lower())
+    name = f"{package}-{release.wheel}.dist-info"
+    if name not in [os.path.basename(os.path.dirname(record)).lower() for record in records]:
         return "the list of installed files is missing"
+    return next(filter(None, map(_find_damaged_file, records)), "")
+
+
+def _list_records(folder: str) -> List[str]:
+    """List the lists of installed files: a package's compiled code may be in one that it requires."""
+    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
+    return sorted(glob.glob(pattern))
+
+
+def _find_damaged_file(record: str) -> str:
     try:
         with open(record, encoding="utf-8", newline="") as stream:
             lines = [line for line in stream if any(part in line for part in _CHECKED_SUFFIXES)]
@@ -303,18 +342,6 @@ def find_damage(folder: str, release: Release) -> str:
             return f"{path}: {error.strerror}"
         if size and installed != int(size):
             return f"{path} has {installed} bytes instead of {size}"
-    return ""
-
-
-def _find_record_file(folder: str, release: Release) -> str:
-    """Find the wheel's list of installed files; '' when missing."""
-    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
-    # Folders of wheels are named with underscores.
-    package = re.sub(r"[-_.]+", "_", release.package.lower())
-    name = f"{package}-{release.wheel}.dist-info"
-    for record in glob.glob(pattern):
-        if os.path.basename(os.path.dirname(record)).lower() == name:
-            return record
     return ""
 
 

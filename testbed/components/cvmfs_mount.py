@@ -30,8 +30,6 @@ CLIENT_VERSION = "6.2.1"
 
 #: Folder of the libraries that a wheel of ROOT brings along.
 _BUNDLED_LIBRARIES = "root.libs"
-#: Packages of an environment that ROOT needs to start.
-_ROOT_PACKAGES = ("ROOT", "cppyy", _BUNDLED_LIBRARIES, "numpy", "numpy.libs", "libcppyy*")
 
 
 def install_release(mount: Path, environment: Path, version: str, build: str = PLATFORM) -> Path:
@@ -54,8 +52,8 @@ def install_release(mount: Path, environment: Path, version: str, build: str = P
     for item in (packages / "ROOT").iterdir():
         if item.name not in ("bin", "lib"):
             make_link(folder / item.name, item)
-    libraries = [item for pattern in _ROOT_PACKAGES for item in packages.glob(pattern)]
-    libraries += python.parents[1].glob("lib/libpython3*.so*")
+    # All packages, since the engine below PyROOT differs between releases.
+    libraries = [*packages.iterdir(), *python.parents[1].glob("lib/libpython3*.so*")]
     for item in [*(packages / "ROOT" / "lib").iterdir(), *libraries]:
         make_link(folder / "lib" / item.name, item)
     # The wheel's libraries look for this folder two above their own, which is that of their link.

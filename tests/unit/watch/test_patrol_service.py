@@ -19,6 +19,7 @@ from measurement_factory import make_campaign_row
 
 from treehammer import config
 from treehammer.analysis.status.site_uses import SiteState, SiteUses, SubjectUse, Usability
+from treehammer.collectors import root_releases
 from treehammer.collectors.json_documents import parse_json
 from treehammer.errors import BatchError
 from treehammer.hctests.pinned_tests import EqualCommitsError
@@ -499,6 +500,34 @@ sites = ["all"]
     specs = {request.name.split()[0]: request for request in simulation.requests}
     assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
     assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}
+
+
+def test_new_wheels_start_campaigns_without_a_change_here(
+    simulation: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the package's version names the release or not."""
+    wheels = ["0.1a12", "0.1a10"]
+    monkeypatch.setattr(
+        root_releases, "run_tool", lambda *_: f"Available versions: {', '.join(wheels)}"
+    )
+    patrol = simulation.open("""
+[releases]
+source = "pypi"
+look_every = "10s"
+[entries.release]
+test = "ttree-read"
+releases = true
+sites = ["all"]
+""")
+    patrol.run_round()
+    assert not simulation.occasions()
+    wheels[:0] = ["6.42.0", "0.1a14"]
+    for _ in range(3):
+        simulation.advance(11)
+        patrol.run_round()
+    assert sorted(simulation.occasions()) == ["release:6.42.00", "release:wheel:0.1a14"]
+    roots = {request.axes["root"] for request in simulation.requests}
+    assert roots == {("6.42.00",), ("wheel:0.1a14",)}
 
 
 def test_new_server_versions_start_campaigns(simulation: SimulatedGrid) -> None:

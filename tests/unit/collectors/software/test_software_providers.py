@@ -397,7 +397,8 @@ def test_environments_of_other_architectures_stay_apart(
 
 
 def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
-    for release in (make_root_release("6.40.00"), make_xrootd_release("6.2.1")):
+    releases = [make_root_release("6.40.00"), make_root_release("6.42.00")]
+    for release in (*releases, make_xrootd_release("6.2.1")):
         folder = tmp_path / release.folder_name
         (folder / "bin").mkdir(parents=True)
         (folder / "bin" / "python").symlink_to(sys.executable)
@@ -411,15 +412,21 @@ def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
     located = providers.locate_prepared_software(request, tmp_path)
     assert located.location == str(tmp_path / "xrootd-6.2.1")
     assert not providers.find_missing_release(request, tmp_path)
+    # Damage of a package that the newest one requires.
+    assert providers.list_prepared_wheels(tmp_path) == ["6.42.00"]
+    newest = tmp_path / "root-6.42.00" / "lib" / "python3.11" / "site-packages"
+    (newest / "cppjit-0.1.dist-info").mkdir()
+    (newest / "cppjit-0.1.dist-info" / "RECORD").write_text("libcppjit.so,,5\n")
+    assert providers.list_prepared_wheels(tmp_path) == []
 
 
-LISTING = """ROOT (0.1a13)
-Available versions: 0.1a13, 0.1a12, 0.1a10
+LISTING = """ROOT (6.42.0)
+Available versions: 6.42.0, 0.1a13, 0.1a12, 0.1a10
 """
 
 
 def test_listing_names_releases_and_unknown_wheels() -> None:
-    expected = ["wheel:0.1a13", "6.40.00", "6.38.00"]
+    expected = ["6.42.00", "wheel:0.1a13", "6.40.00", "6.38.00"]
     assert root_releases.parse_index_listing(LISTING) == expected
     assert root_releases.parse_index_listing("") == []
 
@@ -434,7 +441,7 @@ def test_index_that_does_not_answer_is_explained(monkeypatch: pytest.MonkeyPatch
     assert isinstance(caught.value.__cause__, ExecutionError)
 
 
-@pytest.mark.parametrize("wheel", ["0.1a13", "6.42.0", "6.42.0rc1"])
+@pytest.mark.parametrize("wheel", ["0.1a13", "6.41.0", "6.42.0rc1", "6.42.0.post1"])
 def test_unknown_wheel_is_requested_by_its_package_version(wheel: str) -> None:
     request = parse_software_request(f"wheel:{wheel}")
     release = find_release(request)
@@ -442,9 +449,26 @@ def test_unknown_wheel_is_requested_by_its_package_version(wheel: str) -> None:
     assert expected_root_version(request) == ""
 
 
-def test_known_release_must_report_its_version() -> None:
-    request = parse_software_request("wheel:6.40.00")
-    assert expected_root_version(request) == find_release(request).expected_version == "6.40.00"
+@pytest.mark.parametrize(
+    "text, release, wheel",
+    [
+        ("wheel:6.40.00", "6.40.00", "0.1a12"),
+        ("wheel:0.1a12", "6.40.00", "0.1a12"),
+        ("6.42.00", "6.42.00", "6.42.0"),
+        ("wheel:6.42.0", "6.42.00", "6.42.0"),
+        ("wheel:6.44.12", "6.44.12", "6.44.12"),
+        ("7.00.02", "7.00.02", "7.0.2"),
+    ],
+)
+def test_known_release_must_report_its_version(text: str, release: str, wheel: str) -> None:
+    """From 6.42 on the version of the package may name the release, without a change here."""
+    request = parse_software_request(text)
+    assert find_release(request).wheel == wheel
+    assert find_release(request).folder_name == f"root-{release}"
+    assert expected_root_version(request) == find_release(request).expected_version == release
+
+
+def test_unknown_releases_are_refused() -> None:
     for text in ("wheel:6.41.00", "0.1a13", "wheel:new"):
         with pytest.raises(ValueError, match=r"no wheel of ROOT|names no ROOT"):
             parse_software_request(text)
@@ -454,16 +478,18 @@ OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
 
 
 def test_releases_are_described_by_cycle_and_state() -> None:
-    described = root_releases.describe_releases(OFFERED, ["6.38.00", "wheel:0.1a7"])
+    described = root_releases.describe_releases(["6.42.00", *OFFERED], ["6.38.00", "wheel:0.1a7"])
     assert [(row.release, row.cycle, row.wheel) for row in described] == [
         ("wheel:0.1a13", "", "0.1a13"),
         ("wheel:0.1a7", "", "0.1a7"),
+        ("6.42.00", "6.42", "6.42.0"),
         ("6.40.00", "6.40", "0.1a12"),
         ("6.39.01", "6.39", "0.1a9"),
         ("6.38.00", "6.38", "0.1a10"),
     ]
     assert [row.release for row in described if row.is_cached] == ["wheel:0.1a7", "6.38.00"]
-    assert [row.release for row in described if row.is_newest] == ["6.40.00", "6.39.01", "6.38.00"]
+    newest = [row.release for row in described if row.is_newest]
+    assert newest == ["6.42.00", "6.40.00", "6.39.01", "6.38.00"]
 
 
 def test_older_patch_is_not_the_newest_of_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,8 +536,12 @@ def test_wheel_that_the_index_lacks_is_refused(
 
     for offered in ("wheel:0.1a13", "wheel:0.1a12", "6.37.01", "current"):
         check(offered)
-    with pytest.raises(ConfigError, match=r"no wheel 0\.1a14 of ROOT\n.*mean 'wheel:0\.1a1[0-9]'"):
+    with pytest.raises(ConfigError, match=r"no wheel 0\.1a14 of ROOT .*\n.*mean 'wheel:0\.1a13'"):
         check("wheel:0.1a14")
+    with pytest.raises(
+        ConfigError, match=r"no wheel 6\.42\.0 of ROOT for Python 3.*\n.*wheel:0\.1a13"
+    ):
+        check("6.42.00")
 
 
 def test_unknown_wheel_is_left_to_pip_without_network(
