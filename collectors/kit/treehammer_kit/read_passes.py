@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 from . import payload_task
 from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
 from .payload_task import RNTUPLE, TTREE, PayloadError, PayloadTask
+from .pyroot import is_cpp_exception, read_cpp_message
 
 #: Branches of other lengths that a record names for each file.
 _MAX_NAMED_BRANCHES = 5
@@ -357,8 +358,10 @@ def is_ntuple(root: Any, reader: Any, name: str) -> bool:
         return bool(
             find(reader.current.file, name, True) and not find(reader.current.file, name, False)
         )
-    except root.std.exception as error:
-        message = f"{reader.current.file.GetName()}: {error.what()!s}"
+    except Exception as error:
+        if not is_cpp_exception(error):
+            raise
+        message = f"{reader.current.file.GetName()}: {read_cpp_message(error)}"
         raise PayloadError("open", "name", "get_tree", message) from error
 
 

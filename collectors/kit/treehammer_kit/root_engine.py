@@ -23,6 +23,7 @@ from .loop_libraries import CompiledRoot, LoopLibraries, LoopSource, mark_lines
 from .ntuple_passes import NTuplePasses, summarize_ntuple_passes
 from .pass_summary import PassRead, summarize_tree_passes
 from .payload_task import RNTUPLE, TTREE, CountingTask, PayloadError, PayloadTask
+from .pyroot import check_pyroot, declare, make_unsupported_error
 from .read_passes import ReadPasses
 
 #: Earlier releases have RNTupleReader in ROOT::Experimental.
@@ -40,16 +41,18 @@ def load_root(libraries: Optional[LoopLibraries] = None) -> Tuple[Any, Dict[str,
         libraries: the kit's library, which takes the place of PyROOT and the interpreter.
 
     Raises:
-        PayloadError: ROOT cannot be loaded.
+        PayloadError: ROOT cannot be loaded, or its PyROOT is not supported.
     """
     wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     try:
         root = _load_compiled_root(libraries) if libraries else _import_root()
-    except (ImportError, OSError) as error:
+    except Exception as error:
         raise PayloadError(
             "software-setup", "broken", "import", f"cannot import ROOT: {error}"
         ) from error
     after = resource.getrusage(resource.RUSAGE_SELF)
+    if not libraries:
+        check_pyroot(root)
     return root, {
         "import_wall_s": time.monotonic() - wall,
         "import_user_s": after.ru_utime - before.ru_utime,
@@ -93,11 +96,14 @@ def compile_kit(root: Any) -> None:
     """Compile the kit's main header; from now on a crash prints its C++ frames.
 
     Raises:
-        PayloadError: this ROOT cannot compile it.
+        PayloadError: this ROOT cannot compile it, or its PyROOT is not supported.
     """
     root.gSystem.Load("libTreePlayer")  # else cling searches all libraries for its symbols
     compile_header(root, "kit.hpp")
-    root.treehammer.PrintFramesOfCrashes()
+    try:
+        root.treehammer.PrintFramesOfCrashes()
+    except AttributeError as error:
+        raise make_unsupported_error("it does not show what it compiled") from error
 
 
 def compile_header(root: Any, name: str) -> None:
@@ -107,7 +113,7 @@ def compile_header(root: Any, name: str) -> None:
         PayloadError: this ROOT cannot compile it.
     """
     path = os.path.join(_HERE, name)
-    if not root.gInterpreter.Declare(f'#include "{path}"'):
+    if not declare(root, f'#include "{path}"'):
         raise PayloadError("payload", "compile", "compile", f"this ROOT cannot compile {path}")
 
 
@@ -225,8 +231,9 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
     if not declare_payload_code(root, code):
         raise PayloadError("payload", "compile", "compile", "the payload's loop does not compile")
     # Taking the address makes the JIT emit the function now, before anything is timed.
-    if not root.gInterpreter.Declare(
-        f"const bool treehammer_bound = (treehammer::{format_.loop_name}() = &{function}, true);"
+    if not declare(
+        root,
+        f"const bool treehammer_bound = (treehammer::{format_.loop_name}() = &{function}, true);",
     ):
         raise PayloadError(
             "payload", "compile", "compile", f"the payload's code must define '{signature}'"
@@ -238,7 +245,7 @@ def declare_payload_code(root: Any, code: str) -> bool:
 
     The compiler's messages name the line of the script that contains the code.
     """
-    return bool(root.gInterpreter.Declare(f"#pragma cling optimize(2)\n{mark_lines(code)}"))
+    return declare(root, f"#pragma cling optimize(2)\n{mark_lines(code)}")
 
 
 def open_hardware_counters(root: Any) -> Dict[str, str]:
@@ -332,7 +339,7 @@ def compile_requests(root: Any, counting: CountingTask) -> None:
     Raises:
         PayloadError: this ROOT cannot compile them, or the process does not run under valgrind.
     """
-    if not root.gInterpreter.Declare(_REQUESTS.format(header=counting.header)):
+    if not declare(root, _REQUESTS.format(header=counting.header)):
         raise PayloadError(
             "payload", "compile", "compile", f"this ROOT cannot compile {counting.header}"
         )

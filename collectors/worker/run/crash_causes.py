@@ -23,7 +23,9 @@ _HEAP_DAMAGE = re.compile(
 )
 _FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[", re.MULTILINE)
 #: Libraries whose frames do not show the cause: the interpreters' and the C library's.
-_FOREIGN_LIBRARY = re.compile(r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling)[^/]*$")
+_FOREIGN_LIBRARY = re.compile(
+    r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling|libcpp|libCppInterOp)[^/]*$"
+)
 #: Message of a compiler with its file and line: gcc, clang and cling.
 _COMPILER_ERROR = re.compile(r"^\S[^\n:]*:\d+(?::\d+)?: (?:fatal )?error: .*", re.MULTILINE)
 MISSING_HEADER = re.compile(r"error: '?[\w./+-]+'?(?: file not found|: No such file)")

@@ -16,12 +16,13 @@ from typing import IO, Any, NamedTuple, TextIO
 import ROOT
 from treehammer_kit import root_engine
 from treehammer_kit.payload_task import PayloadError, make_plain_url
+from treehammer_kit.pyroot import make_vector
 from treehammer_kit.root_engine import load_library
 
 from .file_inspection import (
     RequestError,
     declare_header,
-    exception_text,
+    explain_exceptions,
     find_object,
     find_tree,
     open_file,
@@ -113,17 +114,17 @@ def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[s
     tree.SetCacheSize(0)
     url = make_plain_url(path)
     # Compiles the calls, which each child would do again.
-    no_branches = ROOT.std.vector["int"]()
+    no_branches = make_vector(ROOT, "int", ())
     ROOT.treehammer.ReadBranches(tree, no_branches, 0, 0)
     ROOT.treehammer.ReadTogether(url, name, no_branches, 0, 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
-        selection = ROOT.std.vector["int"](positions)
+        selection = make_vector(ROOT, "int", positions)
         failed = ROOT.treehammer.ReadBranches(tree, selection, entries, address)
         return {int(failed): ""} if failed >= 0 else {}
 
     def read_together(positions: Sequence[int], address: int) -> dict[int, str]:
-        selection = ROOT.std.vector["int"](positions)
+        selection = make_vector(ROOT, "int", positions)
         read_all = ROOT.treehammer.ReadTogether
         return {} if read_all(url, name, selection, entries, address) else {positions[0]: ""}
 
@@ -166,18 +167,17 @@ def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict
     """Read the fields of an RNTuple one by one, then together; return the unreadable ones."""
     try:
         root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
-        declare_header("ntuple_probe.hpp")
-        items = ROOT.treehammer.ListFields(file, name)
     except PayloadError as error:
         raise RequestError(path, str(error)) from error
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
+    declare_header("ntuple_probe.hpp")
+    with explain_exceptions(path):
+        items = ROOT.treehammer.ListFields(file, name)
     fields = [{"name": str(item.first), "class": str(item.second)} for item in items]
     # Compiles the call, which each child would do again.
-    ROOT.treehammer.ReadFields(file, name, ROOT.std.vector["int"](), 0)
+    ROOT.treehammer.ReadFields(file, name, make_vector(ROOT, "int", ()), 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
-        selection = ROOT.std.vector["int"](positions)
+        selection = make_vector(ROOT, "int", positions)
         failed = ROOT.treehammer.ReadFields(file, name, selection, address)
         return {int(item.first): f"ReadError: {item.second}" for item in failed}
 

@@ -155,8 +155,9 @@ class Comparer {
 public:
    /// Top-level branches of `covered` names (with '_' for '.', as the checksum names them) need no
    /// comparing, nor do those that only one tree has.
-   Comparer(TTree &one, TTree &other, const std::set<std::string> &covered) : fOne(one), fOther(other)
+   Comparer(TTree &one, TTree &other, const std::vector<std::string> &covered) : fOne(one), fOther(other)
    {
+      const std::set<std::string> uncompared(covered.begin(), covered.end());
       fOne.SetBranchStatus("*", false);
       fOther.SetBranchStatus("*", false);
       for (auto *item : *fOne.GetListOfBranches()) {
@@ -164,7 +165,7 @@ public:
          auto *match = static_cast<TBranch *>(fOther.GetListOfBranches()->FindObject(branch->GetName()));
          std::string name = branch->GetName();
          std::replace(name.begin(), name.end(), '.', '_');
-         if (!match || branch->IsA() == TBranch::Class() || covered.count(name))
+         if (!match || branch->IsA() == TBranch::Class() || uncompared.count(name))
             continue;
          activate(*branch);
          activate(*match);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -15,6 +16,7 @@ import ROOT
 from treehammer_kit import payload_report, root_engine
 from treehammer_kit.payload_report import collect_library_facts
 from treehammer_kit.payload_task import PayloadError, PayloadTask, make_plain_url
+from treehammer_kit.pyroot import declare, is_cpp_exception, make_vector, read_cpp_message
 
 #: Number of progress reports.
 PROGRESS_STEPS = 100
@@ -28,15 +30,21 @@ class RequestError(Exception):
         self.where = where
 
 
-def exception_text(error: Any) -> str:
-    """Extract the message of a C++ exception, without its location in ROOT."""
-    return str(error.what()).partition("\n")[0]
+@contextmanager
+def explain_exceptions(where: str) -> Iterator[None]:
+    """Raise a C++ exception of the block as an error of the request, without its location in ROOT."""
+    try:
+        yield
+    except Exception as error:
+        if not is_cpp_exception(error):
+            raise
+        raise RequestError(where, read_cpp_message(error).partition("\n")[0]) from error
 
 
 def declare_header(header: str) -> None:
     """Compile one of the headers in this module's folder."""
     include = f'#include "{Path(__file__).with_name(header)}"'
-    if not ROOT.gInterpreter.Declare(f"#pragma cling optimize(2)\n{include}"):
+    if not declare(ROOT, f"#pragma cling optimize(2)\n{include}"):
         raise SystemExit(f"{header} does not compile with this ROOT")
 
 
@@ -253,12 +261,10 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     for path, name in zip(request["paths"], request["trees"], strict=True):
         file = open_file(path, channel, name)
         trees.append((file, find_tree(file, path, name)[1]))
-    covered = ROOT.std.set["std::string"](request["covered"])
-    try:
+    covered = make_vector(ROOT, "std::string", request["covered"])
+    with explain_exceptions(request["paths"][1]):
         comparer = ROOT.treehammer.Comparer(trees[0][1], trees[1][1], covered)
         run_with_progress(comparer, int(trees[0][1].GetEntries()), channel)
-    except ROOT.std.exception as error:
-        raise RequestError(request["paths"][1], exception_text(error)) from error
     differing = [str(name) for name in comparer.differing]
     return {**writer_versions(), "compared": int(comparer.compared()), "differing": differing}
 
@@ -400,10 +406,8 @@ def read_ntuple_layout(file: Any, path: str, name: str) -> dict[str, Any]:
     except PayloadError as trouble:
         raise RequestError(path, str(trouble)) from trouble
     declare_header("ntuple_layout.hpp")
-    try:
+    with explain_exceptions(path):
         return layout_to_json(ROOT.treehammer.measureNTuple(file, name))
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
 
 
 def layout_to_json(layout: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from treehammer_kit.payload_task import PayloadError, make_plain_url
 from .file_inspection import (
     RequestError,
     declare_header,
-    exception_text,
+    explain_exceptions,
     find_tree,
     list_other_objects,
     open_file,
@@ -38,7 +38,7 @@ def write_generated(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     path = request["path"]
     # Without this name ROOT writes the time, a random UUID and the path into the file.
     url = f"{make_plain_url(path)}?reproducible={request['file_name']}"
-    try:
+    with explain_exceptions(path):
         writer = ROOT.treehammer.TreeWriter(
             url, request["tree"], request["compression"], request["events_per_cluster"]
         )
@@ -57,8 +57,6 @@ def write_generated(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
                 item["hold"],
             )
         run_with_progress(writer, request["entries"], channel)
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
     set_canonical_version(Path(path))
     return writer_versions()
 
@@ -75,7 +73,7 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         raise RequestError(
             where, f"has {dimensions[0]} entries x {dimensions[1]} branches, not as its spec says"
         )
-    try:
+    with explain_exceptions(path):
         merger = ROOT.treehammer.Merger(tree, request["seed"])
         left_out = [str(name) for name in merger.leaveOut(min(entries, TRIAL_ENTRIES["merge"]))]
         leaves = merger.learn(request["kept_bits"])
@@ -86,8 +84,6 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
             request["basket_memory"],
         )
         run_with_progress(merger, request["copies"] * entries, channel)
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
     set_canonical_version(Path(path))
     kinds = ("perturbed", "exact", "integer", "object")
     return {
@@ -121,7 +117,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
         setattr(layout, key, request[key])
     entries = int(tree.GetEntries())
-    try:
+    with explain_exceptions(path):
         rewriter = ROOT.treehammer.Rewriter(tree)
         trial = rewriter.leaveOut(min(entries, TRIAL_ENTRIES["rewrite"]))
         left_out = {str(name): "does not come back as it was read" for name in trial}
@@ -130,8 +126,6 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
             f"{make_plain_url(path)}?reproducible={request['file_name']}", item.folder, layout
         )
         run_with_progress(rewriter, entries, channel)
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
     return {
         **writer_versions(),
         "left_out": left_out,
@@ -146,10 +140,8 @@ def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
     url = f"{make_plain_url(path)}?reproducible={request['file_name']}"
-    try:
+    with explain_exceptions(path):
         ROOT.treehammer.writeInOrder(tree, url, item.folder, request["method"])
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
     return {**writer_versions(), "left_out": {}, "others": list_other_objects(source, item.path)}
 
 
@@ -171,7 +163,7 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     if compression < 0:
         compression = source.GetCompressionSettings()
     channel.flush()
-    try:
+    with explain_exceptions(path):
         ROOT.treehammer.writeTwin(
             tree,
             f"{make_plain_url(path)}?reproducible={request['file_name']}",
@@ -180,8 +172,6 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
             request["clusterBytes"],
             channel.fileno(),
         )
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
     reset_record_dates(Path(path))
     return {
         **writer_versions(),

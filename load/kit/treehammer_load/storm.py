@@ -20,6 +20,7 @@ from typing import Callable, Dict, Iterator, Set
 from urllib.parse import urlsplit
 
 from ....collectors.kit.treehammer_kit.payload_task import PayloadError, make_plain_url
+from ....collectors.kit.treehammer_kit.pyroot import declare
 from ....collectors.kit.treehammer_kit.root_engine import compile_header
 from ....collectors.record.operation_steps import FILES_UNREAD, READ_FILE
 from .clients import make_client
@@ -372,7 +373,7 @@ def _make_root_reader(url: str) -> ReadTrees:
     ROOT.gROOT.SetBatch(True)
     ROOT.EnableThreadSafety()
     compile_header(ROOT, "file_objects.hpp")
-    if not ROOT.gInterpreter.Declare(_ROOT_CODE):
+    if not declare(ROOT, _ROOT_CODE):
         raise PayloadError("software-setup", "broken", "setup", "ROOT does not compile C++ here")
     ROOT.gInterpreter.ProcessLine("SetErrorHandler(treehammer_storm::handle);")
     # The first file must not wait for the libraries of its protocol.

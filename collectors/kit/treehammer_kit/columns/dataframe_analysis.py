@@ -22,6 +22,7 @@ from ..pass_summary import (
 )
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
+from ..pyroot import declare
 from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
@@ -380,7 +381,7 @@ class DataFrameExecution:
         # Taking the address makes the JIT emit the function now, before anything is timed.
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
         compiled = root_engine.declare_payload_code(self._root, loop.code)
-        if not compiled or not self._root.gInterpreter.Declare(bind):
+        if not compiled or not declare(self._root, bind):
             raise PayloadError(
                 "payload",
                 "compile",

@@ -23,7 +23,12 @@ from hypothesis import strategies as st
 from job_factory import write_payload_job
 
 from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareRequest
-from treehammer.collectors.kit.treehammer_kit import loop_libraries, pass_summary, turn_server
+from treehammer.collectors.kit.treehammer_kit import (
+    loop_libraries,
+    pass_summary,
+    pyroot,
+    turn_server,
+)
 from treehammer.collectors.kit.treehammer_kit.columns import column_analysis
 from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import (
     ColumnAnalysis,
@@ -193,6 +198,45 @@ def test_missing_extension_is_named_with_key_and_remedy(
     with pytest.raises(PayloadError, match=expected) as caught:
         load_extensions(root, libraries, imports, str(tmp_path))
     assert caught.value.document["failure_class"] == "software-setup"
+
+
+class CppError(Exception):
+    """A C++ exception whose class PyROOT keeps."""
+
+    def what(self) -> str:
+        return "no basket\nin TBranch"
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (CppError("void read() => no basket"), "no basket\nin TBranch"),
+        (Exception("no basket (C++ exception)"), "no basket (C++ exception)"),
+        (RuntimeError("no basket"), "no basket"),
+        (TypeError("a mistake in Python"), ""),
+    ],
+)
+def test_cpp_exceptions_are_recognized_under_any_engine(error: Exception, message: str) -> None:
+    assert pyroot.is_cpp_exception(error) is bool(message)
+    if message:
+        assert pyroot.read_cpp_message(error) == message
+
+
+@pytest.mark.parametrize(
+    "behavior, compiles",
+    [
+        ({"return_value": True}, True),
+        ({"return_value": None}, True),
+        ({"return_value": False}, False),
+        ({"side_effect": SyntaxError}, False),
+    ],
+)
+def test_compilation_succeeds_or_fails_under_any_engine(
+    behavior: dict[str, Any], compiles: bool
+) -> None:
+    root = MagicMock()
+    root.gInterpreter.Declare = MagicMock(**behavior)
+    assert pyroot.declare(root, "int n;") is compiles
 
 
 TASK = PayloadTask("timed", "events", [], [], 1, 1, 1.0, 0, 1.0, {}, ".")

@@ -1,0 +1,73 @@
+"""A release of ROOT that nobody has seen: installed and measured, or refused with one class."""
+
+from __future__ import annotations
+
+import os
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_release import LOST_VARIABLE, RELEASE, write_planted_wheels
+
+from treehammer import config
+from treehammer.collectors.software import providers, wheel_installation
+
+KIT = Path(providers.__file__).parents[1] / "kit"
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> providers.SoftwareSetup:
+    """The planted release, set up from the package index by its number alone."""
+    folder = tmp_path_factory.mktemp("planted")
+    cached = providers.prepare_software(
+        providers.parse_software_request("6.40.00"), config.load_settings().software_dir
+    )
+    write_planted_wheels(folder, Path(cached.location))
+
+    def create_environment(installer: wheel_installation.WheelInstaller) -> None:
+        """Link the cached release's pip, which takes long to install."""
+        venv.create(installer.folder, symlinks=True)
+        for packages in Path(cached.location).glob("lib/python3*/site-packages"):
+            target = Path(installer.folder) / packages.relative_to(cached.location)
+            for path in packages.glob("pip*"):
+                (target / path.name).symlink_to(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheel_installation.WheelInstaller, "create_environment", create_environment)
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(folder))
+        request = providers.prepare_software(
+            providers.parse_software_request(RELEASE), folder / "software"
+        )
+    assert providers.list_prepared_wheels(folder / "software") == [RELEASE]
+    return providers.setup_software(request, os.environ, KIT)
+
+
+def test_planted_release_is_measured(
+    planted: providers.SoftwareSetup,
+    latest_release: providers.SoftwareSetup,
+    tree_file: Path,
+    run_payload: Run,
+) -> None:
+    """By cling, as it has no root-config, and with the same values and reads."""
+    done = run_payload(planted, tree_file, fresh=True)
+    assert (done.failure, done.code) == (None, 0), done.log
+    assert done.values["root_version"] == RELEASE
+    usual = run_payload(latest_release, tree_file)
+    for name in ("events_read", "bytes_read", "read_calls", "loop_unzipped_bytes"):
+        assert done.values[name] == usual.values[name]
+
+
+@pytest.mark.parametrize("lost", ["gInterpreter.Declare", "gSystem.Load"])
+def test_release_without_a_needed_name_is_not_supported(
+    planted: providers.SoftwareSetup, tree_file: Path, run_payload: Run, lost: str
+) -> None:
+    done = run_payload(planted, tree_file, fresh=True, variables={LOST_VARIABLE: lost})
+    assert (done.failure["failure_class"], done.failure["kind"]) == (
+        "software-setup",
+        "not-supported",
+    )
+    assert done.failure["message"].endswith(f"is not supported: it has no {lost}")
