@@ -27,7 +27,6 @@ _CHUNK = 500
 #: Tables that are copied, in an order that keys allow. Those with keys, sessions, uploads, flags,
 #: overrides, messages and starts are not.
 _OF_CAMPAIGNS = (schema.measurement, schema.job)
-_OF_MEASUREMENTS = (schema.extra, schema.operation)
 _OF_COMPARISONS = (schema.verdict, schema.pair)
 #: Tables whose rows belong to no campaign.
 _OF_ALL = (
@@ -124,7 +123,8 @@ def _copy_rows(
 
 def _may_have_names(column: sa.Column[Any]) -> bool:
     """Return whether texts of a column may name hosts and people: no numbers, no identities."""
-    return isinstance(column.type, StoredText | DocumentText) and not column.name.endswith("_id")
+    is_identity = column.primary_key or column.foreign_keys or column.name.endswith("_id")
+    return isinstance(column.type, StoredText | DocumentText) and not is_identity
 
 
 def _hide_submitter(plan: str) -> str:
@@ -143,14 +143,14 @@ def _select_rows(
     measured = schema.measurement.c
     is_published = measured.campaign_id.in_(campaigns) if campaigns else sa.true()
     for dimension in DIMENSIONS:
-        used = sa.select(measured[dimension.key]).where(is_published)
-        yield schema.dimension_tables[dimension.name], sa.column("id").in_(used)
+        used = sa.column("id").in_(sa.select(measured[dimension.key]).where(is_published))
+        # Roll-ups and changes outlive the measurements that they were made of.
+        yield schema.dimension_tables[dimension.name], used if campaigns else sa.true()
     yield schema.campaign, sa.column("id").in_(campaigns) if campaigns else sa.true()
     for table in _OF_CAMPAIGNS:
         yield table, sa.column("campaign_id").in_(campaigns) if campaigns else sa.true()
     identities = sa.select(measured.measurement_id).where(is_published)
-    for table in _OF_MEASUREMENTS:
-        yield table, sa.column("measurement_id").in_(identities) if campaigns else sa.true()
+    yield schema.extra, sa.column("measurement_id").in_(identities)
     comparisons = _list_comparisons(connection, campaigns) if campaigns else ()
     for table in _OF_COMPARISONS:
         yield table, sa.column("comparison_id").in_(comparisons) if campaigns else sa.true()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from treehammer.publish import badge, feed
 from treehammer.publish.page_reader import PageReader
@@ -104,7 +104,7 @@ class SiteWriter:
 
     def _collect_pages(self, releases: list[str]) -> Iterator[SitePage]:
         """Yield the pages with content that links reach from the seeds."""
-        seeds = [*_SEEDS, *(f"/releases/{release}" for release in releases)]
+        seeds = [*_SEEDS, *(f"/releases/{quote(release, safe='')}" for release in releases)]
         waiting = deque(seed for seed in seeds if self.reader.find_page(seed))
         found = set(waiting)
         while waiting:
@@ -159,7 +159,7 @@ class SiteWriter:
     def _list_comparisons(self) -> dict[str, dict[str, Any]]:
         """Return the rows of the list of comparisons, by the addresses of their pages."""
         return {
-            f"/compare/{row['comparison_id']}": row
+            f"/compare/{quote(row['comparison_id'], safe='')}": row
             for page in self._pages.values()
             if page.kind == "compare"
             for row in page.document["tables"]["comparisons"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import sqlalchemy as sa
+from hostile_database import fill_hostile_database
 from measurement_factory import (
     build_pair,
     build_verdict,
@@ -292,3 +294,27 @@ def test_large_matrix_loses_rows_before_the_page_exceeds_its_limit() -> None:
     assert len(text) <= MAX_PAGE_BYTES
     assert "<td>+5</td>" in text
     assert text.count("<th>") == 20
+
+
+class _TagList(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_hostile_texts_in_all_columns_stay_texts(tmp_path: Path) -> None:
+    """Addresses of pages are quoted, and rows that refer to missing ones are left out."""
+    fill_hostile_database(find_settings(tmp_path).database)
+    publication = publish(tmp_path, tmp_path / "site")
+    assert not publication.problems
+    for page in (tmp_path / "site").rglob("*.html"):
+        tags = _TagList()
+        tags.feed(page.read_text())
+        for tag, attributes in tags.tags:
+            assert tag not in ("form", "img", "iframe", "base")
+            assert not [name for name in attributes if name.startswith("on")]
+            is_own = "static/" in (attributes.get("src") or "")
+            assert tag != "script" or is_own or attributes["type"] == "application/json"
