@@ -66,11 +66,14 @@ class CheckState(StrEnum):
     UNDECIDED = "undecided"
     #: Slower again while an earlier check of the same test and releases is open or confirmed.
     KNOWN = "known"
+    #: Nothing could be read with the release, and everything with the older one.
+    FAILED = "failed"
     NOT_COMPARABLE = "not comparable"
 
 
 #: Level of a release by the state of its newest check of a test.
 _LEVELS = {
+    CheckState.FAILED: AlarmLevel.CRITICAL,
     CheckState.CONFIRMED: AlarmLevel.CRITICAL,
     CheckState.SUSPECTED: AlarmLevel.WARNING,
     CheckState.RERUNNING: AlarmLevel.WARNING,
@@ -178,7 +181,7 @@ def judge_release(
 ) -> SubjectState:
     """Judge the checks and stored comparisons of a release.
 
-    Critical: a rerun confirmed that a test is slower. Warning: that is suspected, and no rerun has
+    Critical: a rerun confirmed that a test is slower, or it fails. Warning: that is suspected, and no rerun has
     decided. Unknown: no comparison with another release has a verdict.
 
     Args:
@@ -254,12 +257,18 @@ def describe_check(check: ReleaseCheck) -> str:
         source = f"rerun {check.rerun_id}"
     at_server = f" at {check.server}" if check.server else ""
     releases = f"{check.b}{at_server} against {check.a}"
+    if check.state == CheckState.FAILED:
+        return (
+            f"{check.test_name}: {releases} {check.state} by {source}: it read nothing of some work"
+        )
     return f"{check.test_name}: {releases} {check.state} by {source}: {slower}"
 
 
 def describe_step(check: ReleaseCheck) -> str:
-    """Say which test is slower since which release or version of a server."""
+    """Say which test is slower, or fails, since which release or version of a server."""
     subject = f"{check.b} at {check.server}" if check.server else f"ROOT {check.b}"
+    if check.state == CheckState.FAILED:
+        return f"{check.test_name} fails with {subject}, and not with {check.a}"
     return f"{check.test_name} is slower with {subject} than with {check.a}"
 
 

@@ -40,6 +40,8 @@ from treehammer.watch.store.alarms import (
 
 #: Kinds of events beside changes of states.
 REGRESSION, CHANGE_POINT = "regression", "change point"
+#: States of checks that are announced.
+ANNOUNCED_STATES = (CheckState.CONFIRMED, CheckState.FAILED)
 #: Times since a change point was found, and since its day, within which it is news.
 NEWS_US, RECENT_US = 7 * DAY_US, 30 * DAY_US
 
@@ -59,7 +61,7 @@ def record_events(store: Store, rules: StatusRules, now_us: int) -> list[AlarmMe
     event_table = EventTable(store)
     # The recorded states are loaded first: of two rounds, the one with outdated ones records nothing.
     recorded = event_table.load_states()
-    confirmed = ReleaseCheckTable(store).list_checks(states=(CheckState.CONFIRMED,))
+    confirmed = ReleaseCheckTable(store).list_checks(states=ANNOUNCED_STATES)
     events = [
         *find_state_changes(assess_all(store, now_us), recorded, now_us),
         *find_regressions(confirmed, now_us),
@@ -95,8 +97,8 @@ def _is_set_anew(subject: SubjectState, before: AlarmMessage) -> bool:
 
 
 def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
-    """Find the regressions that a rerun confirmed; the table of events knows which ones are old."""
-    confirmed = (check for check in checks if check.state == CheckState.CONFIRMED)
+    """Find confirmed regressions and failures; the table of events knows which ones are old."""
+    confirmed = (check for check in checks if check.state in ANNOUNCED_STATES)
     return (_build_regression_event(check, now_us) for check in confirmed)
 
 
@@ -166,6 +168,8 @@ def _build_change_event(change: ChangePointRow, now_us: int) -> AlarmMessage:
 def _build_regression_event(check: ReleaseCheck, now_us: int) -> AlarmMessage:
     effect = "" if check.effect is None else f" by up to {format_effect(check.effect)}"
     confirmed = f"Confirmed by rerun {check.reruns}, campaign {check.rerun_id}."
+    if check.state == CheckState.FAILED:
+        confirmed = f"Campaign {check.campaign_id}."
     return _build_event(
         (REGRESSION, check.id),
         kind=REGRESSION,

@@ -1,6 +1,7 @@
 """Checks of campaigns with several releases of ROOT, or a new version of a server: is something slower?
 
-Each finished campaign with several releases is compared once, each release with the oldest one. A
+Each finished campaign with several releases is compared once, each release with the oldest one, and
+the newest one with that before. A
 campaign that is the first to read from a new version of a server is compared with the last one of
 its test that read from the version before, at the same door. If something is slower, the same
 campaign is to run again, and only the rerun decides. Patrol starts it: it takes the requests of
@@ -11,7 +12,8 @@ state      event                                                next state
 ========== ==================================================== ===========================
 (new)      nothing is slower                                    clear
 (new)      something is slower                                  suspected
-(new)      the same, while an earlier check is open or          known: neither repeated nor
+(new)      work that the older one did fails always             failed: is announced
+(new)      either, while an earlier check is open or            known: neither repeated nor
            confirmed                                            announced
 suspected  patrol started the rerun                             rerunning
 rerunning  the same variant and metric is slower again          confirmed: is announced
@@ -64,7 +66,12 @@ _SERVER_AXES = {"server_version": "", "origin_version": " origin"}
 #: Slower variants that are listed.
 MAX_LISTED = 20
 #: States of a regression that is announced, or may be.
-_OPEN_STATES = (CheckState.SUSPECTED, CheckState.RERUNNING, CheckState.CONFIRMED)
+_OPEN_STATES = (
+    CheckState.SUSPECTED,
+    CheckState.RERUNNING,
+    CheckState.CONFIRMED,
+    CheckState.FAILED,
+)
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,10 @@ def _check_campaign(
     """Compare each release of a campaign with its oldest one."""
     test_name = load_campaign(store, campaign_id).test_name
     releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
-    comparisons = _compare_values(store, Selection((campaign_id,)), "root", releases, now_us)
+    selection = Selection((campaign_id,))
+    comparisons = _compare_values(store, selection, "root", releases, now_us)
+    if len(releases) > 2:
+        comparisons += _compare_values(store, selection, "root", releases[-2:], now_us)
     if not comparisons:
         state = CheckState.NOT_COMPARABLE
         return [_make_check(campaign_id, test_name, "", "", state, now_us)]
@@ -170,12 +180,25 @@ def _check_campaign(
 def _find_first_state(
     table: ReleaseCheckTable, check: ReleaseCheck, comparison: Comparison
 ) -> CheckState:
-    if not comparison.regressed:
+    if comparison.regressed:
+        state = CheckState.SUSPECTED
+    elif _list_failed_rows(comparison):
+        state = CheckState.FAILED
+    else:
         return CheckState.CLEAR
     for earlier in _list_same_checks(table, check):
         if earlier.state != CheckState.KNOWN:
-            return CheckState.KNOWN if earlier.state in _OPEN_STATES else CheckState.SUSPECTED
-    return CheckState.SUSPECTED
+            return CheckState.KNOWN if earlier.state in _OPEN_STATES else state
+    return state
+
+
+def _list_failed_rows(comparison: Comparison) -> list[VerdictRow]:
+    """List the rows of work that only the older side could do."""
+    return [
+        row
+        for row in comparison.of_series
+        if row.verdict == Verdict.FAILED and row.evidence.jobs_a and not row.evidence.jobs_b
+    ]
 
 
 def _list_same_checks(table: ReleaseCheckTable, check: ReleaseCheck) -> Iterator[ReleaseCheck]:
@@ -309,6 +332,7 @@ def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) 
         rows = comparison.of_series  # single sites alone are slower
     slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     slower.sort(key=lambda row: -abs(row.effect or 0.0))
+    failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison)]
     judged = [row for row in rows if Verdict(row.verdict).is_statistical]
     return replace(
         check,
@@ -317,7 +341,7 @@ def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) 
         compared=len(judged),
         slower=len(slower),
         effect=slower[0].effect if slower else None,
-        text="\n".join(map(_describe_row, slower[:MAX_LISTED])),
+        text="\n".join([*map(_describe_row, slower), *dict.fromkeys(failed)][:MAX_LISTED]),
     )
 
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,8 @@ TURNS = "turns:"
 _ROUNDS = "4"
 #: Deadline of a command before a look at servers, which may download a release.
 _UPDATE_TIMEOUT_S = 1800.0
+#: Letters behind the numbers of a version.
+_CANDIDATE = re.compile(r"\d[a-z]+\d*$")
 _VERSION = re.compile(r"v?\d+([./-]\d+)+([a-z]+\d*)?")
 
 
@@ -159,10 +161,13 @@ class OccasionFinder:
         versions = self._releases.value(now_us)
         if versions is None:
             raise ConfigError(self._releases.problem)
-        return {
-            name: Occasion(name, now_us, spec, {"root": (self._source.axis_value(value),)})
-            for name, value in ((name_occasion(RELEASE, v), v) for v in versions.values())
-        }
+        occasions = {}
+        for version in versions.values():
+            earlier = select_earlier_releases(version, versions) if self._source.compare else []
+            values = tuple(map(self._source.axis_value, (*earlier, version)))
+            name = name_occasion(RELEASE, version)
+            occasions[name] = Occasion(name, now_us, spec, {"root": values})
+        return occasions
 
     def find_servers(
         self,
@@ -294,6 +299,23 @@ def list_releases(source: ReleaseSource) -> dict[str, str]:
     else:
         versions = _list_local_releases(Path(source.source))
     return {version: version for version in versions}
+
+
+def select_earlier_releases(version: str, versions: Iterable[str]) -> list[str]:
+    """Select the last release of the series before, and the patch before; candidates do not count."""
+    numbers = _split_version(version)
+    earlier = {
+        other_numbers: other
+        for other in versions
+        if (other_numbers := _split_version(other)) < numbers and not _CANDIDATE.search(other)
+    }
+    patches = [other for other in earlier if other[:2] == numbers[:2]]
+    releases = [other for other in earlier if other[:2] != numbers[:2]]
+    return [earlier[max(group)] for group in (releases, patches) if group]
+
+
+def _split_version(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def _list_local_releases(place: Path) -> list[str]:

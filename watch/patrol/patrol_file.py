@@ -187,6 +187,15 @@ class PatrolTable(StrictModel):
     keep_folders: _Seconds = _duration_field(
         "30d", "Time after which the working folders of an ended campaign are removed."
     )
+    publish: str = Field(
+        "", description="Folder of a site that is published again after each check of a release."
+    )
+    publish_address: str = Field("", description="Address of that site, for links of its feed.")
+
+    def complete(self, base: Path) -> PatrolTable:
+        """Return the table with the path of the published site."""
+        folder = self.publish and str((base / Path(self.publish).expanduser()).resolve())
+        return self.model_copy(update={"publish": folder})
 
 
 class ReleaseSource(StrictModel):
@@ -201,6 +210,11 @@ class ReleaseSource(StrictModel):
         "a folder path:FOLDER/{version}.",
     )
     look_every: _Seconds = _duration_field("1h", "How often the source is read.")
+    compare: bool = Field(
+        False,
+        description="Measure the release before and the previous patch in the same jobs, so that they "
+        "are compared.",
+    )
 
     def complete(self, base: Path) -> ReleaseSource:
         """Return the source with its path and the default of its value."""
@@ -450,6 +464,7 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
                 for name, entry in document.entries.items()
             },
             "releases": document.releases and document.releases.complete(base),
+            "patrol": document.patrol.complete(base),
         }
     )
 

@@ -32,6 +32,7 @@ from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
+from treehammer.verticals import import_parts
 from treehammer.watch.alarms.alarm_watch import record_events
 from treehammer.watch.changes.change_points import update_changes
 from treehammer.watch.patrol.campaign_settlement import CampaignSettlement, follow_all
@@ -60,7 +61,7 @@ from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.watch.states.site_status import find_probe_time, list_uses
 from treehammer.watch.states.status_rules import load_status_rules
 from treehammer.watch.store import patrol_report
-from treehammer.watch.store.alarms import STATE
+from treehammer.watch.store.alarms import STATE, ReleaseCheckTable
 from treehammer.watch.store.patrol_starts import (
     CLAIMED,
     PROBE,
@@ -148,6 +149,7 @@ class Patrol:
         self._reruns: Mapping[str, Mapping[str, Occasion]] = {}
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
+        self._published_us = 0
 
     def run_round(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
         """Run one round: complete, follow, start. Returns whether this patrol leads.
@@ -246,9 +248,27 @@ class Patrol:
         record_reruns(self._store, self._starts, now_us)
         for event in record_events(self._store, self._rules, now_us):
             _log_event(event)
+        self._publish()
         if now_us >= self._next_changes_us:
             self._next_changes_us = now_us + CHANGES_EVERY_S * SECOND_US
             self._update_changes(now_us)
+
+    def _publish(self) -> None:
+        """Publish the site again if a check of a release is new or has changed."""
+        folder = self._file.patrol.publish
+        checks = ReleaseCheckTable(self._store).list_checks() if folder else []
+        changed_us = max((check.changed_us for check in checks), default=0)
+        if changed_us <= self._published_us:
+            return
+        self._published_us = changed_us
+        for part in import_parts("site_update"):
+            try:
+                summary = part.update_site(
+                    self._settings, Path(folder), self._file.patrol.publish_address
+                )
+                _LOG.info("published: %s", summary)
+            except TreehammerError as error:
+                _LOG.warning("not published: %s", join_lines(str(error)))
 
     def _update_changes(self, now_us: int) -> None:
         """Search the daily series for changes; the next watch announces new ones."""

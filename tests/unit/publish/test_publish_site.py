@@ -28,6 +28,7 @@ from treehammer.publish.pages.verdicts_page import lay_out_trend
 from treehammer.publish.public_names import PublicNames
 from treehammer.publish.publication import Publication, PublicationRequest, publish_site
 from treehammer.publish.site_check import PublishedSite
+from treehammer.publish.site_update import update_site
 from treehammer.publish.site_writer import name_file
 from treehammer.publish.static_html import MAX_PAGE_BYTES, StaticPage
 from treehammer.sql.core.campaign_plan import CampaignPlan
@@ -173,7 +174,8 @@ def test_next_site_replaces_the_files_of_the_earlier_one(folder: Path, tmp_path:
     with pytest.raises(ConfigError, match="other files"):
         publish(folder, target)
     (target / "notes.txt").unlink()
-    publish(folder, target)
+    summary = update_site(find_settings(folder), target, "")  # as the patrol does
+    assert re.fullmatch(rf"\d+ pages in {target}", summary)
     (target / "CNAME").write_text("example.org")
     publish(folder, target, campaigns=("open",))
     assert not (target / "compare" / f"{OF_OTHERS}.html").exists()

@@ -23,15 +23,18 @@ from treehammer.collectors import root_releases
 from treehammer.collectors.json_documents import parse_json
 from treehammer.errors import BatchError
 from treehammer.hctests.pinned_tests import EqualCommitsError
-from treehammer.sql.core.watch_rows import PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.submission_options import CampaignRequest
+from treehammer.watch.alarms.alarm_overview import CheckState
 from treehammer.watch.changes.change_points import UpdateResult
 from treehammer.watch.patrol import campaign_starts, patrol_service
 from treehammer.watch.patrol.campaign_settlement import CampaignSettlement
+from treehammer.watch.patrol.occasions import select_earlier_releases
 from treehammer.watch.patrol.patrol_file import parse_patrol_file
 from treehammer.watch.patrol.patrol_service import Patrol, open_patrol
 from treehammer.watch.states.status_rules import RULES_FILE
+from treehammer.watch.store.alarms import ReleaseCheckTable
 from treehammer.watch.store.patrol_report import PatrolReport, load_report
 from treehammer.watch.store.patrol_starts import SiteCharge
 
@@ -469,6 +472,7 @@ look_every = "10s"
 [releases]
 source = "{releases}"
 look_every = "10s"
+compare = true
 [entries.branch]
 repository = "{repository}"
 branch = "main"
@@ -499,7 +503,58 @@ sites = ["all"]
     assert started == [f"commit:{commit}", "release:6.40.02", "tag:v2", f"turns:{commit}"]
     specs = {request.name.split()[0]: request for request in simulation.requests}
     assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
-    assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}
+    assert specs["releases"].axes == {
+        "root": (f"path:{releases}/6.40.00", f"path:{releases}/6.40.02")
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "earlier"),
+    [
+        ("6.40.02", ["6.38.04", "6.40.00"]),
+        ("6.40.00", ["6.38.04"]),
+        ("6.36.00", []),
+        ("6.42.00", ["6.40.02"]),
+    ],
+)
+def test_release_is_compared_with_the_series_and_patch_before(
+    version: str, earlier: list[str]
+) -> None:
+    versions = ["6.36.00", "6.38.00", "6.38.04", "6.40.00", "6.40.02", "6.40.01rc1", "6.42.00"]
+    assert select_earlier_releases(version, versions) == earlier
+
+
+def test_site_is_published_after_each_check_of_a_release(
+    simulation: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[tuple[Path, str]] = []
+
+    def update_site(_: config.Settings, folder: Path, address: str) -> str:
+        published.append((folder, address))
+        return "1 page"
+
+    part = SimpleNamespace(update_site=update_site)
+    monkeypatch.setattr(patrol_service, "import_parts", lambda _: [part])
+    patrol = simulation.open(
+        """
+[patrol]
+publish = "site"
+publish_address = "https://example.org/root/"
+[entries.daily]
+test = "ttree-read"
+every = "6h"
+sites = ["all"]
+"""
+    )
+    patrol.run_round()
+    assert published == []
+    check = ReleaseCheck("1", "c", "ttree-read", "6.38.00", "6.40.00", CheckState.CLEAR)
+    with Store.open(simulation.settings.database) as store:
+        ReleaseCheckTable(store).add_checks([replace(check, changed_us=simulation.now_us)])
+    for _ in range(3):
+        simulation.advance(61)
+        patrol.run_round()
+    assert published == [(simulation.folder / "site", "https://example.org/root/")]
 
 
 def test_new_wheels_start_campaigns_without_a_change_here(

@@ -231,6 +231,48 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert watch_campaigns(store, NOW) == []
 
 
+def add_failing(store: Store, name: str, roots: tuple[str, ...] = (OLD, NEW)) -> str:
+    """Add a campaign in which all executions of the last release fail; return its identity."""
+    id_ = hashlib.sha256(name.encode()).hexdigest()[:12]
+    campaign = make_campaign_row(id_, name=name, created_us=START_US)
+    store.add_campaign(campaign, [make_job_row(f"{name}-job", campaign_id=id_, state="done")])
+    failure = {"failure_class": "payload", "cpu_per_event_s": None, "wall_per_event_s": None}
+    rows = SimulatedCampaign(name=name, roots=roots).rows()
+    store.add(
+        [Measurement(row | (failure if row["axis_root"] == roots[-1] else {})) for row in rows]
+    )
+    return id_
+
+
+def test_failing_release_is_one_event(store: Store) -> None:
+    campaign_id = add_failing(store, "nightly")
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.slower) == (CheckState.FAILED, 0)
+    assert "no usable execution on side B (failed: payload" in check.text
+    assert requested_reruns(store) == []
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title == ("Regression: ttree-read fails with ROOT 6.40.00, and not with 6.38.00")
+    assert event.text.endswith(f"Campaign {campaign_id}.")
+    state = assess_release(store, NEW)
+    assert (state.level, state.summary) == (
+        AlarmLevel.CRITICAL,
+        "ttree-read against 6.38.00, failed",
+    )
+    add_failing(store, "next night")
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.KNOWN
+
+
+def test_newest_release_is_compared_with_the_patch_before(store: Store) -> None:
+    add_failing(store, "release", (OLD, NEW, "6.40.02"))
+    checks = {(check.a, check.b): check.state for check in watch_campaigns(store, NOW)}
+    assert checks == {
+        (OLD, NEW): CheckState.CLEAR,
+        (OLD, "6.40.02"): CheckState.FAILED,
+        (NEW, "6.40.02"): CheckState.FAILED,
+    }
+
+
 def test_regression_of_every_night_is_one_event(store: Store) -> None:
     add_campaign(store, "nightly", 0.08)
     watch_campaigns(store, NOW)
