@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 #: Files of a table on the terminal; ``--json`` has all that are recorded.
 _SHOWN_FILES = 12
+#: Longer commands are cut in sentences.
+_NAME_LENGTH = 40
 
 _SIDE_COLUMNS = (
     TableColumn("side", "side"),
@@ -246,6 +249,7 @@ def _compare(
     from treehammer.analysis.comparison.comparison_result import rate_results
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
+    from treehammer.tracer.command_test import COMMAND_AXIS, SIDES
 
     with on_interrupt(f"campaign {plan.campaign_id} is cancelled"):
         verdict = run_until_decided(
@@ -253,7 +257,12 @@ def _compare(
         )
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
-    print_local_verdict(verdict, sequential, settings, {}, verbose=verbose)
+    names = {
+        side: f"{side} ({shorten(command, _NAME_LENGTH, placeholder=' …')})"
+        for side, command in zip(SIDES, request.commands, strict=False)
+        if request.compared_axis == COMMAND_AXIS
+    }
+    print_local_verdict(verdict, sequential, settings, names, verbose=verbose)
     if output_form() == TABLE:
         with open_store(settings) as store:
             rows = _load_rows(store, verdict.campaign.id)

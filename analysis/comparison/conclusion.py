@@ -30,7 +30,6 @@ from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     Verdict,
 )
-from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.stored_comparisons import VerdictCount
@@ -464,7 +463,7 @@ def _join_numbers_of_sites(places: Collection[str]) -> str:
 def _name_side(axis: str, value: str) -> str:
     if axis == "root" and value[:1].isdigit():
         return f"ROOT {value}"
-    if axis == COMMIT_AXIS and " " in value:  # a branch or tag with its commit, or the working tree
+    if axis != "root" and " " in value:  # a branch with its commit, the working tree, a command
         return value
     return f"{axis} {value}" if axis in (*CONTEXT_AXES, SELECTION_AXIS) else f"{axis}={value}"
 

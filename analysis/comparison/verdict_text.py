@@ -120,10 +120,8 @@ def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
 
 
 def name_value(axis: str, value: str, names: Mapping[str, str]) -> str:
-    """Name a value of an axis; ``names`` maps identities of campaigns, or commits, to names."""
-    if axis == COMMIT_AXIS:
-        return names.get(value) or format_commit(value)
-    return names.get(value, value) if axis == "campaign" else value
+    """Name a value of an axis; ``names`` maps identities of campaigns, commits or commands to names."""
+    return names.get(value) or (format_commit(value) if axis == COMMIT_AXIS else value)
 
 
 def describe_selection(
