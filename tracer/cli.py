@@ -204,6 +204,7 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
     files = [file for trace in traces for file in list_files(trace)]
     return CommandOutput(
         files if output_form() != TABLE else files[:_SHOWN_FILES],
+        None if files else (),
         below=[
             *_describe_time(rows),
             *(

@@ -134,7 +134,9 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_reads(row: Row) -> Iterator[str]:
-    if row.get("bytes_read") is not None:
+    if row.get("files_read") == 0:
+        yield "No data were read, only programs and libraries."
+    elif row.get("bytes_read") is not None:
         files = pluralize(row["files_read"], "file or connection", "files and connections")
         text = f"Read: {format_size(row['bytes_read'])} in {row['read_calls']:,} reads of {files}"
         if row.get("read_wait_s"):

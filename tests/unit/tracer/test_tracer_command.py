@@ -126,6 +126,19 @@ def test_failing_command_fails_the_execution(tmp_path: Path, command: str, messa
     assert message in ForkedCall(perform).result()
 
 
+def test_failing_command_is_recorded_too(tmp_path: Path) -> None:
+    def perform() -> dict[str, Any]:
+        os.chdir(tmp_path)
+        report = PayloadReport()
+        with pytest.raises(PayloadError):
+            command_payload.perform_task(make_task(tmp_path, command="sh -c 'exit 7'"), report)
+        return report.values
+
+    values = ForkedCall(perform).result()
+    assert json.loads(values["file_reads"])["processes"] == 1
+    assert "passes_counted" not in values
+
+
 def test_requested_root_replaces_that_of_the_user(tmp_path: Path) -> None:
     users = {"PATH": "/user", "PYTHONPATH": "/user", "TOKEN": "x"}
     (tmp_path / "variables.json").write_text(json.dumps(users))

@@ -191,7 +191,8 @@ class CommandRunner:
         """Run the command once; return the answer to ``run``."""
         is_first = self.trace is None
         if self._prepare:
-            self._run(split_command(self._prepare), self._environment, is_sampled=False)
+            prepare = split_command(self._prepare)
+            _require_success(prepare, self._run(prepare, self._environment, is_sampled=False))
         environment = self._environment
         missing = "" if self._is_recorded else "recording of reads is turned off"
         if is_first and not missing:
@@ -202,9 +203,10 @@ class CommandRunner:
             except recorder.RecorderError as error:
                 missing = str(error)
         done = self._run(self._command, environment, is_sampled=is_first)
-        self._runs.append(done)
-        if is_first:
+        if is_first:  # of a failing command, too
             self.trace = CommandTrace(self.text, done, self._notes, missing)
+        _require_success(self._command, done)
+        self._runs.append(done)
         io = done.io or {}
         return TurnFigures(
             round(1e9 * done.cpu_s),
@@ -221,16 +223,12 @@ class CommandRunner:
         program = command[0]
         path = shutil.which(program, path=environment.get("PATH")) or program
         try:
-            done = run_command(
+            return run_command(
                 [path, *command[1:]], environment, self._folder, self._cores, is_sampled=is_sampled
             )
         except OSError as error:
             message = f"{program} cannot be started in {self._folder}: {error.strerror}"
             raise PayloadError("payload", "start", "start", message) from error
-        if done.status:
-            end = f"exit code {done.status}" if done.status > 0 else f"signal {-done.status}"
-            raise PayloadError("payload", "exit", "loop", f"{program} ended with {end}")
-        return done
 
     def close_turns(self) -> List[FileRead]:
         """Return the runs since the last call, as reads of a file with one event."""
@@ -240,6 +238,12 @@ class CommandRunner:
     def discard_turns(self) -> None:
         """Forget the runs since the last call."""
         self._runs = []
+
+
+def _require_success(command: Sequence[str], done: CommandRun) -> None:
+    if done.status:
+        end = f"exit code {done.status}" if done.status > 0 else f"signal {-done.status}"
+        raise PayloadError("payload", "exit", "loop", f"{command[0]} ended with {end}")
 
 
 def _describe_run(done: CommandRun) -> FileRead:
