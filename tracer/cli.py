@@ -200,19 +200,12 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
     with open_store(settings) as store:
         rows = _load_rows(store, campaign.id)
         failures = [*describe_failures(make_tracker(store, settings), campaign)]
-    traces = [parse_trace(row) for row in rows]
-    files = [file for trace in traces for file in list_files(trace)]
+    files = [file for row in rows for file in list_files(parse_trace(row))]
+    sentences = [text for row in rows for text in describe_run(row, parse_trace(row))]
     return CommandOutput(
         files if output_form() != TABLE else files[:_SHOWN_FILES],
         None if files else (),
-        below=[
-            *_describe_time(rows),
-            *(
-                line
-                for row, trace in zip(rows, traces, strict=True)
-                for line in describe_run(row, trace)
-            ),
-        ],
+        below=[*_describe_time(rows), *sentences],
         notes=[*failures, f"Kept: treehammer summary --campaign {campaign.name}"],
         exit_code=rate_progress(progress) or ExitCode.DONE,
     )

@@ -134,7 +134,7 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_reads(row: Row) -> Iterator[str]:
-    if row.get("files_read") == 0:
+    if row.get("files_read") == 0 and not row.get("file_reads_missing"):
         yield "No data were read, only programs and libraries."
     elif row.get("bytes_read") is not None:
         files = pluralize(row["files_read"], "file or connection", "files and connections")
