@@ -107,6 +107,24 @@ def test_command_runs_as_often_as_planned(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [name for name in values if "open" in name or "get_tree" in name]
 
 
+def test_node_without_a_compiler_has_the_figures_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(bytes(100_000))
+
+    def perform() -> dict[str, Any]:
+        os.chdir(tmp_path)
+        os.environ["PATH"] = ""
+        report = PayloadReport()
+        task = make_task(tmp_path, command="/bin/cat data.bin", record_reads=True)
+        command_payload.perform_task(task, report)
+        return report.values
+
+    values = ForkedCall(perform).result()
+    reason = "the node has no C compiler for the recorder of reads"
+    assert values["file_reads_missing"] == reason
+    assert values["kernel_read_chars"] >= 100_000
+    assert "bytes_read" not in values
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -546,8 +546,7 @@ static int close_stream(FILE *stream)
 /* Replace an entry of the table of functions of C streams, which is read-only after the start. */
 static int replace_entry(void **table, void *original, void *replacement)
 {
-   enum { ENTRIES = 21 }; /* of struct _IO_jump_t, unchanged since 1997 */
-   for (int place = 0; table && original && place < ENTRIES; place++)
+   for (int place = 0; table && original && place < 21; place++) /* of struct _IO_jump_t, since 1997 */
       if (table[place] == original) {
          long page = sysconf(_SC_PAGESIZE);
          char *first = (char *)((uintptr_t)&table[place] / page * page);
@@ -590,11 +589,12 @@ __attribute__((destructor)) static void end(void)
 {
    char link[64], target[64];
    is_busy = 1;
-   for (int fd = 0; header && fd < 256; fd++) {
+   for (int fd = 0, gaps = 0; header && gaps < 16; fd++) {
       snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
       ssize_t length = readlink(link, target, sizeof target - 1);
       if (length > 0 && (target[length] = 0, strstr(target, "io_uring")))
          header->flags |= RING_USED;
+      gaps = length > 0 ? 0 : gaps + 1;
    }
    is_busy = 0;
 }
