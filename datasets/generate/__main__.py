@@ -1,6 +1,12 @@
 """Entry point: ``python datasets/generate ACTION`` runs the package beside this file."""
 
-from treehammer_generate import answer_request
+import os
 
 if __name__ == "__main__":
-    answer_request()
+    # ROOT may print when it is loaded, too.
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    from treehammer_generate import answer_request
+
+    answer_request(channel)

@@ -8,7 +8,6 @@ per line: ``{"done": n}`` as progress, then ``{"result": ...}`` or ``{"error": {
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -46,10 +45,8 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def answer_request() -> None:
-    """Answer one request."""
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def answer_request(channel: TextIO) -> None:
+    """Answer one request on the channel."""
     request = json.load(sys.stdin)
     ROOT.gROOT.SetBatch(True)
     load_kit_objects()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -439,3 +441,23 @@ def test_baskets_are_copied_if_only_order_differs() -> None:
     assert RewriteOptions().rewrites_events
     assert not RewriteOptions(root="6.38.00").changes_layout
     assert RewriteOptions(format="ttree").changes_layout
+
+
+def test_output_of_a_release_at_its_start_is_no_message(tmp_path: Path) -> None:
+    (tmp_path / "ROOT.py").write_text(
+        "import sys\n"
+        "from unittest.mock import MagicMock\n"
+        "print('This release has a new engine', flush=True)\n"
+        "sys.modules['ROOT'] = MagicMock()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(root_process.GENERATE_SCRIPT), "hashes"],
+        env={"PYTHONPATH": f"{tmp_path}:{root_process.KIT_FOLDER}"},
+        input=json.dumps({"paths": ["a.root"], "adler32s": [""], "tree": "T"}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    assert messages[-1]["error"]["message"] == "no leaf of 'T' can be hashed"
+    assert done.stderr == "This release has a new engine\n"
