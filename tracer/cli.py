@@ -243,7 +243,8 @@ def _compare(
     from treehammer.analysis.comparison.comparison_result import rate_results
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
-    from treehammer.tracer.command_test import COMMAND_AXIS, SIDES
+    from treehammer.tracer.command_test import SIDES
+    from treehammer.tracer.kit.treehammer_tracer.command_payload import COMMAND_AXIS
 
     with on_interrupt(f"campaign {plan.campaign_id} is cancelled"):
         verdict = run_until_decided(
