@@ -119,8 +119,7 @@ def test_node_without_a_compiler_has_the_figures_of_the_kernel(tmp_path: Path) -
         return report.values
 
     values = ForkedCall(perform).result()
-    reason = "the node has no C compiler for the recorder of reads"
-    assert values["file_reads_missing"] == reason
+    assert "the node has no C compiler" in values["file_reads_missing"]
     assert values["kernel_read_chars"] >= 100_000
     assert "bytes_read" not in values
 
