@@ -32,9 +32,7 @@ for name in sys.argv[2].split(","):
     tree.SetBranchStatus(name, 1)
 for entry in range(tree.GetEntries()):
     tree.GetEntry(entry)
-branches = tree.GetListOfBranches()
-names = [branch.GetName() for branch in branches if not branch.TestBit(ROOT.kDoNotProcess)]
-names += [branch.GetLeaf(branch.GetName()).GetLeafCount().GetName() for branch in map(tree.GetBranch, names)]
+names = [branch.GetName() for branch in tree.GetListOfBranches() if tree.GetBranchStatus(branch.GetName())]
 print("RESULT", file.GetBytesRead() + file.GetBytesReadExtra(), file.GetReadCalls(), *names)
 """
 
