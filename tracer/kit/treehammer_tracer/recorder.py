@@ -78,8 +78,7 @@ def build_recorder(folder: str) -> str:
 def preload_variables(library: str, folder: str, environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables by which each process of a command records its reads in a folder.
 
-    The XRootD client finds its recorder beside its own libraries; one that lacks it, or has another
-    plug-in, records nothing.
+    An XRootD client that lacks its recorder, or has another plug-in, records nothing.
     """
     preload = [library, *filter(None, [environment.get("LD_PRELOAD", "")])]
     variables = {"LD_PRELOAD": ":".join(preload), TRACE_VARIABLE: folder}

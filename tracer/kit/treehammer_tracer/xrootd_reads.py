@@ -14,8 +14,6 @@ from ....collectors.record.xrootd_recording import (
 )
 from .file_reads import FileReads
 
-_READS = ("read", "vector_read")
-
 
 def add_xrootd_reads(by_path: Dict[str, FileReads], folder: str) -> None:
     """Add the reads of all processes that recorded their XRootD client in a folder."""
@@ -30,15 +28,14 @@ def _add_operations(by_path: Dict[str, FileReads], operations: Sequence[Recorded
     for operation in operations:
         if operation.name == "open":
             url = operation.url.partition("?")[0]
-            file = by_path.setdefault(url, FileReads(url, False))
-            handles[operation.handle] = file
-            file.opens += 1
-        if operation.handle not in handles or not operation.succeeded:
+            handles[operation.handle] = by_path.setdefault(url, FileReads(url, False))
+            handles[operation.handle].opens += operation.succeeded
+        file = handles.get(operation.handle)
+        if file is None or not operation.succeeded:
             continue
-        file = handles[operation.handle]
         if operation.name == "stat":
             file.size = int(operation.response.partition(";")[0] or 0)
-        elif operation.name in _READS:
+        elif operation.name in ("read", "vector_read"):
             _add_read(file, operation, ends)
 
 
