@@ -182,11 +182,32 @@ public:
    }
 };
 
-/// TTreePerfStats that also counts baskets, the reads by latency, and the vector reads of a cache.
+/// Bytes between reads that follow each other.  An RNTuple is read by a thread of its own.
+struct ReadDistances {
+   std::atomic<Long64_t> sequential{0}, forward{0}, backward{0};
+   Long64_t end = -1; // of the last read
+
+   void Add(Long64_t position, Long64_t length)
+   {
+      const Long64_t skipped = end < 0 ? 0 : position - end;
+      sequential += position == end;
+      forward += std::max<Long64_t>(skipped, 0);
+      backward += std::max<Long64_t>(-skipped, 0);
+      end = position + length;
+   }
+   void Clear()
+   {
+      sequential = forward = backward = 0;
+      end = -1;
+   }
+};
+
+/// TTreePerfStats that also counts baskets, the reads by latency, the vector reads of a cache, and distances.
 class ReadEvents : public TTreePerfStats {
 public:
    Long64_t calls = 0, bytes = 0;
    Long64_t vector_calls = 0, vector_blocks = 0;
+   ReadDistances distances;
    const TFileCacheRead *cache = nullptr;
    double longest_s = 0;
    std::array<Long64_t, kLatencyBins * kLatencyParts> latencies{};
@@ -208,6 +229,7 @@ public:
          const Int_t blocks = cache ? PendingBlocks::Count(*cache) : 0;
          vector_calls += blocks > 0;
          vector_blocks += blocks;
+         distances.Add(file->GetRelOffset(), length); // where a local file still stands
       }
       TTreePerfStats::FileReadEvent(file, length, start);
    }

@@ -299,6 +299,13 @@ protected:
             other_files.push_back(file->GetName());
    }
 
+   void AccountDistances(const ReadDistances &distances)
+   {
+      read_calls_sequential = distances.sequential;
+      skipped_forward_bytes = distances.forward;
+      skipped_backward_bytes = distances.backward;
+   }
+
    void StartCounting() { run_queue_s = kernel_read_chars = kernel_read_calls = kernel_read_bytes = 0; }
 
    /// Add the difference of two snapshots; -1 where the kernel does not provide it.
@@ -325,6 +332,7 @@ public:
    double first_byte_s = -1;
    Long64_t file_size = 0, entries_total = 0;
    Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;
+   Long64_t read_calls_sequential = -1, skipped_forward_bytes = -1, skipped_backward_bytes = -1;
    Long64_t hw_instructions = -1, hw_cycles = -1, hw_cache_misses = -1;
    double run_queue_s = -1;
    std::vector<std::string> other_files; // open beside this one when it is closed

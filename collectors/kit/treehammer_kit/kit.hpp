@@ -303,6 +303,8 @@ public:
       baskets_read = fEvents->baskets;
       vector_calls = fEvents->vector_calls;
       vector_blocks = fEvents->vector_blocks;
+      if (file_class == "TFile") // others stand elsewhere when they report a read
+         AccountDistances(fEvents->distances);
       perfstats_read_s = fEvents->GetDiskTime();
       perfstats_unzip_s = fEvents->GetUnzipTime();
       perfstats_wall_s = fEvents->GetRealTime();

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .pass_summary import (
+    DISTANCES,
     KERNEL_COUNTERS,
     FileRead,
     PassRead,
@@ -71,7 +72,9 @@ class NTuplePasses(ReadPasses):
         return []
 
     def _collect_figures(self, reader: Any) -> FileRead:
-        counters: Dict[str, float] = {name: getattr(reader, name) for name in KERNEL_COUNTERS}
+        counters: Dict[str, float] = {
+            name: getattr(reader, name) for name in (*KERNEL_COUNTERS, *DISTANCES)
+        }
         for item in reader.counters:
             amount, name = int(item.second), _CATALOGUE_NAMES[str(item.first)]
             counters[name] = (
@@ -89,7 +92,7 @@ def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
 
 
 def _summarize_ntuple_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
-    names = (*_CATALOGUE_NAMES.values(), *KERNEL_COUNTERS)
+    names = (*_CATALOGUE_NAMES.values(), *KERNEL_COUNTERS, *DISTANCES)
     values: Dict[str, Any] = {name: median_counter(passes, name) for name in names}
     payload, overhead = values["ntuple_payload_bytes"], values["ntuple_overhead_bytes"]
     values.update(bytes_read=payload, bytes_read_extra=overhead)

@@ -6,6 +6,7 @@
 
 #include "file_reader.hpp"
 #include "ntuple.hpp"
+#include "ntuple_distances.hpp"
 
 #include <ROOT/RNTupleMetrics.hxx>
 #include <ROOT/RNTupleModel.hxx>
@@ -68,6 +69,8 @@ inline void WriteWarmUpNTuple(const std::string &path, const std::string &name)
 
 /// One file, read once: Open, GetTree, (selection in Python,) Prepare, Run, Close, in this order.
 class NTupleReader : public FileReader {
+   ReadDistances fDistances; // outlives the reader
+   bool fHasDistances = false;
    std::unique_ptr<ROOT::RNTupleReader> fReader;
    std::vector<Long64_t> fEntries;
    Entries fAll; // of a loop of turns
@@ -111,6 +114,7 @@ public:
          const Clock start = Clock::Now();
          fReader = OpenNTuple(fFile.get(), name, options);
          get_tree = Clock::Now() - start;
+         fHasDistances = CountDistances(*fReader, fDistances);
       } catch (const MissingObject &error) {
          return Fail("open", "missing", error.what());
       } catch (const std::exception &error) {
@@ -179,6 +183,7 @@ public:
 
    bool Run()
    {
+      fDistances.Clear();
       counters = Counters();
       if (!Measure([this] { TheNTupleLoop()(current); }))
          return false;
@@ -191,6 +196,7 @@ public:
    {
       FileReader::StartTurns();
       fAll = current.entries;
+      fDistances.Clear();
       counters = Counters();
    }
 
@@ -209,6 +215,8 @@ public:
          const Long64_t end = Counter(item.first.c_str());
          item.second = end < 0 ? -1 : end - item.second;
       }
+      if (fHasDistances)
+         AccountDistances(fDistances);
    }
 
    void Close()

@@ -26,6 +26,8 @@ KERNEL_COUNTERS = (
     "hw_cycles",
     "hw_cache_misses",
 )
+#: Counters of reads that follow each other in the file; -1 where their positions are not known.
+DISTANCES = ("read_calls_sequential", "skipped_forward_bytes", "skipped_backward_bytes")
 #: Counters of the loop, by the reader's names.
 LOOP_COUNTERS = (
     "bytes_read",
@@ -43,6 +45,7 @@ LOOP_COUNTERS = (
     "perfstats_wall_s",
     "perfstats_cpu_s",
     *KERNEL_COUNTERS,
+    *DISTANCES,
     "vector_calls",
     "vector_blocks",
 )

@@ -129,6 +129,7 @@ def test_reads_are_counted_with_their_offsets(tmp_path: Path, data: Path) -> Non
     assert reads.list_reads() == [(0, 1000), (1000, 500), (200, 100), (200, 100), (7000, 30)]
     assert (reads.opens, reads.calls, reads.bytes, reads.size) == (1, 5, 1730, 10_000)
     assert (reads.touched, reads.sequential) == (1530, 2)
+    assert (reads.skipped_forward, reads.skipped_backward) == (6700, 1400)
     assert reads.read_ns > 0
     assert not reads.is_software
 

@@ -28,6 +28,8 @@ class FileReads:
         path: path, URL that the XRootD client opened, or ``tcp://ADDRESS:PORT`` of a connection.
         is_connection: whether it is a connection, whose bytes have no order of their own.
         sequential: reads that began where the process' last read of the file ended, or at 0.
+        skipped_forward: bytes from there to reads that began behind it.
+        skipped_backward: bytes from there back to reads that began before it.
         is_complete: whether ``offsets`` holds every read.
         wanted: blocks that ROOT wanted of longer reads, with offset and length.
     """
@@ -42,6 +44,8 @@ class FileReads:
     maps: int = 0
     mapped_bytes: int = 0
     sequential: int = 0
+    skipped_forward: int = 0
+    skipped_backward: int = 0
     is_complete: bool = True
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
@@ -115,7 +119,10 @@ def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
                 file.wanted.append((read.offset, read.length))
                 continue
             if read.length:
-                file.sequential += read.offset == ends[read.file]
+                skipped = read.offset - ends[read.file]
+                file.sequential += skipped == 0
+                file.skipped_forward += max(0, skipped)
+                file.skipped_backward += max(0, -skipped)
                 ends[read.file] = read.offset + read.length
             file.offsets.append(read.offset)
             file.lengths.append(read.length)
@@ -155,4 +162,6 @@ def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
     if local and None not in touched:
         values["bytes_touched"] = sum(size for size in touched if size is not None)
         values["read_calls_sequential"] = sum(file.sequential for file in local)
+        values["skipped_forward_bytes"] = sum(file.skipped_forward for file in local)
+        values["skipped_backward_bytes"] = sum(file.skipped_backward for file in local)
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -66,6 +67,31 @@ def count_baskets(path: Path) -> int:
     with uproot.open(path) as file:
         branches = file["events"].itervalues(recursive=True)
         return sum(branch.num_baskets - len(branch.embedded_baskets) for branch in branches)
+
+
+def list_basket_reads(path: Path) -> list[tuple[int, int]]:
+    """List position and length of all baskets in the order of a loop over the entries, by another reader."""
+    baskets = []
+    with uproot.open(path) as file:
+        for number, branch in enumerate(file["events"].itervalues(recursive=True)):
+            places = zip(branch.member("fBasketSeek"), branch.member("fBasketBytes"), strict=True)
+            for first, (seek, size) in zip(branch.entry_offsets, places, strict=False):
+                baskets.append((int(first), number, int(seek), int(size)))
+    return [(seek, size) for _, _, seek, size in sorted(baskets) if size]
+
+
+def test_distances_are_those_between_baskets(
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
+) -> None:
+    values = run_payload(release, tree_file, cache_mb=0).values
+    reads = list_basket_reads(tree_file)
+    skipped = [
+        start - (before + length) for (before, length), (start, _) in itertools.pairwise(reads)
+    ]
+    assert values["read_calls"] == len(reads)
+    assert values["read_calls_sequential"] == skipped.count(0)
+    assert values["skipped_forward_bytes"] == sum(max(0, distance) for distance in skipped) > 0
+    assert values["skipped_backward_bytes"] == sum(max(0, -distance) for distance in skipped)
 
 
 def test_full_read_fetches_every_basket_once(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiny_dataset import list_ntuple_pages
 
 from treehammer.collectors.kit.treehammer_kit import root_engine
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -114,6 +115,20 @@ def test_tree_and_rntuple_have_equal_checksums(
     assert sum_values(twin, format="rntuple", **by_uproot) == checksum
     if kinds == "usual":
         assert sum_values(twin, twin) == sum_values(tree, tree) != checksum
+
+
+def test_distances_are_the_gaps_between_pages(twin: Path, run_payload: Run, release: Any) -> None:
+    values = run_payload(release, twin, payload=READ, format="rntuple", cache_mb=30).values
+    pages = list_ntuple_pages(twin, "events")
+    span = max(start + size for start, size in pages.items()) - min(pages)
+    fetched = values["bytes_read"] + values["bytes_read_extra"]
+    assert values["skipped_forward_bytes"] == span - fetched
+    assert values["skipped_backward_bytes"] == 0
+    # Single pages of many fields lie behind and before each other.
+    single = run_payload(release, twin, payload=READ, format="rntuple", cache_mb=0).values
+    assert single["skipped_backward_bytes"] > 0
+    net = single["skipped_forward_bytes"] - single["skipped_backward_bytes"]
+    assert 0.9 * span < net + single["bytes_read"] <= span
 
 
 #: Reports a hash of the names of the branches or fields read.
