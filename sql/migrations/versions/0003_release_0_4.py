@@ -25,9 +25,8 @@ _TYPES: dict[str, Any] = {
 _COLUMNS = {
     "measurement": """
         files_read:int bytes_touched:int read_calls_sequential:int read_wait_s:real
-        skipped_forward_bytes:int skipped_backward_bytes:int
         mapped_bytes:int threads_mean:real threads_idle:real file_reads:long
-        file_reads_missing:text
+        file_reads_missing:text skipped_forward_bytes:int skipped_backward_bytes:int
     """,
 }
 
