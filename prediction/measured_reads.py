@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -21,8 +20,10 @@ from treehammer.collectors.job_spec import (
 )
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS
+from treehammer.collectors.record.value_checks import is_number, is_variant
 from treehammer.collectors.worker.distance import LINK, NETEM
 from treehammer.datasets.manifest import RNTUPLE, TTREE
+from treehammer.hctests.definition.model import parse_axes
 from treehammer.prediction.read_model import (
     PROXY_BYTES_PER_S,
     TRIP_EXTRA_S,
@@ -33,6 +34,7 @@ from treehammer.prediction.read_model import (
 
 Row = Mapping[str, Any]
 
+_CACHE_AXIS = "cache_mb"
 _CLOCKS = ("wall", "user", "sys")
 #: Columns of one read.
 COLUMNS = tuple(
@@ -125,7 +127,7 @@ class MeasuredRead:
     @property
     def cache_mb(self) -> float:
         """MB of TTreeCache; for an RNTuple any but 0 turns its cluster cache on."""
-        return float(self.axes.get("cache_mb", 30))
+        return float(self.axes.get(_CACHE_AXIS, 30))
 
     @property
     def cpu_s(self) -> float:
@@ -259,11 +261,18 @@ def group_reads(rows: Iterable[Row]) -> list[MeasuredRead]:
     """Group good timed solo executions by variant, dataset, site and door, the newest group first."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in select_explained(rows):
-        if row["run_mode"] != PAIRED and row["loop_wall_s"] is not None:
+        is_timed = row["run_mode"] != PAIRED and row["loop_wall_s"] is not None
+        if is_timed and _has_numbers(row["variant"]):
             names = ("test_name", "variant", "dataset_hash", "site", "storage_site", "door")
             groups[tuple(row[name] for name in names)].append(row)
     reads = [_build_read(group) for group in groups.values()]
     return sorted(reads, key=lambda read: -int(read.row["started_us"]))
+
+
+def _has_numbers(variant: str) -> bool:
+    """Return whether a variant, which others may have sent, has numbers where the terms need them."""
+    axes = parse_axes(variant) if is_variant(variant) else {_CACHE_AXIS: None}
+    return all(is_number(axes.get(name, 0)) for name in (_CACHE_AXIS, LATENCY_AXIS, BANDWIDTH_AXIS))
 
 
 def _build_read(rows: Sequence[Row]) -> MeasuredRead:
@@ -275,7 +284,7 @@ def _build_read(rows: Sequence[Row]) -> MeasuredRead:
         name: _find_median(rows, name) for name, value in newest.items() if _is_number(value)
     }
     row = {**newest, **medians, "started_us": newest["started_us"]}
-    axes = json.loads(str(newest["variant"]))
+    axes = parse_axes(str(newest["variant"]))
     return MeasuredRead(row, axes, statistics.median(walls), spread)
 
 

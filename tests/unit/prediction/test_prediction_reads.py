@@ -103,6 +103,12 @@ def make_manifest(name: str, clusters: int, **origin: Any) -> Manifest:
     return Manifest(name, (ManifestFile("events.root", 1, "", "", layout),), origin)
 
 
+@pytest.mark.parametrize("variant", ["no JSON", "[1]", '{"cache_mb": "<b>"}'])
+def test_variants_of_others_without_numbers_are_left_out(variant: str) -> None:
+    row = {**make_read(CACHED).row, "variant": variant}
+    assert not group_reads([row])
+
+
 def test_wall_time_is_the_sum_of_its_terms() -> None:
     work = ReadWork(1.0, 0.8, calls=100, byte_count=1e6, opening_trips=7, rest_s=0.5)
     terms = work.split_wall_time(Distance(0.02, 1e6))
