@@ -6,7 +6,7 @@ COMMANDS = {
     "Share results": {
         "review": LazyCommand(
             "codereview.cli:review",
-            "Write a campaign's verdict into the pull request, as one comment that is updated.",
+            "Write a campaign's verdict into the pull request.",
             reads_results=True,
         ),
     },

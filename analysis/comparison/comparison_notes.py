@@ -233,10 +233,15 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     return [*notes, *control_notes(rows[0].evidence.controls)]
 
 
-def describe_environment(rows: Sequence[VerdictRow]) -> list[str]:
-    """Describe what differs between the sides beside the compared value: builds, libraries, nodes, servers."""
+def describe_environment(rows: Sequence[VerdictRow], *, harmless: bool = True) -> list[str]:
+    """Describe what differs between the sides beside the compared value: builds, libraries, nodes, servers.
+
+    Args:
+        rows: all verdicts of one comparison.
+        harmless: whether to name differences of builds that are part of the release, too.
+    """
     series = [row for row in rows if row.scope in SERIES_SCOPES]
-    notes = [*_build_notes(series)]
+    notes = [*_build_notes(series), *(_harmless_notes(series) if harmless else ())]
     if nodes := _collect_texts(row.evidence.nodes for row in series):
         unpaired = any(row.evidence.unpaired for row in series)
         reason = ", whose effect cannot be told from that of the compared value" if unpaired else ""
@@ -376,6 +381,10 @@ def _build_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             "Other content: the datasets hold different values, so figures per event describe "
             "different work, and no change counts as a regression."
         )
+
+
+def _harmless_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
+    series = [row.evidence for row in rows if row.verdict not in ONE_SIDED_VERDICTS]
     for name, sentence in _BUILD_SENTENCES.items():
         if texts := _collect_texts(getattr(evidence, name) for evidence in series):
             yield sentence.format("; ".join(texts))

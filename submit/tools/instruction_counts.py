@@ -298,7 +298,7 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
         return "a ROOT behind 'wrap:'"
     payload_spec = job.payload_of(spec)
     if payload_spec.kind in ("executable", "command"):
-        return f"a payload of kind {payload_spec.kind!r}"
+        return "an executable" if payload_spec.kind == "executable" else "a command"
     return "a test that builds its own libraries" if payload_spec.build else ""
 
 

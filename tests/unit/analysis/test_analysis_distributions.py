@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import special
 
@@ -19,6 +19,7 @@ DEGREES = st.floats(1, 1e5)
 
 
 @given(DEGREES, st.floats(-5, 40))
+@example(7111, 1e-5)
 def test_tail_of_t_is_that_of_scipy(df: float, t: float) -> None:
     assert student_tail(df, t) == pytest.approx(float(special.stdtr(df, -t)), rel=1e-8, abs=1e-18)
 
