@@ -18,11 +18,9 @@ _SIGMA_PER_DEVIATION = 1.4826
 
 def student_tail(df: float, t: float) -> float:
     """Compute the probability that Student's t exceeds ``t``."""
-    square = t * t
-    if square < 1:  # where the difference of df / (df + t²) from 1 would lose its digits
-        tail = (1 - _incomplete_beta(0.5, df / 2, square / (df + square))) / 2
-    else:
-        tail = _incomplete_beta(df / 2, 0.5, df / (df + square)) / 2
+    if abs(t) < 1:  # where the difference of df / (df + t²) from 1 would lose its digits
+        return 0.5 - math.copysign(_incomplete_beta(0.5, df / 2, t * t / (df + t * t)) / 2, t)
+    tail = _incomplete_beta(df / 2, 0.5, df / (df + t * t)) / 2
     return tail if t >= 0 else 1 - tail
 
 
