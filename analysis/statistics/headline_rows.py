@@ -10,10 +10,7 @@ from typing import Any
 from treehammer.analysis.statistics.verdict import share_error_rate
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.hctests.definition.judged_metrics import (
-    HeadlineMetric,
-    find_headline_metric,
-)
+from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_headline_metric
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
