@@ -105,15 +105,15 @@ def _predict(
     alternatives = parse_conditions(conditions)
     with open_store(settings) as store:
         reads = load_reads(store, query)
-        known = load_known_reads(store, reads, settings)
-    predictions = [known.predict(read, item) for read in reads for item in alternatives]
+        known_reads = load_known_reads(store, reads, settings)
+    predictions = [known_reads.predict(read, item) for read in reads for item in alternatives]
     verified = [VerifiedPrediction(item) for item in predictions]
     if verify:
         verified = verify_predictions(predictions, settings, progress_bar)
     labels = label_reads(reads)
     below = [*_describe(verified, labels)]
     if any(item.latency_ms is not None or item.format for item in alternatives):
-        below += _describe_crossings(known, reads, verified, labels)
+        below += _describe_crossings(known_reads, reads, verified, labels)
     rows = [_build_row(item, labels[item.predicted.read]) for item in verified]
     return CommandOutput(rows, _MEASURED if verify else _PREDICTED, below=below)
 

@@ -106,7 +106,7 @@ class SiteWriter:
         """Yield the pages with content that links reach from the seeds."""
         seeds = [*_SEEDS, *(f"/releases/{quote(release, safe='')}" for release in releases)]
         waiting = deque(seed for seed in seeds if self.reader.find_page(seed))
-        found = set(waiting)
+        addresses = set(waiting)
         while waiting:
             address = waiting.popleft()
             page = self._load_page(address)
@@ -116,8 +116,8 @@ class SiteWriter:
             for link in list_links(page.markup):
                 target = _normalize(urljoin(address, link))
                 kind = self.reader.find_page(target)
-                if target not in found and kind in PAGES and _is_permanent(target, kind):
-                    found.add(target)
+                if target not in addresses and kind in PAGES and _is_permanent(target, kind):
+                    addresses.add(target)
                     waiting.append(target)
 
     def _load_page(self, address: str) -> SitePage | None:

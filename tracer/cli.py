@@ -269,15 +269,15 @@ def _compare(
 
 def _summarize_sides(rows: Sequence[Row], axis: str) -> Sequence[Row]:
     """Summarize the sides of a comparison: medians of times, and one recorded run of each."""
-    import json
     from statistics import median
 
+    from treehammer.hctests.definition.model import parse_axes
     from treehammer.tracer.trace_summary import parse_trace
 
     sides: dict[str, list[Row]] = {}
     for row in rows:
         if row["cpu_per_event_s"] is not None:
-            sides.setdefault(str(json.loads(str(row["variant"]))[axis]), []).append(row)
+            sides.setdefault(str(parse_axes(str(row["variant"]))[axis]), []).append(row)
     return [
         {
             **of_side[0],

@@ -52,7 +52,7 @@ def list_files(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _describe_file(file: Mapping[str, Any]) -> dict[str, Any]:
     calls, read, touched = (file.get(name) for name in ("calls", "bytes", "touched"))
-    found = file.get("map", {})
+    file_map = file.get("map", {})
     return {
         "path": file["path"],
         "opens": file.get("opens"),
@@ -65,15 +65,15 @@ def _describe_file(file: Mapping[str, Any]) -> dict[str, Any]:
         "read_s": file.get("read_s"),
         "mapped_bytes": file.get("mapped"),
         "size": file.get("size"),
-        "branches_read": found.get("branches_read"),
-        "branches_most": found.get("branches_most"),
-        "branches_spanned": found.get("branches_spanned"),
-        "branches": found.get("branches"),
-        "baskets_read": found.get("baskets_read"),
-        "baskets_repeated": found.get("baskets_repeated"),
-        "over_read_bytes": found.get("over_read_bytes"),
-        "compression": found.get("compression"),
-        "names": found.get("names", []),
+        "branches_read": file_map.get("branches_read"),
+        "branches_most": file_map.get("branches_most"),
+        "branches_spanned": file_map.get("branches_spanned"),
+        "branches": file_map.get("branches"),
+        "baskets_read": file_map.get("baskets_read"),
+        "baskets_repeated": file_map.get("baskets_repeated"),
+        "over_read_bytes": file_map.get("over_read_bytes"),
+        "compression": file_map.get("compression"),
+        "names": file_map.get("names", []),
         "map_missing": file.get("map_missing", ""),
     }
 

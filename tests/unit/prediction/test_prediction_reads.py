@@ -202,8 +202,8 @@ def test_cpu_of_a_run_elsewhere_is_scaled_by_the_calibration_loop() -> None:
 def test_counts_come_from_the_layout_where_no_run_has_them() -> None:
     manifest = make_manifest("events", clusters=20)
     read = make_read({**UNCACHED, "dataset_hash": manifest.hash}, cache_mb=0)
-    known = KnownReads([read], {manifest.hash: manifest})
-    cached = known.predict(read, Conditions(cache_mb=1))
+    known_reads = KnownReads([read], {manifest.hash: manifest})
+    cached = known_reads.predict(read, Conditions(cache_mb=1))
     assert cached.work
     assert cached.work.calls == 4
     assert cached.work.calls_error > 0
@@ -258,11 +258,11 @@ def test_compression_is_predicted_from_a_run_on_the_rewritten_dataset() -> None:
     twin = replace(twin, files=(replace(twin.files[0], size=2),))
     read = make_read({**UNCACHED, "dataset_hash": source.hash}, cache_mb=0)
     rewritten = {**UNCACHED, "dataset_hash": twin.hash, "dataset": "events-lz4", "loop_cpu_s": 0.1}
-    known = KnownReads(
+    known_reads = KnownReads(
         [read, make_read({**rewritten, "loop_user_s": 0.05}, cache_mb=0)],
         {item.hash: item for item in (source, twin)},
     )
-    predicted = known.predict(read, Conditions(compression="lz4:4"))
+    predicted = known_reads.predict(read, Conditions(compression="lz4:4"))
     assert predicted.dataset == "events-lz4"
     assert predicted.prediction
     assert predicted.prediction.cpu_s == pytest.approx(0.1)
@@ -271,8 +271,8 @@ def test_compression_is_predicted_from_a_run_on_the_rewritten_dataset() -> None:
 def test_formats_cross_where_fewer_round_trips_outweigh_the_cpu() -> None:
     """An RNTuple takes 50 ms less beside the data, and five round trips more."""
     ttree = make_read(CACHED, cache_mb=30)
-    known = KnownReads([ttree, make_read(NTUPLE, cache_mb=30, format="rntuple")], {})
-    crossing = find_crossing(known, ttree)
+    known_reads = KnownReads([ttree, make_read(NTUPLE, cache_mb=30, format="rntuple")], {})
+    crossing = find_crossing(known_reads, ttree)
     assert crossing
     assert crossing.latency_ms == pytest.approx(1e3 * (0.05 / 5 - TRIP_EXTRA_S), abs=0.2)
     assert crossing.low_ms < crossing.latency_ms < crossing.high_ms
@@ -388,6 +388,6 @@ def test_page_of_a_site_names_the_setting_that_saves_most(pages: ServiceThread) 
 
 
 def test_gain_within_the_interval_is_none() -> None:
-    known = KnownReads([make_read(CACHED, cache_mb=30), make_read(CACHED, cache_mb=100)], {})
-    assert not [*find_gains(known)]
+    known_reads = KnownReads([make_read(CACHED, cache_mb=30), make_read(CACHED, cache_mb=100)], {})
+    assert not [*find_gains(known_reads)]
     assert math.isinf(Distance(0.0).bytes_per_s)

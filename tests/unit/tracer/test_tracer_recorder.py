@@ -271,33 +271,37 @@ def test_baskets_are_found_without_root(tree_file: Path) -> None:
 def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:
     first, *_, last_x, _, _ = file_map.map_baskets(str(tree_file))
     reads = [(basket.start, basket.end - basket.start) for basket in (first, last_x, first)]
-    found = file_map.map_reads(read_ranges(tree_file, *reads))["map"]
-    assert (found["names"], found["branches"]) == (["x"], 3)
-    assert (found["branches_read"], found["branches_most"], found["branches_spanned"]) == (1, 1, 0)
-    assert (found["baskets_read"], found["baskets_repeated"]) == (2, 1)
-    assert (found["over_read_bytes"], found["compression"]) == (0, 2.0)
+    joined = file_map.map_reads(read_ranges(tree_file, *reads))["map"]
+    assert (joined["names"], joined["branches"]) == (["x"], 3)
+    assert (joined["branches_read"], joined["branches_most"], joined["branches_spanned"]) == (
+        1,
+        1,
+        0,
+    )
+    assert (joined["baskets_read"], joined["baskets_repeated"]) == (2, 1)
+    assert (joined["over_read_bytes"], joined["compression"]) == (0, 2.0)
 
 
 def test_interior_of_a_read_may_have_been_wanted(tree_file: Path) -> None:
     baskets = file_map.map_baskets(str(tree_file))
     whole = (baskets[0].start, baskets[2].end - baskets[0].start)
-    found = file_map.map_reads(read_ranges(tree_file, whole))["map"]
-    assert (found["names"], found["branches_read"], found["branches_most"]) == (["x", "z"], 2, 3)
-    assert "over_read_bytes" not in found
+    joined = file_map.map_reads(read_ranges(tree_file, whole))["map"]
+    assert (joined["names"], joined["branches_read"], joined["branches_most"]) == (["x", "z"], 2, 3)
+    assert "over_read_bytes" not in joined
     # ROOT's vector read names what it wanted of it.
-    known = read_ranges(tree_file, whole)
-    known.wanted = [(baskets[1].start, baskets[1].end - baskets[1].start)]
-    found = file_map.map_reads(known)["map"]
-    assert (found["names"], found["branches_most"], found["branches_spanned"]) == (["y"], 1, 2)
-    assert found["over_read_bytes"] == whole[1] - known.wanted[0][1]
+    ranges = read_ranges(tree_file, whole)
+    ranges.wanted = [(baskets[1].start, baskets[1].end - baskets[1].start)]
+    joined = file_map.map_reads(ranges)["map"]
+    assert (joined["names"], joined["branches_most"], joined["branches_spanned"]) == (["y"], 1, 2)
+    assert joined["over_read_bytes"] == whole[1] - ranges.wanted[0][1]
 
 
 def test_reads_in_blocks_are_joined_and_a_copy_reads_all(tree_file: Path) -> None:
     size = tree_file.stat().st_size
     blocks = [(start, min(64, size - start)) for start in range(0, size, 64)]
-    found = file_map.map_reads(read_ranges(tree_file, *blocks, *blocks))["map"]
-    assert (found["branches_read"], found["branches_most"]) == (3, 3)
-    assert found["baskets_repeated"] == 6
+    joined = file_map.map_reads(read_ranges(tree_file, *blocks, *blocks))["map"]
+    assert (joined["branches_read"], joined["branches_most"]) == (3, 3)
+    assert joined["baskets_repeated"] == 6
 
 
 def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) -> None:
