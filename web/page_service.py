@@ -30,7 +30,7 @@ from treehammer.web import addresses, arranged_table
 from treehammer.web.core import responses
 from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.live_database import run_queries
-from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
+from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.page import Page, PageContent, PageResources, QueryPool
 from treehammer.web.sections import Downloads
 
@@ -194,8 +194,8 @@ class PageContext:
     def _draw_chart(self, content: PageContent, drawing: str) -> Response:
         name, _, form = drawing.rpartition(".")
         charts = content.charts
-        if name not in charts or form not in DRAWN_FORMATS:
-            formats = " or ".join(DRAWN_FORMATS)
+        if name not in charts or form not in FIGURE_FORMATS:
+            formats = " or ".join(FIGURE_FORMATS)
             raise responses.RequestRefusedError(
                 404, f"this page has no chart {drawing[:80]!r} as {formats}"
             )

@@ -46,7 +46,7 @@ from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_time
 from treehammer.web.figures.chart_parts import Specification, complete_specification
-from treehammer.web.figures.drawing import DRAWN_FORMATS
+from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.page import (
     PageContent,
@@ -284,7 +284,7 @@ def _describe_course(
     files = ui.separate(
         (
             ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True)
-            for form in DRAWN_FORMATS
+            for form in FIGURE_FORMATS
         ),
         ", ",
     )

@@ -396,28 +396,3 @@ def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> in
     of_campaigns = measurement.c.campaign_id.in_(figure.selection.campaigns)
     count = sa.select(sa.func.count()).select_from(measurement).where(of_campaigns)
     return min(total, connection.scalar(count) or 0)
-
-
-def load_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:
-    """Yield the values of the figure's first metric with their groups, of good measurements only.
-
-    The order is arbitrary. Values too large to be true are left out, as in all figures.
-    """
-    metric, *_ = figure.metrics
-    fetched = [*dict.fromkeys(map(_find_fetched_column, figure.by))]
-    tables = measurement_sql.join_dimensions([*fetched, metric])
-    joined, column = measurement_sql.join_metric(tables, metric)
-    value = credible_value(column)
-    query = (
-        sa.select(*map(measurement_sql.catalogue_column, fetched), value)
-        .select_from(joined)
-        .where(
-            *measurement_conditions(figure, connection.dialect.name),
-            has_outcome(Outcome.GOOD),
-            value.is_not(None),
-        )
-    )
-    with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
-        for *group, number in rows:
-            values = dict(zip(fetched, group, strict=True))
-            yield tuple(_derive_value(name, values) for name in figure.by), float(number)

@@ -32,12 +32,10 @@ def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> N
 @pytest.mark.parametrize(
     "query",
     [
-        "view=distribution&metric=wall_per_event_s&scale=log",
         "by=variant&panels=site&metric=cpu_per_event_s",
         "by=day&color=site",
-        "by=site&view=latency",
+        "by=site&metric=read_latency_p95_s",
         "by=site&color=variant&view=heatmap",
-        "by=site&color=variant&view=sorted",
         "by=test_name&color=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],
 )

@@ -1,7 +1,7 @@
 """Answers to readers' questions: one or two clicks from the overview, on the first screen.
 
 Chromium opens the overview of a world with known answers, follows the links of each question, and
-looks for the answer's texts on the screen without scrolling. Figures and trees are downloaded.
+looks for the answer's texts on the screen without scrolling. A figure is downloaded.
 """
 
 from __future__ import annotations
@@ -302,19 +302,3 @@ def test_figure_of_efficiency_is_two_clicks_away_as_in_a_paper(
     assert float(box[1]) == pytest.approx(PAPER_WIDTHS_MM["single"] / 25.4 * 72, rel=1e-3)
     for text in ("CPU efficiency", "/figures/s0?"):
         assert text.encode("utf-16-be").hex().encode() in pdf
-
-
-def test_results_are_two_clicks_away_as_a_tree(
-    planted_world: ModuleType, world_service: str, open_tab: Visit
-) -> None:
-    import uproot
-
-    tab = open_tab(world_service)
-    tab.open("/")
-    tab.page.get_by_role("link", name="CPU efficiency by site (study S0)").click()
-    with tab.page.expect_download() as downloading:
-        tab.page.get_by_role("link", name="TTree", exact=True).click()
-    with uproot.open(downloading.value.path()) as file:
-        sites = {str(site) for site in file["figure"]["site"].array(library="np")}
-    assert planted_world.INEFFICIENT_SITE in sites
-    assert len(sites) == 40

@@ -168,8 +168,6 @@ def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
         **without_zero(layout.scale == Scale.LOG),
     }
     axis: Specification = {"gridColor": _ZERO_STANDS_OUT}
-    if layout.is_tall:
-        axis["orient"] = "top"
     if layout.scale == Scale.LOG:
         axis |= log_ticks(*ends)
     elif layout.whole:
@@ -226,9 +224,9 @@ def _add_room(low: float, high: float) -> tuple[float, float]:
     return first, last
 
 
-def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) -> Specification:
+def encode_places(layout: FigureLayout, field: str) -> Specification:
     """Return the axis of places (numbers in a field): days, or numbers labeled by names."""
-    if layout.dates and not upright:
+    if layout.dates:
         return _encode_days(layout)
     count = len(layout.places)
     # Bins are labeled by their lower edges.
@@ -236,14 +234,13 @@ def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) ->
     axis: Specification = {
         "values": [number - shift for number in range(count)],
         "labelExpr": f"places[round(datum.value + {shift})]",
-        **({"labelAngle": 0} if upright else _turn_labels(layout)),
+        **_turn_labels(layout),
         # Boxes around slanted labels overlap where the labels do not.
-        "labelOverlap": "greedy" if upright or layout.has_panels or count > MAX_SLANTED else False,
+        "labelOverlap": "greedy" if layout.has_panels or count > MAX_SLANTED else False,
         "ticks": bool(shift),
         "grid": False,
     }
-    ends = [count - 0.5, -0.5] if upright else [-0.5, count - 0.5]
-    scale = {"domain": ends, "nice": False, "zero": False}
+    scale = {"domain": [-0.5, count - 0.5], "nice": False, "zero": False}
     return encode_field(field, QUANTITATIVE, title=layout.x_title, scale=scale, axis=axis)
 
 
@@ -302,8 +299,7 @@ def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"p": panel, "x": mark.place, "s": mark.series}
             if mark.count is not None:
                 row["n"] = mark.count
-            numbers = (mark.y, mark.low, mark.high, mark.middle, *mark.box)
-            for key, number in zip("ylhmabcde", numbers, strict=False):
+            for key, number in (("y", mark.y), ("l", mark.low), ("h", mark.high)):
                 if number is not None:
                     row[key] = float(format(number, _NUMBER_FORMAT))
             if layout.dates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from statistics import fmean, median
@@ -24,7 +24,6 @@ from treehammer.web.figures.figure_layout import (
     MAX_SERIES,
     MAX_TIMES,
     PALETTE,
-    UPRIGHT,
     FigureLayout,
     FigureMark,
     FigurePanel,
@@ -52,9 +51,6 @@ _KINDS: Mapping[str, Kind] = {
     View.MEANS: Kind.POINTS,
     View.RELATIVE: Kind.POINTS,
     View.HEATMAP: Kind.HEAT_MAP,
-    View.SORTED: Kind.DOTS,
-    View.DISTRIBUTION: Kind.BOXES,
-    View.LATENCY: Kind.QUANTILES,
 }
 #: Columns whose values are releases.
 _RELEASE_COLUMNS = ("axis_root", "root_version")
@@ -64,10 +60,6 @@ UNKNOWN_NAME = "not known"
 _MAX_SERIES_CHARS = 90
 #: Metrics that count something.
 _WHOLE_METRICS = {metric.name for metric in METRICS_BY_NAME.values() if metric.type == "int"}
-#: Drawn quantiles of the read latency.
-READ_QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
-#: Metric whose unit latencies have.
-LATENCY_METRIC = "read_latency_p50_s"
 #: Lines of a trend that can all have their own color, and named ones of more.
 MAX_COLORED_LINES, MAX_NAMED_LINES = 8, 5
 #: Distance from the others, in standard deviations of the lines, from which a line stands out.
@@ -78,25 +70,24 @@ QUIET_COLOR = "#a3abb3"
 
 def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
     """Lay out the points; None if there is nothing to draw."""
-    points = list(_select_points(query, data.points))
+    points = [point for point in data.points if point.mean is not None]
     if not points:
         return None
     kind, unit = _KINDS[query.view], figure_unit(query)
     panels, places = (GroupNames(data, points, column) for column in (query.panels, query.by))
-    repeats_places = query.view == View.LATENCY and query.color == query.by
-    names = GroupNames(data, points, "" if repeats_places else query.color, query.separated_columns)
+    names = GroupNames(data, points, query.color, query.separated_columns)
     max_series = MAX_ROWS if kind == Kind.HEAT_MAP else MAX_SERIES
     series = names.build_series(max_series)
     panel_titles = panels.select_drawable(MAX_PANELS)
-    place_names = _select_places(kind, places, points)
+    place_names = places.select_drawable(MAX_TIMES if places.are_time else MAX_PLACES)
     series_names = [line.name for line in series]
     numbers = (
         panels.number_points(points, panel_titles),
         places.number_points(points, place_names),
         names.number_points(points, series_names),
     )
-    marks = _place_marks(query, points, unit, numbers)
-    is_trend = places.are_time and kind not in (Kind.HEAT_MAP, *UPRIGHT)
+    marks = _place_marks(points, unit, numbers)
+    is_trend = places.are_time and kind != Kind.HEAT_MAP
     short, x_title = places.axis_names()
     left_out = _describe_left_out(
         sum(map(len, marks.values())), len(points), max_series, is_trend=is_trend
@@ -115,7 +106,7 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
             FigurePanel(shorten_label(text), tuple(marks[number]))
             for number, text in enumerate(panel_titles)
         ),
-        joined=query.view == View.LATENCY or data.are_comparable,
+        joined=data.are_comparable,
         keys=(
             panels.list_values(panel_titles),
             places.list_values(place_names),
@@ -134,7 +125,6 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
 
 
 def _place_marks(
-    query: ExploreQuery,
     points: Sequence[FigurePoint],
     unit: DisplayUnit,
     numbers: Sequence[Sequence[int | None]],
@@ -143,16 +133,14 @@ def _place_marks(
     marks: dict[int, list[FigureMark]] = defaultdict(list)
     for point, panel, place, line in zip(points, *numbers, strict=True):
         if panel is not None and place is not None and line is not None:
-            marks[panel].append(_make_mark(query, point, unit, line, place))
+            marks[panel].append(_make_mark(point, unit, line, place))
     return marks
 
 
 def _describe_values(query: ExploreQuery, unit: DisplayUnit) -> dict[str, Any]:
-    """Describe the axis of values: its title and scale, and whether more is better or whole."""
-    if query.view == View.LATENCY:
-        return {"y_title": f"read latency in {unit.name}", "scale": Scale.LOG}
+    """Describe the axis of values: its title, and whether more is better or whole."""
     metric, title = METRICS_BY_NAME.get(query.metric), head_column(query.metric)
-    values = {"scale": query.scale, "better": metric.better if metric else ""}
+    values = {"scale": Scale.LINEAR, "better": metric.better if metric else ""}
     if query.view == View.RELATIVE:
         return {**values, "y_title": f"{title} against the same work, %"}
     is_whole = query.metric in _WHOLE_METRICS and unit.size == 1
@@ -172,61 +160,23 @@ def _describe_left_out(mark_count: int, count: int, max_series: int, *, is_trend
     )
     return (
         f"The figure shows {mark_count:,} of {count:,} marks: at most the {places}, {max_series} series and "
-        f"{MAX_PANELS} panels. CSV, JSON and TTree hold all."
+        f"{MAX_PANELS} panels. CSV and JSON hold all."
     )
-
-
-def _select_points(query: ExploreQuery, points: Iterable[FigurePoint]) -> Iterator[FigurePoint]:
-    """Yield the points that have a place on the axis of values."""
-    for point in points:
-        if query.view == View.LATENCY:
-            if any(point.reads):
-                quantiles = point.latency_quantiles_s(READ_QUANTILES.values())
-                yield point._replace(quantiles=tuple(quantiles))
-        elif point.mean is not None and (query.scale != Scale.LOG or point.mean > 0):
-            yield point
-
-
-def _select_places(kind: str, places: GroupNames, points: Sequence[FigurePoint]) -> list[str]:
-    """Select the places to draw: of sorted dots the smallest first, of latencies the slowest."""
-    is_sorted = kind == Kind.DOTS or (kind == Kind.QUANTILES and not places.are_time)
-    limit = MAX_TIMES if places.are_time and kind != Kind.QUANTILES else MAX_PLACES
-    if not is_sorted:
-        return places.select_drawable(limit)
-    values: dict[str, list[float]] = defaultdict(list)
-    for place, point in zip(places.label_points(points), points, strict=True):
-        values[place].append(point.mean or 0.0 if kind == Kind.DOTS else -point.quantiles[1])
-    find = median if kind == Kind.DOTS else min
-    return sorted(values, key=lambda place: find(values[place]))[:limit]
 
 
 def figure_unit(query: ExploreQuery) -> DisplayUnit:
     """Return the unit in which the figure is shown."""
     if query.view == View.RELATIVE:
         return DisplayUnit("%", 0.01)
-    return find_display_unit(LATENCY_METRIC if query.view == View.LATENCY else query.metric)
+    return find_display_unit(query.metric)
 
 
-def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:
-    """Return the ends of a point's error bar; None if it has none."""
-    if query.view == View.DISTRIBUTION or point.mean is None:
-        return None
+def _make_mark(point: FigurePoint, unit: DisplayUnit, series: int, place: int) -> FigureMark:
+    """Make the mark of a mean; a single execution has no error bar."""
+    mean, low, high = point.mean or 0.0, None, None
     if point.number > 1 and point.rms is not None:
-        return point.mean - point.rms, point.mean + point.rms
-    return None
-
-
-def _make_mark(
-    query: ExploreQuery, point: FigurePoint, unit: DisplayUnit, series: int, place: int
-) -> FigureMark:
-    quantiles = tuple(map(unit.convert, point.quantiles))
-    if query.view == View.LATENCY:
-        half, most, all_ = quantiles
-        return FigureMark(series, place, half, half, all_, count=point.good, middle=most)
-    ends = _error_bar(query, point)
-    low, high = map(unit.convert, ends) if ends else (None, None)
-    y = quantiles[2] if quantiles else unit.convert(point.mean or 0.0)
-    return FigureMark(series, place, y, low, high, quantiles, point.number)
+        low, high = unit.convert(mean - point.rms), unit.convert(mean + point.rms)
+    return FigureMark(series, place, unit.convert(mean), low, high, point.number)
 
 
 def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:

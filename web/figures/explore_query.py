@@ -38,20 +38,19 @@ class View(StrEnum):
     RELATIVE = "relative"
     MEANS = "means"
     HEATMAP = "heatmap"
-    SORTED = "sorted"
-    DISTRIBUTION = "distribution"
-    LATENCY = "latency"
 
 
 VIEWS: Mapping[str, str] = {
     View.RELATIVE: "per cent against the same work",
     View.MEANS: "means",
     View.HEATMAP: "means as heat map",
-    View.SORTED: "means, sorted",
-    View.DISTRIBUTION: "distributions",
-    View.LATENCY: "read latency",
 }
-SCALES = {"linear": "fitted to the data", "zero": "from zero", "log": "logarithmic"}
+#: Views of earlier versions -> parameters of the figure that shows most of the same.
+FORMER_VIEWS: Mapping[str, Mapping[str, str]] = {
+    "sorted": {"view": View.HEATMAP},
+    "distribution": {"view": View.MEANS},
+    "latency": {"view": View.MEANS, "metric": "read_latency_p95_s"},
+}
 #: Default window: days up to the last one with measurements.
 DEFAULT_DAYS = 30
 #: Columns that conditions can compare; each is a parameter, too.
@@ -87,7 +86,7 @@ DIMENSIONS = (
 
 
 #: Parameters of the figure, apart from those that select executions.
-_FIGURE_FIELDS = {"metric", "by", "color", "panels", "view", "scale"}
+_FIGURE_FIELDS = {"metric", "by", "color", "panels", "view"}
 
 
 class ExploreQuery(PageQuery):
@@ -99,8 +98,8 @@ class ExploreQuery(PageQuery):
         separated_columns: further columns shown by color and marker.
     """
 
-    # Links of earlier versions name the kind of error bars, which are the RMS now.
-    other_parameters: ClassVar[Collection[str] | None] = (SIZE, "bars")
+    # Links of earlier versions name the kind of error bars, which are the RMS now, and an axis.
+    other_parameters: ClassVar[Collection[str] | None] = (SIZE, "bars", "scale")
     filter_columns = FILTER_COLUMNS
     #: View of an address that names no parameter of the figure.
     opening_view: ClassVar[str] = View.RELATIVE
@@ -112,11 +111,8 @@ class ExploreQuery(PageQuery):
     view: Annotated[str, OneOf(tuple(VIEWS))] = Field(
         View.MEANS,
         title="Show",
-        description="Means, distributions, or histograms of read latency; by default means, and "
-        "differences from the same work if no parameter of the figure is given.",
-    )
-    scale: Annotated[str, OneOf(tuple(SCALES))] = Field(
-        "linear", description="Scale of the vertical axis of images."
+        description="Means as points or heat map; by default points, and differences from the same work "
+        "if no parameter of the figure is given.",
     )
     kind: Annotated[str, OneOf(("", *EXECUTION_KINDS))] = Field(
         TIMED, title="Executions", description="Kind of execution; empty for all."
@@ -162,9 +158,6 @@ class ExploreQuery(PageQuery):
             changes["kind"] = ""
         if not _FIGURE_FIELDS & self.model_fields_set and self.view != self.opening_view:
             changes["view"] = self.opening_view
-        if self.view == View.RELATIVE and self.scale == "log":
-            # Differences are negative, too.
-            changes["scale"] = "linear"
         return self.model_copy(update=changes)
 
     def _find_window(self, store: Store) -> tuple[DayOrBlank, DayOrBlank]:
@@ -189,13 +182,12 @@ class ExploreQuery(PageQuery):
     def figure(self) -> query_model.FigureQuery:
         """Query to the database; columns that cannot be used this way are refused."""
         return query_model.FigureQuery(
-            metrics=() if self.view == View.LATENCY else (self.metric,),
+            metrics=(self.metric,),
             by=self.group_columns,
             selection=query_model.Selection(self.campaigns, self.conditions),
             first_day=day_number(self.first) if self.first else None,
             last_day=day_number(self.last) if self.last else None,
             kind=self.kind or None,
-            latencies=self.view == View.LATENCY,
         )
 
     @property

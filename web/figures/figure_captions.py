@@ -17,7 +17,7 @@ _EXCLUDED_NOTE = (
 
 def figure_heading(query: ExploreQuery) -> str:
     """Return the short heading of a figure."""
-    subject = "Read latency" if query.view == View.LATENCY else head_column(query.metric)
+    subject = head_column(query.metric)
     if query.view == View.RELATIVE:
         subject += " against the same work"
     panels = f", for each {title_column(query.panels)}" if query.panels else ""
@@ -27,8 +27,6 @@ def figure_heading(query: ExploreQuery) -> str:
 
 def describe_metric(query: ExploreQuery) -> str:
     """Return the meaning of the metric, as a sentence."""
-    if query.view == View.LATENCY:
-        return "Durations of single reads in all good executions that recorded them."
     metric = METRICS_BY_NAME.get(query.metric)
     if metric is None:
         return f"{head_column(query.metric)}, a metric defined by the test."
@@ -67,20 +65,7 @@ def describe_window(query: ExploreQuery) -> str:
 
 def describe_groups(query: ExploreQuery) -> str:
     """Explain how each group is drawn."""
-    if query.view == View.LATENCY:
-        return (
-            "The dot is the median of a group's reads, the tick their 95 % quantile, and the line ends at "
-            "their 99 % quantile; the slowest places come first. Reads are binned while they are "
-            "measured, and each bin is twice as wide as the previous one: quantiles are accurate to a "
-            "factor of two."
-        )
-    parts = [
-        _GROUP_CAPTIONS.get(query.view, _MEANS_CAPTION),
-        _EXCLUDED_NOTE,
-    ]
-    if query.scale == "log":
-        parts.append("Means of zero or below cannot be shown on a logarithmic axis.")
-    return " ".join(parts)
+    return f"{_GROUP_CAPTIONS.get(query.view, _MEANS_CAPTION)} {_EXCLUDED_NOTE}"
 
 
 def describe_bars(query: ExploreQuery) -> str:
@@ -93,10 +78,6 @@ def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> 
     good = sum(point.good for point in points)
     if not good:
         return "Nothing to draw: no selected execution is good."
-    if query.view == View.LATENCY:
-        return "Nothing to draw: no selected good execution recorded read latencies."
-    if any(point.mean is not None for point in points):
-        return "Nothing to draw: no mean is above zero, and the axis is logarithmic."
     return f"Nothing to draw: no selected good execution recorded {title_column(query.metric)}."
 
 
@@ -108,13 +89,9 @@ _GROUP_CAPTIONS: Mapping[str, str] = {
     "together, so another mix of work is no change; points that share no work are not connected. "
     "What the figure itself compares, such as releases, is not part of the work. RMS bars are the "
     "scatter of executions around the mean of their own work.",
-    View.DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
-    "the executions.",
 }
 _MEANS_CAPTION = "Points are means over executions, error bars their RMS around the mean; single executions have no bar."
 _BAR_CAPTIONS: Mapping[str, str] = {
     View.HEATMAP: "means of executions",
     View.RELATIVE: "differences from the median of the same work at all sites",
-    View.DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
-    View.LATENCY: "median, 95 % and 99 % quantiles of the reads of a group",
 }

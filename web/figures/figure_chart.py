@@ -1,4 +1,4 @@
-"""Charts of a figure's layout: points, boxes, steps, heat maps and sorted dots."""
+"""Charts of a figure's layout: points, curves, steps and heat maps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from treehammer.web.figures.figure_layout import (
     GRID_COLOR,
     NUMBER_COLOR,
     THEME,
-    UPRIGHT,
     FigureLayout,
     Kind,
     Scale,
@@ -28,17 +27,14 @@ _PAPER_ASPECT, _LEAST_HEIGHT = 0.62, 150
 MAX_PAPER_HEIGHT = 890
 #: Least width of a panel on paper; room for the axis beside the panels, and between them.
 _LEAST_PANEL_WIDTH, _AXIS_WIDTH, _PANEL_GAP = 200, 64, 20
-#: Height of a row of a heat map or of sorted dots; less in heat maps that would exceed a screen, but
-#: no less than a label needs.
-_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _LEAST_LINE_HEIGHT, _TALL_HEIGHT = 18, 14, 11, 760
+#: Height of a row of a heat map; less where it would exceed a screen, but no less than a label needs.
+_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _TALL_HEIGHT = 18, 14, 760
 #: Least width of a cell with a number.
 _NUMBER_WIDTH = 34
 #: Colors of cells that are worse and better than their row, and of those beside a metric without either.
 _WORSE_COLOR, _BETTER_COLOR = "#b8431a", "#14639b"
 #: Share of the cells whose difference from their row's median is within the scale of colors.
 _COLORED_SHARE = 0.99
-#: Series up to which sorted dots lie below each other and have error bars.
-_MAX_DODGED = 6
 
 
 @dataclass(frozen=True)
@@ -98,13 +94,13 @@ def chart_figure(
 def _arrange_panels(layout: FigureLayout, paper_width: float) -> tuple[float, float, int]:
     """Return width and height of a panel in pixels, and the number of panels in a row."""
     width, height = _chart_size(layout)
-    columns = min(len(layout.panels), 2 if layout.kind in UPRIGHT else _PANELS_PER_ROW)
+    columns = min(len(layout.panels), _PANELS_PER_ROW)
     if paper_width:
         columns = min(columns, max(1, int(paper_width / _LEAST_PANEL_WIDTH)))
         axis_width = _AXIS_WIDTH if layout.has_panels else 0
         width = (paper_width - axis_width) / columns - (axis_width and _PANEL_GAP)
-        is_low = layout.kind in (Kind.HEAT_MAP, *UPRIGHT)
-        most = MAX_PAPER_HEIGHT if is_low else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
+        is_heat_map = layout.kind == Kind.HEAT_MAP
+        most = MAX_PAPER_HEIGHT if is_heat_map else max(_PAPER_ASPECT * width, _LEAST_HEIGHT)
         height = min(height, most)
     return width, height, columns
 
@@ -121,7 +117,6 @@ def _describe_chart(layout: FigureLayout) -> dict[str, Any]:
         **({"places": len(layout.places)} if is_heat_map else {}),
         **({"column_width": _NUMBER_WIDTH} if layout.limit else {}),
         "legend": layout.groups[2],
-        "tall": layout.is_tall,
         "panels": len(layout.panels),
     }
 
@@ -132,41 +127,32 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     if layout.has_panels:
         panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
         return vega.PANEL_WIDTH, max(height or float(panel_height), 60)
-    has_rows = layout.kind in (Kind.HEAT_MAP, *UPRIGHT)
+    has_rows = layout.kind == Kind.HEAT_MAP
     points = len(layout.places) * (1 if layout.dates or has_rows else len(layout.series))
     return min(max(700.0, 14.0 * points), 2200.0), max(height or float(_HEIGHT), 60)
 
 
 def _find_rows_height(layout: FigureLayout) -> float:
-    """Return the height of all rows of a heat map or of sorted dots; 0 for other figures."""
-    series = len(layout.series)
-    if layout.kind == Kind.HEAT_MAP:
-        rows, least = float(series), _LEAST_ROW_HEIGHT
-    elif layout.kind in UPRIGHT:
-        dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
-        rows, least = len(layout.places) * dodged, _LEAST_LINE_HEIGHT
-    else:
+    """Return the height of all rows of a heat map; 0 for other figures."""
+    if layout.kind != Kind.HEAT_MAP:
         return 0.0
+    rows = float(len(layout.series))
     if layout.has_panels:
         return rows * _ROW_HEIGHT
-    return rows * min(max(_TALL_HEIGHT / rows, least), float(_ROW_HEIGHT))
+    return rows * min(max(_TALL_HEIGHT / rows, _LEAST_ROW_HEIGHT), float(_ROW_HEIGHT))
 
 
 class _MarkLayers:
     """Makes layers of marks that lie at places and have a color by series."""
 
     def __init__(self, layout: FigureLayout, width: float) -> None:
-        upright, count = layout.kind in UPRIGHT, len(layout.series)
-        self.is_dodged = count <= _MAX_DODGED or not upright
         self._layout, self.looks = layout, vega.encode_series(layout.series, width)
-        self._across = "x" if upright else "y"
-        at = f"datum.x + {vega.GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
+        at = f"datum.x + {vega.GROUP_WIDTH} * ((datum.s + 0.5) / {len(layout.series)} - 0.5)"
         if layout.kind == Kind.CURVES:
             at = "datum.x"
         self._transform = [*vega.add_common_fields(), *vega.calculate_fields(at=at)]
-        field = "at" if self.is_dodged and layout.kind != Kind.STEPS else "x"
         self._base = {
-            "y" if upright else "x": vega.encode_places(layout, field, upright=upright),
+            "x": vega.encode_places(layout, "x" if layout.kind == Kind.STEPS else "at"),
             "color": self.looks["color"],
             "opacity": vega.FADE_SERIES,
         }
@@ -183,9 +169,9 @@ class _MarkLayers:
         **style: Any,
     ) -> vega.Specification:
         """Make a layer of marks at one value, or between two; points are always described."""
-        encoding = {**self._base, self._across: vega.encode_values(self._layout, low), **channels}
+        encoding = {**self._base, "y": vega.encode_values(self._layout, low), **channels}
         if high:
-            encoding[f"{self._across}2"] = {"field": high}
+            encoding["y2"] = {"field": high}
         if mark == "point":
             encoding["shape"] = self.looks["shape"]
         if mark == "point" or is_described:
@@ -196,16 +182,7 @@ class _MarkLayers:
 #: Kind -> numbers in tooltips, by field and title; that of the number of executions is added.
 _MEAN_TOOLTIP = (("y", "mean"), ("l", "from"), ("h", "to"), ("n", ""))
 _TOOLTIPS: Mapping[str, Sequence[tuple[str, str]]] = {
-    **dict.fromkeys((Kind.POINTS, Kind.CURVES, Kind.DOTS, Kind.HEAT_MAP), _MEAN_TOOLTIP),
-    Kind.BOXES: (
-        ("a", "5 %"),
-        ("b", "25 %"),
-        ("y", "median"),
-        ("d", "75 %"),
-        ("e", "95 %"),
-        ("n", ""),
-    ),
-    Kind.QUANTILES: (("y", "50 % below"), ("m", "95 % below"), ("h", "99 % below"), ("n", "")),
+    **dict.fromkeys((Kind.POINTS, Kind.CURVES, Kind.HEAT_MAP), _MEAN_TOOLTIP),
     Kind.STEPS: (("y", ""),),
 }
 
@@ -241,16 +218,6 @@ def _name_ends(marks: _MarkLayers, filters: Sequence[vega.Specification]) -> veg
     name = {"text": vega.encode_field("name", vega.NOMINAL)}
     style: vega.Specification = {"align": "right", "dy": -9, "fontWeight": "bold"}
     return marks.layer("text", filters=ends, channels=name, **style)
-
-
-def _layer_boxes(layout: FigureLayout, width: float) -> list[vega.Specification]:
-    marks = _MarkLayers(layout, width)
-    style: vega.Specification = {"filled": True, "stroke": "white", "strokeWidth": 1, "size": 45}
-    return [
-        marks.layer("rule", "a", "e"),
-        marks.layer("rule", "b", "d", is_described=True, strokeWidth=7),
-        marks.layer("point", **style),
-    ]
 
 
 def _layer_steps(layout: FigureLayout, width: float) -> list[vega.Specification]:
@@ -374,30 +341,9 @@ def _find_row_medians(layout: FigureLayout) -> list[float]:
     return [float(format(median(row), ".7g")) if row else 1.0 for row in rows]
 
 
-def _layer_quantiles(layout: FigureLayout, width: float) -> list[vega.Specification]:
-    """Draw the median as a dot, the 95 % quantile as a tick, and a line up to the 99 % quantile."""
-    marks = _MarkLayers(layout, width)
-    tick: vega.Specification = {"thickness": 2, "size": 9, "orient": "vertical"}
-    return [
-        marks.layer("rule", "l", "h", is_described=True, strokeWidth=1.5),
-        marks.layer("tick", "m", is_described=True, **tick),
-        marks.layer("point", filled=True),
-    ]
-
-
-def _layer_dots(layout: FigureLayout, width: float) -> list[vega.Specification]:
-    marks = _MarkLayers(layout, width)
-    bars = marks.layer("rule", "l", "h", filters=[vega.DROP_MISSING_BARS], strokeWidth=1)
-    dots = marks.layer("point", filled=True)
-    return [bars, dots] if marks.is_dodged else [dots]
-
-
 _LAYERS: Mapping[str, Callable[[FigureLayout, float], list[vega.Specification]]] = {
     Kind.POINTS: _layer_points,
     Kind.CURVES: _layer_points,
-    Kind.BOXES: _layer_boxes,
     Kind.STEPS: _layer_steps,
     Kind.HEAT_MAP: _layer_heat,
-    Kind.DOTS: _layer_dots,
-    Kind.QUANTILES: _layer_quantiles,
 }

@@ -83,11 +83,8 @@ class Kind(StrEnum):
     """Kind of drawing."""
 
     POINTS = "points"
-    BOXES = "boxes"
     STEPS = "steps"
     HEAT_MAP = "heat map"
-    DOTS = "dots"
-    QUANTILES = "quantiles"
     #: Points joined by lines, at places in order.
     CURVES = "curves"
 
@@ -100,10 +97,6 @@ class Scale(StrEnum):
     LOG = "log"
 
 
-#: Kinds whose places lie below each other.
-UPRIGHT = (Kind.DOTS, Kind.QUANTILES)
-#: Places of such a figure up to which its end is in view.
-MAX_LOW_PLACES = 15
 _MAX_LABEL_CHARS = 60
 #: Values of columns by panel, place and series.
 GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
@@ -148,30 +141,24 @@ class FigureSeries:
 
 @dataclass(frozen=True)
 class FigureMark:
-    """A point with its value, error bar and number of executions or jobs.
-
-    ``box`` holds the 5 %, 25 %, 50 %, 75 % and 95 % quantiles of a distribution, ``middle`` a value
-    between the ends of the bar.
-    """
+    """A point with its value, error bar and number of executions or jobs."""
 
     series: int
     place: int
     y: float
     low: float | None
     high: float | None
-    box: tuple[float, ...] = ()
     count: int | None = None
-    middle: float | None = None
 
     @property
     def lowest(self) -> float:
         """Lower end of the drawn range."""
-        return self.box[0] if self.box else self.y if self.low is None else self.low
+        return self.y if self.low is None else self.low
 
     @property
     def highest(self) -> float:
         """Upper end of the drawn range."""
-        return self.box[-1] if self.box else self.y if self.high is None else self.high
+        return self.y if self.high is None else self.high
 
 
 @dataclass(frozen=True)
@@ -233,11 +220,6 @@ class FigureLayout:
     def has_panels(self) -> bool:
         """Whether there are several panels."""
         return len(self.panels) > 1
-
-    @property
-    def is_tall(self) -> bool:
-        """Whether the rows of places fill more than a screen, so that axis and legend stand above."""
-        return self.kind in UPRIGHT and not self.has_panels and len(self.places) > MAX_LOW_PLACES
 
     @property
     def marks(self) -> list[FigureMark]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 from sqlalchemy import Connection
 
 from treehammer.analysis.statistics.sample import natural_sort_key
@@ -43,8 +42,6 @@ CAMPAIGN_COLUMN = "campaign_id"
 MAX_READ = 300_000
 #: Maximum number of groups of a figure.
 MAX_GROUPS = 20_000
-#: Quantiles of a distribution: whiskers, box and median.
-QUANTILE_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 #: Roll-up columns that do not describe the work; good executions have no failure class.
 _OUTCOME_COLUMNS = (*TIME_UNITS, "failure_class")
@@ -62,8 +59,6 @@ class FigurePoint(NamedTuple):
         mean: mean of these; difference from the same work, as a share, if the figure is relative.
         rms: RMS of these executions around their mean.
         smallest: smallest value, None for roll-ups, which do not store it.
-        quantiles: at :data:`QUANTILE_SHARES`, for distributions.
-        reads: by latency, see :attr:`treehammer.sql.read.query_model.FigureGroup.reads`.
         not_supported: executions of features that the release or setup lacks.
     """
 
@@ -73,17 +68,10 @@ class FigurePoint(NamedTuple):
     rms: float | None = None
     smallest: float | None = None
     largest: float | None = None
-    quantiles: tuple[float, ...] = ()
-    reads: Sequence[int] = ()
     good: int = 0
     failed: int = 0
     implausible: int = 0
     not_supported: int = 0
-
-    def latency_quantiles_s(self, shares: Iterable[float]) -> list[float]:
-        """Return quantiles of the read latency in seconds; 0 without reads."""
-        group = FigureGroup({}, {}, {}, self.reads)
-        return [group.latency_quantile_s(share) or 0.0 for share in shares]
 
 
 @dataclass(frozen=True)
@@ -116,18 +104,15 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
     if query.view == View.RELATIVE:
         return _load_relative(store, query)
     figure = query.figure
-    reads_values = query.view == View.DISTRIBUTION
     with store.connection() as connection:
-        if reads_values or figure.source == "measurements":
+        if figure.source == "measurements":
             _require_few_measurements(connection, figure)
         groups, stored_columns, work = _load_groups(connection, query)
-        values = figure_sql.load_values(connection, figure) if reads_values else ()
-        points = _build_points(groups, values, query)
     return _collect_points(
         store,
         query,
-        points,
-        source="measurements" if reads_values else figure.source,
+        [_point_of_group(group, query) for group in groups],
+        source=figure.source,
         aggregation=count_aggregated(query.group_columns, stored_columns, work),
     )
 
@@ -144,7 +129,7 @@ def _load_groups(
     # Measurements are read once, grouped by all aggregated columns.
     stored_columns = _stored_columns(figure.by)
     parts = snapshot.load_figure(replace(figure, by=stored_columns)).groups
-    work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
+    work = [tuple(part.by.values()) for part in parts if part.metrics[query.metric].value_count]
     return _merge_groups(parts, figure.by), stored_columns, work
 
 
@@ -234,31 +219,9 @@ def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[Fi
                     name: sum((p.metrics[name] for p in members), Moments())
                     for name in members[0].metrics
                 },
-                [sum(bins) for bins in zip(*(part.reads for part in members), strict=True)],
             )
         )
     return merged
-
-
-def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
-    return (
-        any(group.reads)
-        if query.view == View.LATENCY
-        else group.metrics[query.metric].value_count > 0
-    )
-
-
-def _build_points(
-    groups: Sequence[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
-) -> list[FigurePoint]:
-    if query.view == View.LATENCY:
-        return [
-            FigurePoint(group.by, group.good, reads=group.reads, **_count_outcomes([group]))
-            for group in groups
-        ]
-    if query.view == View.DISTRIBUTION:
-        return _distribution_points(groups, values, query)
-    return [_point_of_group(group, query) for group in groups]
 
 
 def _require_few_measurements(connection: Connection, figure: FigureQuery) -> None:
@@ -291,29 +254,6 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
     for group in groups:
         counts.update(group.outcomes)
     return {outcome.key: count for outcome, count in sum_outcomes(counts).items()}
-
-
-def _distribution_points(
-    groups: Iterable[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
-) -> list[FigurePoint]:
-    by_key: dict[Key, list[float]] = defaultdict(list)
-    for key, value in values:
-        by_key[key].append(value)
-    points = []
-    for group in groups:
-        group_values = by_key.get(tuple(group.by[name] for name in query.group_columns), [])
-        numbers: dict[str, Any] = {}
-        if group_values:
-            numbers = {
-                "mean": float(np.mean(group_values)),
-                "smallest": min(group_values),
-                "largest": max(group_values),
-                "quantiles": tuple(map(float, np.quantile(group_values, QUANTILE_SHARES))),
-            }
-        points.append(
-            FigurePoint(group.by, len(group_values), **numbers, **_count_outcomes([group]))
-        )
-    return points
 
 
 def _sort_points(

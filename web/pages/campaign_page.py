@@ -331,7 +331,7 @@ def _list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
     yield ui.Link("CPU efficiency by site", link_to("s0", query=filters))
     time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
     yield ui.Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
-    latency = {"view": "latency", "by": "site", "color": "axis_root"}
+    latency = {"metric": "read_latency_p95_s", "by": "site", "color": "axis_root"}
     yield ui.Link("Read latency", link_to("explore", query={**latency, **filters}))
     definition = campaign.plan.definition
     if definition.load and has_page("campaign-load"):

@@ -31,7 +31,7 @@ from treehammer.text_formatting import format_signed, format_significant, plural
 from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
 from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
-from treehammer.web.figures.drawing import DRAWN_FORMATS
+from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot, ForestSlide, effect_weight
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
@@ -232,7 +232,7 @@ def _show_forest(comparison: DisplayedComparison) -> Iterator[ui.Section]:
         return
     files = (
         ui.Link(form.upper(), link_to_same_page(drawing=f"talk.{form}"), is_file=True)
-        for form in DRAWN_FORMATS
+        for form in FIGURE_FORMATS
     )
     if len(plot.lines) > 1:  # A single change is told in words.
         yield ui.Figure("changes", plot, plot.caption)

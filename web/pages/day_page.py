@@ -139,7 +139,7 @@ def _link_to_explore(site: str, day: date) -> ui.Links:
     views = {
         "CPU efficiency by variant": {"metric": "eff_job", "by": VARIANT_COLUMN},
         "CPU time per event by host": {"metric": "cpu_per_event_s", "by": "host"},
-        "Read latency by door": {"view": "latency", "by": "door"},
+        "Read latency by door": {"metric": "read_latency_p95_s", "by": "door"},
     }
     return ui.Links(
         [

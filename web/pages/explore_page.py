@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
@@ -18,7 +17,14 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
-from treehammer.web.figures.explore_query import METRICS, SIZE, VIEWS, ExploreQuery, View
+from treehammer.web.figures.explore_query import (
+    FORMER_VIEWS,
+    METRICS,
+    SIZE,
+    VIEWS,
+    ExploreQuery,
+    View,
+)
 from treehammer.web.figures.figure_captions import describe_metric, explain_empty_figure
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.labels import VARIANT_COLUMN, head_column
@@ -30,14 +36,10 @@ from treehammer.web.pages.explore_result import (
     ExploreResult,
     RowLinks,
     S0Query,
-    quantile_table,
     run_query,
 )
 
-_EXPLORE_TABLES = {
-    "figure": "groups of measurements with their statistics, or the bins of read latencies",
-    "quantiles": "quantiles of the read latency; empty in other views",
-}
+_EXPLORE_TABLES = {"figure": "groups of measurements with their statistics"}
 _EXPLORE_ABOUT = (
     "metric",
     "unit",
@@ -55,19 +57,22 @@ _EXPLORE_ABOUT = (
 )
 
 
-def _show_figure(request: PageRequest[Any]) -> PageContent:
+def _show_figure(request: PageRequest[Any]) -> PageContent | Response:
+    former = FORMER_VIEWS.get(request.raw.query_params.get("view", ""))
+    if former and request.is_html:
+        return RedirectResponse(link_to_same_page(**former))
     result = run_query(request)
     links = RowLinks(result.query)
     # Files are in the order of time, pages begin with the newest.
     ordered = result.newest_first if request.is_html else result
-    tables = (ordered.build_table(links), quantile_table(result.query, ordered.points, links))
+    table = ordered.build_table(links)
     if not request.is_html:
-        return PageContent(result.title, tables=tables, about=result.about)
+        return PageContent(result.title, tables=(table,), about=result.about)
     sections = [
         _describe_subject(result),
         ui.Links(list(_link_presets(result)), "Figures"),
         _build_form(result.query),
-        *_show_result(result, links, tables),
+        *_show_result(result, links, table),
     ]
     return PageContent(result.title, sections)
 
@@ -111,9 +116,7 @@ def _describe_subject(result: ExploreResult) -> ui.Section:
     return ui.Paragraph(*parts, "." if selected else "", look="quiet under")
 
 
-def _show_result(
-    result: ExploreResult, links: RowLinks, tables: Sequence[DataTable]
-) -> Iterator[ui.Section]:
+def _show_result(result: ExploreResult, links: RowLinks, table: DataTable) -> Iterator[ui.Section]:
     figure = result.lay_out()
     if result.points.points:
         yield _note_aggregation(result)
@@ -132,13 +135,9 @@ def _show_result(
         )
     elif result.points.points:
         yield ui.headline(explain_empty_figure(result.query, result.points.points))
-    filled_tables = [table for table in reversed(tables) if table.rows]
-    if filled_tables:
+    if table.rows:
         yield from _offer_files(result, has_figure=figure is not None)
-        for table in filled_tables:
-            yield replace(table, max_rows=MAX_SHOWN_ROWS)
-    elif result.points.points:
-        yield ui.quiet(f"Selection: {result.about['selection']}")
+        yield replace(table, max_rows=MAX_SHOWN_ROWS)
     else:
         yield from _explain_no_points(result)
 
@@ -160,8 +159,8 @@ def _note_aggregation(result: ExploreResult) -> ui.Paragraph:
 
 
 def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Section]:
-    names = {form: form.upper() for form in FIGURE_FORMATS if has_figure} | {"root": "TTree"}
-    files = [ui.Link(name, result.link_file(form), is_file=True) for form, name in names.items()]
+    forms = FIGURE_FORMATS if has_figure else ()
+    files = [ui.Link(form.upper(), result.link_file(form), is_file=True) for form in forms]
     of_paper = [
         ui.Link(
             f"{size} column",
@@ -214,26 +213,17 @@ def _explain_no_points(result: ExploreResult) -> Iterator[ui.Section]:
 #: Looks of S0's figure, by their titles.
 _S0_LOOKS: Mapping[str, Mapping[str, str]] = {
     "Heat map": {"view": View.HEATMAP},
-    "Sorted dots": {"view": View.SORTED},
     "Panel per variant": {"view": View.MEANS, "panels": VARIANT_COLUMN, "color": "axis_root"},
     "Points with bars": {"view": View.MEANS},
 }
 #: Other figures of a metric; each distinguishes variants: a mean over several would depend on their mix.
 _PRESETS: Mapping[str, Mapping[str, str]] = {
     "Trend by day": {"by": "day", "color": "site", "view": View.RELATIVE},
-    "Distribution by site": {
-        "by": "site",
-        "color": "axis_root",
-        "panels": VARIANT_COLUMN,
-        "view": View.DISTRIBUTION,
-    },
-    "Read latency by variant": {"by": VARIANT_COLUMN, "color": "axis_root", "view": View.LATENCY},
     "Small multiples by site": {"by": VARIANT_COLUMN, "color": "axis_root", "panels": "site"},
-    "Trend by day, a panel per site": {
-        "by": "day",
-        "color": VARIANT_COLUMN,
-        "panels": "site",
-        "view": View.RELATIVE,
+    "Read latency by variant": {
+        "metric": "read_latency_p95_s",
+        "by": VARIANT_COLUMN,
+        "color": "axis_root",
     },
 }
 #: Parameters that select executions, which links to other figures keep.
@@ -282,35 +272,25 @@ def _send_file(request: PageRequest[Any]) -> Response:
             404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
         )
     result = run_query(request)
-    drawing: dict[str, Any]
-    if form == "root":
-        whole, about = result.build_table(RowLinks(result.query)), result.about
-        title = (result.title, about["bars"], about["selection"], about["aggregated"])
-        drawing = {
-            "columns": _list_column_types(result.query, whole),
-            "rows": whole.plain_rows(),
-            "title": ". ".join(text.rstrip(".") for text in title if text),
-        }
-    else:
-        figure = result.lay_out()
-        if figure is None:
-            text = explain_empty_figure(result.query, result.points.points)
-            raise RequestRefusedError(404, text)
-        size = request.raw.query_params.get(SIZE, "")
-        if size and size not in PAPER_WIDTHS_MM:
-            raise RequestRefusedError(
-                400, f"{SIZE} must be one of {', '.join(PAPER_WIDTHS_MM)}, not {size[:20]!r}"
-            )
-        width_mm = PAPER_WIDTHS_MM.get(size, 0.0)
-        drawing = {
-            "chart": chart_figure(figure, paper_width=width_mm * PIXELS_PER_MM),
-            "width_mm": width_mm,
-            "metadata": {
-                "Title": result.title,
-                "Subject": result.link_permanently(),
-                "Creator": f"Treehammer {__version__}",
-            },
-        }
+    figure = result.lay_out()
+    if figure is None:
+        text = explain_empty_figure(result.query, result.points.points)
+        raise RequestRefusedError(404, text)
+    size = request.raw.query_params.get(SIZE, "")
+    if size and size not in PAPER_WIDTHS_MM:
+        raise RequestRefusedError(
+            400, f"{SIZE} must be one of {', '.join(PAPER_WIDTHS_MM)}, not {size[:20]!r}"
+        )
+    width_mm = PAPER_WIDTHS_MM.get(size, 0.0)
+    drawing = {
+        "chart": chart_figure(figure, paper_width=width_mm * PIXELS_PER_MM),
+        "width_mm": width_mm,
+        "metadata": {
+            "Title": result.title,
+            "Subject": result.link_permanently(),
+            "Creator": f"Treehammer {__version__}",
+        },
+    }
     files = request.resources.share(FigureFiles)
     return make_figure_response(result.route, form, files.draw_file(form, drawing))
 
@@ -318,18 +298,3 @@ def _send_file(request: PageRequest[Any]) -> Response:
 _FILES: Any = {"position": 22, "make_pool": lambda resources: resources.share(FigureFiles).pool}
 explore_file = page("/explore/figure.{form}", "explore-file", ExploreQuery, **_FILES)(_send_file)
 s0_file = page("/figures/s0/figure.{form}", "s0-file", S0Query, **_FILES)(_send_file)
-
-
-#: Columns of whole numbers.
-_COUNTS = ("good", "failed", "implausible", "not_supported", "number", "reads", *TIME_UNITS)
-
-
-def _list_column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
-    """Return the columns with their types in a TTree."""
-    types = []
-    for column in whole.columns:
-        kind = "int" if column.key in _COUNTS else "text" if column.key == "aggregates" else "float"
-        if column.key in query.group_columns and column.key in METRICS_BY_NAME:
-            kind = METRICS_BY_NAME[column.key].type
-        types.append({"name": column.key, "type": kind})
-    return types

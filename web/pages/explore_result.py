@@ -12,19 +12,15 @@ from urllib.parse import quote, urlencode
 from pydantic import Field
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.read import query_model
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
-from treehammer.text_formatting import format_share
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
-from treehammer.web.columns import metric_column, outcome_columns
+from treehammer.web.columns import outcome_columns
 from treehammer.web.display_formats import aligned_format, day_from_number, day_number
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_figure import (
-    LATENCY_METRIC,
-    READ_QUANTILES,
     figure_unit,
     group_value_writers,
     lay_out_figure,
@@ -33,7 +29,6 @@ from treehammer.web.figures.explore_query import DIMENSIONS, ExploreQuery, View
 from treehammer.web.figures.figure_captions import figure_heading
 from treehammer.web.figures.figure_layout import FigureLayout, GroupKeys
 from treehammer.web.figures.figure_points import (
-    QUANTILE_SHARES,
     FigurePoint,
     FigurePoints,
     load_points,
@@ -42,9 +37,6 @@ from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
 from treehammer.web.page import PageRequest
 from treehammer.web.page_query import TextOrBlank
-from treehammer.web.pages.latency_figure import BIN_COLUMNS, list_filled_bins
-
-_QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 #: Column -> URL of the page of its value ``-``.
 _PAGE_LINKS: Mapping[str, Callable[[], str]] = {
@@ -63,7 +55,12 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query)
     number = aligned_format(
-        (_find_statistic(point, name) for point in data.points for name in numbers), unit
+        (
+            getattr(point, "mean" if name == "difference" else name)
+            for point in data.points
+            for name in numbers
+        ),
+        unit,
     )
     in_heading = f", {unit.name}" if query.view == View.RELATIVE else ""
     columns = (
@@ -80,21 +77,12 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     own_unit = metric.unit if metric else ""
     own_unit = "shares: 0.05 is 5 %" if query.view == View.RELATIVE else own_unit
     unit_text = f", in {unit.name}" if unit.name else ""
-    note = f"CSV, JSON and TTree use {own_unit}." if unit.name and unit.name != own_unit else ""
+    note = f"CSV and JSON use {own_unit}." if unit.name and unit.name != own_unit else ""
     return DataTable("figure", f"{figure_heading(query)}{unit_text}", columns, rows, note=note)
-
-
-def _find_statistic(point: FigurePoint, name: str) -> float | None:
-    if name in _QUANTILE_KEYS:
-        return point.quantiles[_QUANTILE_KEYS.index(name)] if point.quantiles else None
-    value: float | None = getattr(point, "mean" if name == "difference" else name)
-    return value
 
 
 def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
     """Name the statistics in the table, which depend on view and source."""
-    if query.view == View.DISTRIBUTION:
-        return ("smallest", *_QUANTILE_KEYS, "largest", "mean")
     if query.view == View.RELATIVE:
         return ("difference", "rms")
     return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
@@ -121,60 +109,11 @@ def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableCol
     return [TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)]
 
 
-def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
-    """Build the table of reads of every group by bin."""
-    columns = (
-        *group_columns(query, data, links),
-        *BIN_COLUMNS,
-        TableColumn("share", "share", lambda share: f"{100 * share:.2f} %", is_number=True),
-    )
-    rows = [
-        {**point.key, **bin_, "share": bin_["reads"] / sum(point.reads)}
-        for point in data.points
-        for bin_ in list_filled_bins(point.reads)
-    ]
-    return DataTable("figure", f"{figure_heading(query)}, bin by bin", columns, rows)
-
-
-def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
-    """Build the table of quantiles of the read latency of every group."""
-    columns: tuple[TableColumn, ...] = (
-        *group_columns(query, data, links),
-        TableColumn("good", "executions", is_number=True, link=links.jobs_link),
-        TableColumn("reads", "reads", is_number=True),
-        *(
-            metric_column(LATENCY_METRIC, f"{format_share(share)} below", key)
-            for key, share in READ_QUANTILES.items()
-        ),
-    )
-    rows = [
-        {
-            **point.key,
-            "good": point.good,
-            "reads": sum(point.reads),
-            **dict(
-                zip(READ_QUANTILES, point.latency_quantiles_s(READ_QUANTILES.values()), strict=True)
-            ),
-            "aggregates": data.aggregation.describe_point(point.key),
-        }
-        for point in data.points
-        if sum(point.reads)
-    ]
-    columns += tuple(aggregation_column(query, data))
-    note = (
-        "Quantiles are accurate to a factor of two: reads are assumed to be evenly distributed "
-        "within a bin."
-    )
-    return DataTable("quantiles", figure_heading(query), columns, rows, note=note)
-
-
 def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
     values = point._asdict()
-    quantiles = point.quantiles or (None,) * len(QUANTILE_SHARES)
     return {
-        **point.key,
-        **{name: values[name] for name in values if name not in ("key", "quantiles", "reads")},
-        **dict(zip(_QUANTILE_KEYS, quantiles, strict=True)),
+        **values.pop("key"),
+        **values,
         "difference": point.mean,
         "aggregates": aggregation.describe_point(point.key),
     }
@@ -318,8 +257,7 @@ class ExploreResult:
 
     def build_table(self, links: RowLinks) -> DataTable:
         """Build the table of the figure's groups."""
-        table = latency_table if self.query.view == View.LATENCY else spread_table
-        return table(self.query, self.points, links)
+        return spread_table(self.query, self.points, links)
 
     def link_permanently(self) -> str:
         """Return the address with all parameters."""
@@ -338,10 +276,9 @@ class ExploreResult:
         query = self.query
         metric = METRICS_BY_NAME.get(query.metric)
         unit = "1" if query.view == View.RELATIVE else metric.unit if metric else ""
-        is_latency = query.view == View.LATENCY
         return {
-            "metric": HISTOGRAM_COLUMN if is_latency else query.metric,
-            "unit": "reads" if is_latency else unit,
+            "metric": query.metric,
+            "unit": unit,
             "meaning": figure_captions.describe_metric(query),
             "bars": figure_captions.describe_bars(query),
             "caption": figure_captions.describe_groups(query),

@@ -150,7 +150,7 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         ui.Group("", *_show_news(overview)),
     )
     trend = {"by": "day", "color": "site", "view": "relative"}
-    latency = {"by": "site", "view": "latency"}
+    latency = {"by": "site", "metric": "read_latency_p95_s"}
     sections = (
         ui.Live(
             ui.Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),

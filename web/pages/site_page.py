@@ -331,7 +331,7 @@ def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[ui.Link]:
             f"{head_column(query.metric)} by day and release",
             {**metric, "by": "day", "view": View.RELATIVE},
         ),
-        ("Read latency by door", {"view": "latency", "by": "door"}),
+        ("Read latency by door", {"metric": "read_latency_p95_s", "by": "door"}),
     ):
         address = link_to("explore", query={**view, "color": "axis_root", **filters})
         yield ui.Link(title, address)

@@ -222,8 +222,7 @@ class Chart {
     if (names.length < 2 && !names[0]?.name) return;
     const longest = Math.max(...names.filter((one) => !one.is_quiet).map((one) => one.name.length));
     const list = element("ul", this.figure, { class: longest > 24 ? "series long" : "series", "aria-label": this.meta.legend ?? "Series" });
-    if (this.meta.tall) this.canvas.before(list);
-    else this.canvas.after(list);
+    this.canvas.after(list);
     // Quiet series are those without a color of their own.
     const named = names.flatMap((one, number) => (one.is_quiet ? [] : [number]));
     this.entries = new Map(named.map((number) => {

@@ -38,7 +38,7 @@ READ_PATHS = (
     "/explore",
     "/explore/figure.png",
     "/figures/s0",
-    "/figures/s0/figure.root",
+    "/figures/s0/figure.pdf",
     "/compare",
     "/compare/x",
     "/campaigns",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -29,6 +27,7 @@ from treehammer.sql.write.store import Store
 from treehammer.web import page_service
 from treehammer.web.figures import figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS
+from treehammer.web.figures.explore_query import FORMER_VIEWS
 from treehammer.web.pages import explore_result
 
 PEOPLE = {"Accept": "text/html,*/*"}
@@ -51,8 +50,7 @@ def good(row: dict[str, Any], metric: str) -> bool:
 
 
 @pytest.mark.usefixtures("draw_in_process")
-@pytest.mark.parametrize("view", ["means", "latency"])
-def test_campaigns_are_labeled_by_name(pages: ServiceThread, view: str) -> None:
+def test_campaigns_are_labeled_by_name(pages: ServiceThread) -> None:
     ids = {
         "0aaaaaaaaaaaaaaa": "weekly",
         "1bbbbbbbbbbbbbbb": "nightly",
@@ -60,10 +58,9 @@ def test_campaigns_are_labeled_by_name(pages: ServiceThread, view: str) -> None:
     }
     for id_, name in ids.items():
         pages.store.add_campaign(make_campaign_row(id_, name=name), [])
-    hist = [0] * 5 + [9] + [0] * 12
-    good: dict[str, Any] = {"plausible": True, "eff_job": 0.5, "read_latency_hist": hist}
+    good: dict[str, Any] = {"plausible": True, "eff_job": 0.5}
     pages.store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
-    query = f"by=site&color=campaign_id&view={view}&{ALL}"
+    query = f"by=site&color=campaign_id&{ALL}"
     page = pages.load_page(f"/explore?{query}")
     rows = rows_of(pages, query)
     svg = pages.client.get(f"/explore/figure.svg?{query}").text
@@ -106,55 +103,6 @@ def test_csv_agrees_with_database(
             assert line["mean"] == line["rms"] == ""
 
 
-def test_distribution_agrees_with_database(filled_service: ServiceThread) -> None:
-    query = f"metric=eff_job&by=site&color=&view=distribution&where=axis_root%3D6.40.00&{ALL}"
-    groups = defaultdict(list)
-    for row in stored(filled_service):
-        if good(row, "eff_job") and row["axis_root"] == "6.40.00":
-            groups[row["site"]].append(row["eff_job"])
-    rows = {row["site"]: row for row in rows_of(filled_service, query)}
-    assert rows.keys() == groups.keys()
-    for site, values in groups.items():
-        assert float(rows[site]["p50"]) == pytest.approx(float(np.median(values)))
-        assert float(rows[site]["smallest"]) == min(values)
-        assert float(rows[site]["largest"]) == max(values)
-
-
-def test_read_latencies_are_merged(filled_service: ServiceThread) -> None:
-    merged: dict[str, list[int]] = {}
-    for row in stored(filled_service):
-        bins = row["read_latency_hist"]
-        if good(row, "read_latency_hist") and row["kind"] == "timed":
-            sums = merged.setdefault(row["site"], [])
-            sums += [0] * (len(bins) - len(sums))
-            for place, reads in enumerate(bins):
-                sums[place] += reads
-    assert any(map(sum, merged.values()))
-    reads_by_site: dict[str, dict[float, int]] = defaultdict(dict)
-    for line in rows_of(filled_service, f"view=latency&by=site&color=&{ALL}"):
-        reads_by_site[line["site"]][float(line["from_s"])] = int(line["reads"])
-        reads = sum(merged[line["site"]])
-        assert float(line["share"]) == pytest.approx(int(line["reads"]) / reads)
-    for site, sums in merged.items():
-        expected = {1e-6 * 2.0**i if i else 0.0: n for i, n in enumerate(sums) if n}
-        assert reads_by_site.get(site, {}) == pytest.approx(expected)
-
-
-@pytest.mark.usefixtures("draw_in_process")
-def test_read_latencies_are_drawn(filled_service: ServiceThread) -> None:
-    query = f"view=latency&by=site&color=axis_root&scale=log&where=site~SITE_*&{ALL}"
-    page = filled_service.client.get(f"/explore?{query}", headers=PEOPLE)
-    assert "50 % below" in page.text
-    (chart,) = load_charts(page.text)
-    # All sites below each other, the slowest first, with the quantiles of the table.
-    rows = rows_of(filled_service, f"{query}&table=quantiles")
-    slowest = sorted(rows, key=lambda row: -float(row["p95_s"]))[0]
-    assert list_names(chart, "places")[0] == slowest["site"]
-    assert {*list_names(chart, "places")} == {row["site"] for row in rows}
-    assert all(mark["y"] <= mark["m"] <= mark["h"] for mark in list_marks(chart))
-    assert filled_service.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
-
-
 def test_url_parameters_filter(filled_service: ServiceThread) -> None:
     site = HOSTILE_TEXTS[0]
     answer = filled_service.client.get(
@@ -168,7 +116,7 @@ def test_url_parameters_filter(filled_service: ServiceThread) -> None:
     )
 
 
-def linked_counts(service: ServiceThread, address: str, count: str) -> list[tuple[int, int]]:
+def linked_counts(service: ServiceThread, address: str) -> list[tuple[int, int]]:
     """For each row linked to its jobs: shown and actual number of executions."""
     page = service.read(f"{address}&{ALL}")
     rows = [row for table in page.tables.values() for row in table.cells]
@@ -178,27 +126,26 @@ def linked_counts(service: ServiceThread, address: str, count: str) -> list[tupl
         for cell in row.values()
         if cell.link.startswith("/explore?") and cell.text.isdigit()
     ]
-    return [(n, sum(int(row[count]) for row in rows_of(service, query))) for query, n in queries]
+    return [(n, sum(int(row["number"]) for row in rows_of(service, query))) for query, n in queries]
 
 
 @pytest.mark.parametrize(
-    "address, rows, count",
+    "address, rows",
     [
-        ("/explore?by=axis_root&color=site&site=SITE_A&site=SITE_B", 4, "number"),
-        ("/explore?by=site&color=&where=site%3DSITE_A&site=SITE_B&where=site!%3DX", 2, "number"),
-        ("/explore?by=week&color=&site=SITE_A", None, "number"),
-        ("/explore?by=kind&color=site&site=SITE_A&site=SITE_B&where=kind%3Dtimed", 2, "number"),
-        ("/explore?by=failure_class&color=plausible&site=SITE_A", None, "number"),
-        ("/explore?by=host&view=distribution&site=SITE_C", None, "number"),
-        ("/explore?by=site&view=latency&site=SITE_A&site=SITE_B", 4, "good"),
-        ("/explore?by=campaign_id&color=&campaign=over&campaign=running", 2, "number"),
-        (f"/figures/s0?site=SITE_A&site={quote(HOSTILE_TEXTS[0])}", 8, "number"),
+        ("/explore?by=axis_root&color=site&site=SITE_A&site=SITE_B", 4),
+        ("/explore?by=site&color=&where=site%3DSITE_A&site=SITE_B&where=site!%3DX", 2),
+        ("/explore?by=week&color=&site=SITE_A", None),
+        ("/explore?by=kind&color=site&site=SITE_A&site=SITE_B&where=kind%3Dtimed", 2),
+        ("/explore?by=failure_class&color=plausible&site=SITE_A", None),
+        ("/explore?by=host&site=SITE_C", None),
+        ("/explore?by=campaign_id&color=&campaign=over&campaign=running", 2),
+        (f"/figures/s0?site=SITE_A&site={quote(HOSTILE_TEXTS[0])}", 8),
     ],
 )
 def test_counts_link_to_exactly_these_executions(
-    filled_service: ServiceThread, address: str, rows: int | None, count: str
+    filled_service: ServiceThread, address: str, rows: int | None
 ) -> None:
-    counts = linked_counts(filled_service, address, count)
+    counts = linked_counts(filled_service, address)
     assert counts
     assert rows in (None, len(counts))
     assert [n for n, _ in counts] == [linked for _, linked in counts]
@@ -207,7 +154,7 @@ def test_counts_link_to_exactly_these_executions(
 def test_groups_of_floats_have_no_links(filled_service: ServiceThread) -> None:
     """A float such as 0.3 may not equal its decimal representation."""
     assert rows_of(filled_service, f"by=cpu_per_event_s&color=site&{ALL}")
-    assert not linked_counts(filled_service, "/explore?by=cpu_per_event_s&color=site", "number")
+    assert not linked_counts(filled_service, "/explore?by=cpu_per_event_s&color=site")
 
 
 def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> None:
@@ -227,16 +174,13 @@ def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> Non
     )
 
 
-def test_files_agree_with_table(
+def test_files_of_figures(
     filled_service: ServiceThread,
-    tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import uproot
-
     query = f"metric=eff_job&by=site&color=axis_root&{ALL}"
-    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg", "root": b"root"}
+    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}
     for form, start in starts.items():
         if form == "pdf":  # The other processes draw in the same way.
             request.getfixturevalue("draw_in_process")
@@ -249,16 +193,6 @@ def test_files_agree_with_table(
             assert "error bars: RMS" in answer.text
     monkeypatch.setattr(page_service, "_run_drawing", None)
     assert filled_service.client.get(f"/explore/figure.pdf?{query}").status_code == 200, "kept"
-    file = tmp_path / "figure.root"
-    file.write_bytes(answer.content)
-    with uproot.open(file) as opened:
-        tree = opened["figure"].arrays(library="np")
-    rows = rows_of(filled_service, query)
-    assert [*tree["site"]] == [row["site"] for row in rows]
-    for column in ("mean", "rms"):
-        expected = [float(row[column]) if row[column] else math.nan for row in rows]
-        np.testing.assert_array_equal(tree[column], expected)
-    np.testing.assert_array_equal(tree["good"], [int(row["good"]) for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -278,6 +212,14 @@ def test_invalid_parameters_are_refused(
     answer = filled_service.client.get(f"/explore?{query}")
     assert answer.status_code == 400
     assert expected in answer.json()["error"]
+
+
+@pytest.mark.parametrize("view", FORMER_VIEWS)
+def test_former_views_lead_to_the_figure_of_today(filled_service: ServiceThread, view: str) -> None:
+    answer = filled_service.client.get(f"/explore?by=site&view={view}", headers=PEOPLE)
+    address = urlsplit(answer.headers["Location"])
+    assert "by=site" in address.query
+    assert filled_service.client.get(f"{address.path}?{address.query}").status_code == 200
 
 
 def test_explore_opens_with_the_same_work_and_s0_with_means(filled_service: ServiceThread) -> None:
@@ -328,7 +270,10 @@ def test_pages_respond_while_figures_are_drawn(
     monkeypatch.setattr(page_service, "_acquire_slot", noted)
     monkeypatch.setattr(page_service, "_run_drawing", slowly)
     paths = [
-        f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FIGURE_FORMATS
+        f"{path}/figure.{form}?size={size}"
+        for path in ("/explore", "/figures/s0")
+        for form in FIGURE_FORMATS
+        for size in ("", "double")
     ]
     with ThreadPoolExecutor(len(paths)) as clients:
         asked = [clients.submit(filled_service.client.get, path) for path in paths]
@@ -384,15 +329,3 @@ def test_s0_of_many_sites_or_series_is_a_heat_map(
     assert kinds("") == {"rect"}
     monkeypatch.setattr(explore_result, "MAX_POINT_SITES", 1)
     assert kinds(few) == {"rect"}
-
-
-def test_axis_fits_data_or_starts_at_zero(filled_service: ServiceThread) -> None:
-    def domain(scale: str) -> list[float]:
-        query = f"by=site&color=&scale={scale}&{ALL}"
-        (chart,) = load_charts(filled_service.load_page(f"/explore?{query}"))
-        domain: list[float] = chart["layer"][0]["encoding"]["y"]["scale"]["domain"]
-        return domain
-
-    fitted, whole = domain("linear"), domain("zero")
-    assert fitted[0] > whole[0] == 0
-    assert fitted[1] <= whole[1]

@@ -84,17 +84,6 @@ def test_points_of_line_charts_are_opaque() -> None:
     assert {">time<", ">MB/s<"} <= set(re.findall(">[^<]+<", drawn))
 
 
-@pytest.mark.parametrize("count, is_tall", [(10, False), (40, True)])
-def test_axis_of_many_rows_stands_above_them(count: int, is_tall: bool) -> None:
-    """Its legend does, too, and the rows lie closer."""
-    marks = [[FigureMark(series, n, 1.0, None, None) for series in range(4) for n in range(count)]]
-    places = tuple(f"SITE-{number:02}" for number in range(count))
-    chart = chart_figure(lay_out(marks, "abcd", kind=Kind.DOTS, places=places))
-    (axis,) = {layer["encoding"]["x"]["axis"].get("orient") for layer in chart["layer"]}
-    assert (axis, chart["usermeta"]["tall"]) == ("top" if is_tall else None, is_tall)
-    assert chart["height"] == count * (22 if is_tall else 36)
-
-
 def test_shared_axis_includes_all_points() -> None:
     drawn = draw([[mark(1.0)], [mark(100.0)]], ["_hidden"])
     # The shared axis has a label near the highest point.

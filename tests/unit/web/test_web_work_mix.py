@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +20,6 @@ from service_thread import ServiceThread, run_service
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.outcome import NOT_SUPPORTED
 from treehammer.web import display_formats
-from treehammer.web.figures import drawing
 from treehammer.web.figures.work_mix import count_aggregated
 
 ALL = "from=&to="
@@ -79,15 +77,8 @@ def load_chart(service: ServiceThread, query: str, path: str = "/explore") -> di
     return chart
 
 
-@pytest.mark.usefixtures("draw_in_process")
-@pytest.mark.parametrize(
-    "query",
-    [
-        "by=site&color=&panels=host",
-        "by=site&color=&view=distribution",
-    ],
-)
-def test_figure_notes_aggregated_values(filled: ServiceThread, query: str) -> None:
+def test_figure_notes_aggregated_values(filled: ServiceThread) -> None:
+    query = "by=site&color=&panels=host"
     about = load_json(filled, f"{query}&site=A&site=B&{ALL}")["about"]
     assert (
         about["aggregated"]
@@ -149,16 +140,13 @@ def test_error_bars_are_symmetric_rms(filled: ServiceThread) -> None:
 
 
 def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
-    for query in ("by=site&color=", "by=site&color=host", "by=site&color=&view=distribution"):
+    for query in ("by=site&color=", "by=site&color=host"):
         (row,) = load_json(filled, f"{query}&site=C&{ALL}")["tables"]["figure"]
         counts = (row["good"], row["failed"], row["implausible"], row["not_supported"])
         assert counts == (0, 1, 0, 1), query
 
 
-@pytest.mark.usefixtures("draw_in_process")
-def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path: Path) -> None:
-    import uproot
-
+def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread) -> None:
     query = f"by=day&color=&site=D&{ALL}"
     chart = load_chart(filled, query)
     assert len(list_names(chart, "places")) == 400
@@ -172,36 +160,6 @@ def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path
     assert table.column("day")[0] == LAST.isoformat(), "the newest comes first"
     assert LAST.isoformat() in table.column("day")
     assert (LAST - timedelta(days=300)).isoformat() not in table.column("day")
-    file = tmp_path / "figure.root"
-    file.write_bytes(filled.client.get(f"/explore/figure.root?{query}").content)
-    with uproot.open(file) as opened:
-        assert opened["figure"].num_entries == DAYS
-        assert "site=D; timed executions; n = 450" in opened["figure"].title
-
-
-def test_unknown_values_of_root_file_are_marked(tmp_path: Path) -> None:
-    import uproot
-
-    types = {"site": "text", "jobs": "int", "mean": "float", "plausible": "bool"}
-    columns = [{"name": name, "type": kind} for name, kind in types.items()]
-    file = tmp_path / "figure.root"
-    file.write_bytes(drawing.write_tree(columns, [dict.fromkeys(types)], "title"))
-    with uproot.open(file) as opened:
-        tree = opened["figure"].arrays(library="np")
-    assert (tree["site"][0], tree["jobs"][0], tree["plausible"][0]) == ("", -(2**63), 255)
-    assert math.isnan(tree["mean"][0])
-
-
-@pytest.mark.usefixtures("draw_in_process")
-def test_root_file_without_groups_is_empty(filled: ServiceThread, tmp_path: Path) -> None:
-    import uproot
-
-    file = tmp_path / "figure.root"
-    answer = filled.client.get(f"/explore/figure.root?by=site&kind=checksum&{ALL}")
-    assert answer.status_code == 200, answer.text
-    file.write_bytes(answer.content)
-    with uproot.open(file) as opened:
-        assert opened["figure"].num_entries == 0
 
 
 def test_unrecorded_metric_is_explained(filled: ServiceThread) -> None:
@@ -390,7 +348,7 @@ def test_site_is_compared_by_variant_not_label(work_service: ServiceThread) -> N
     assert row["median"] == pytest.approx((8.5e-6 + 12e-6) / 2)
 
 
-@pytest.mark.parametrize("view", ["", "&panels=host", "&view=distribution"])
+@pytest.mark.parametrize("view", ["", "&panels=host"])
 def test_grouping_by_label_notes_aggregated_variants(
     work_service: ServiceThread, view: str
 ) -> None:
@@ -422,11 +380,8 @@ def test_s0_has_one_series_per_variant(work_service: ServiceThread) -> None:
     assert f"all variants: {SHARED} root={RELEASE}" in chart["title"]["subtitle"]
 
 
-@pytest.mark.parametrize("view", ["", "&view=distribution"])
-def test_figure_by_variant_does_not_aggregate_variants(
-    work_service: ServiceThread, view: str
-) -> None:
-    query = f"metric=cpu_per_event_s&by=variant&panels=site&color=axis_root&{ALL}{view}"
+def test_figure_by_variant_does_not_aggregate_variants(work_service: ServiceThread) -> None:
+    query = f"metric=cpu_per_event_s&by=variant&panels=site&color=axis_root&{ALL}"
     document = work_service.load_document(f"/explore?{query}")
     assert "variant" not in document["about"]["aggregated_max"]
     rows = [row for row in document["tables"]["figure"] if row["site"] == "A"]

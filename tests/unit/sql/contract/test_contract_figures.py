@@ -16,7 +16,7 @@ from measurement_factory import RANDOM_DAYS, make_measurement, random_measuremen
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
-from treehammer.sql.read.figure_sql import load_figure, load_values, load_work
+from treehammer.sql.read.figure_sql import load_figure, load_work
 from treehammer.sql.read.query_model import (
     Condition,
     FigureGroup,
@@ -275,9 +275,6 @@ def test_groups_by_an_axis_that_only_variants_hold(store: Store) -> None:
         groups = store.load_figure(figure).groups
         assert [group.by["axis_clients"] for group in groups] == [None, 20, 100, "all"], raw
         assert {group.good for group in groups} == {2}
-    with store.connection() as connection:
-        values = list(load_values(connection, FigureQuery(("eff_job",), by)))
-    assert sorted(values, key=str).count((("local", 20), 0.5)) == 2
 
 
 def test_invalid_day_is_in_no_week(store: Store) -> None:
