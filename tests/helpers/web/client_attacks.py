@@ -1,32 +1,27 @@
-"""Attacks on sessions, headers and requests whose effect depends on the proxy."""
+"""Attacks whose effect depends on the proxy: headers, bodies, starvation."""
 
 from __future__ import annotations
 
 import http.client
-import re
-import ssl
-import warnings
-from collections.abc import Callable
-from contextlib import suppress
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import httpx
-from proxied_service import USER_HEADER, ProxiedService
+from proxied_service import USER_HEADER, VICTIM, ProxiedService
+from service_thread import make_body, make_sent_measurement
 
 from treehammer.web.service.proxy_setup import SECRET_HEADER
 
+SERVED = "others are served"
 Attack = Callable[[ProxiedService], str]
 #: Attack, as the page names it -> function that tries it and returns the result.
 ATTACKS: dict[str, Attack] = {}
-BROWSER = {"Accept": "text/html,*/*"}
 OPEN_SIGN_IN = (
     b"POST /sign-in HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n"
     b"Content-Type: application/x-www-form-urlencoded\r\n\r\na"
 )
-
-
-def fill_host(service: ProxiedService, sent: bytes) -> bytes:
-    # Caddy answers requests to other hosts itself.
-    return sent.replace(b"HOST", service.host.encode())
+HALF_SENT_HEADERS = b"GET / HTTP/1.1\r\nHost: HOST\r\nX: "
 
 
 def attack(name: str) -> Callable[[Attack], Attack]:
@@ -42,32 +37,6 @@ def attack(name: str) -> Callable[[Attack], Attack]:
 def join_statuses(*answers: httpx.Response) -> str:
     """Return the different statuses of answers, in order of their first one."""
     return ", ".join(dict.fromkeys(str(answer.status_code) for answer in answers))
-
-
-# --- sessions and headers
-
-
-@attack("a form of another site that signs a visitor in or out")
-def send_form_of_another_site(service: ProxiedService) -> str:
-    key = service.make_key("reader", "read").text
-    with service.make_client() as browser:
-        answers = [
-            browser.post(path, data=form, headers=headers)
-            for path, form in (("/sign-in", {"token": key}), ("/sign-out", {}))
-            for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"})
-        ]
-        same_origin = browser.post("/sign-in", data={"token": key}, headers={"Origin": service.url})
-    assert same_origin.status_code == 303, "the proxy passes Host on"
-    return join_statuses(*answers)
-
-
-@attack("a Host header that names another site")
-def name_another_host(service: ProxiedService) -> str:
-    answer = service.get("/campaigns/", Host="evil.example", **BROWSER)
-    assert "evil" not in f"{answer.headers} {answer.text}"
-    if answer.status_code == 307:
-        return f"redirected to `{answer.headers['Location']}`"
-    return f"answered by the proxy: {answer.status_code}, {len(answer.content)} bytes"
 
 
 @attack("a client that claims to be a proxy")
@@ -107,25 +76,6 @@ def look_for_headers(service: ProxiedService) -> str:
     return "HSTS and `nosniff` on every response"
 
 
-@attack("TLS 1.0 or 1.1")
-def speak_old_tls(service: ProxiedService) -> str:
-    agreed = []
-    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        # Otherwise the security level of this OpenSSL would refuse them as well.
-        context.set_ciphers("ALL:@SECLEVEL=0")
-        with warnings.catch_warnings(action="ignore"):
-            context.minimum_version = context.maximum_version = version
-        with suppress(OSError), context.wrap_socket(service.open_socket()) as connection:
-            agreed.append(connection.version())
-    assert "TLSv1.2" in agreed
-    return "no handshake" if agreed == ["TLSv1.2"] else f"{agreed}"
-
-
-# --- hostile input
-
-
 @attack("a body above 16 MB")
 def send_a_large_body(service: ProxiedService) -> str:
     key = service.make_key("mallory").text
@@ -144,33 +94,73 @@ def send_a_large_body(service: ProxiedService) -> str:
     return str(answer.status)
 
 
-SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: HOST\r\n\r\n"
+@attack("512 open `POST /sign-in` without a token, half-sent headers or silent connections")
+def open_many_requests(service: ProxiedService) -> str:
+    refused = 0
+    for sent in (OPEN_SIGN_IN, HALF_SENT_HEADERS, b""):
+        with ExitStack() as stack:
+            opened = [stack.enter_context(service.connect()) for _ in range(512)]
+            for connection in opened:
+                connection.sendall(sent.replace(b"HOST", service.host.encode()))
+            service.require_service()
+            for connection in opened:
+                connection.setblocking(False)
+                with suppress(OSError):
+                    refused += b" 429 " in connection.recv(1000)
+    return f"429 to some; {SERVED}" if refused else SERVED
 
 
-@attack("two requests in one (request smuggling)")
-def smuggle(service: ProxiedService) -> str:
-    answers: dict[str, None] = {}
-    for headers in (
-        b"Content-Length: 47\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"Transfer-Encoding: chunked\r\nContent-Length: 47\r\n\r\n0\r\n\r\n",
-        b"Content-Length: 0\r\nContent-Length: 42\r\n\r\n",
-        b"Transfer-Encoding: xchunked\r\n\r\n",
-        b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-        b"Content-Length: +0\r\n\r\n",
-        b"Transfer-Encoding: chunked\r\n\r\n+0\r\n\r\n",
-    ):
-        with service.connect() as connection:
-            head = b"POST /sign-out HTTP/1.1\r\nHost: HOST\r\n" + headers
-            connection.sendall(fill_host(service, head + SMUGGLED))
-            received = b""
-            with suppress(OSError):
-                connection.settimeout(2)
-                while part := connection.recv(10_000):
-                    received += part
-        first, *later_statuses = re.findall(rb"^HTTP/1.1 (\d+)", received, re.MULTILINE)
-        remark = (
-            ", the second request answered as one of its own" if later_statuses == [b"404"] else ""
+@attack("200,000 extras in one request")
+def send_many_extras(service: ProxiedService) -> str:
+    key = service.make_key("mallory").text
+    document = make_body([make_sent_measurement("extras", campaign_id="extras")])
+    document["measurements"][0]["extras"] = {f"e{n}": 1.0 for n in range(200_000)}
+    extras = {f"e{n}": 1.0 for n in range(256)}
+    many = [
+        make_sent_measurement(position=p, campaign_id="extras", extras=extras)
+        for p in range(1, 501)
+    ]
+    alone, together = service.post(document, key), service.send(key, *many)
+    service.require_service()
+    return f"{join_statuses(alone)} above 256, {join_statuses(together)} above 10,000 in a request"
+
+
+@contextmanager
+def endless_query(service: ProxiedService) -> Iterator[None]:
+    """Replace the table of campaigns by a view whose rows never end."""
+    with closing(sqlite3.connect(service.database.removeprefix("sqlite:///"))) as connection:
+        connection.execute("PRAGMA legacy_alter_table=ON")
+        connection.execute("ALTER TABLE campaign RENAME TO renamed")
+        connection.execute(
+            "CREATE VIEW campaign AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+            "SELECT renamed.* FROM c LEFT JOIN renamed WHERE c.x < 0"
         )
-        assert remark or not later_statuses or {first, *later_statuses} == {b"400"}, received
-        answers[f"{first.decode()}{remark}"] = None
-    return "; ".join(sorted(answers))
+        connection.commit()
+        try:
+            yield
+        finally:
+            connection.execute("DROP VIEW campaign")
+            connection.execute("ALTER TABLE renamed RENAME TO campaign")
+            connection.commit()
+
+
+@attack("a page whose query never ends")
+def query_without_end(service: ProxiedService) -> str:
+    reader = service.make_key("reader", "read").text
+    with endless_query(service):
+        answer = service.get("/campaigns?format=json", Authorization=f"Bearer {reader}")
+    assert "took longer than 3 s" in answer.json()["error"]
+    return f"{answer.status_code} after `serve_query_seconds`"
+
+
+@attack("twelve readers who ask for it and leave")
+def leave_queries(service: ProxiedService) -> str:
+    reader = service.make_key("reader", "read").text
+    request = f"GET /campaigns?format=json HTTP/1.1\r\nHost: {service.host}\r\nAuthorization: Bearer {reader}\r\n\r\n"
+    with endless_query(service):
+        for _ in range(12):
+            with service.connect() as connection:
+                connection.sendall(request.encode())
+        answer = service.get("/sites?format=json", source=VICTIM, Authorization=f"Bearer {reader}")
+    assert answer.status_code == 200
+    return SERVED

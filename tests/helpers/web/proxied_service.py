@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import ssl
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
 from monitoring_servers import run_proxy
@@ -23,7 +21,7 @@ from service_thread import make_body
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
-from treehammer.sql.core.access_keys import AccessKey, mint_job_token
+from treehammer.sql.core.access_keys import AccessKey
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring, load_master_keys
 
@@ -88,24 +86,11 @@ class ProxiedService:
             )
         self.wait_for_log("uploads require a token")
 
-    def terminate(self) -> float:
-        """Send SIGTERM; return the seconds until the process ended regularly."""
-        assert self._process is not None
-        start_s = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(PATIENCE_S) == 0, self.read_log()
-        return time.monotonic() - start_s
-
     def kill(self) -> None:
         """End the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-    def measure_memory(self) -> int:
-        """Return the bytes that the service has in memory."""
-        assert self._process is not None
-        return int(psutil.Process(self._process.pid).memory_info().rss)
 
     def read_log(self) -> str:
         """Read the log of the service."""
@@ -176,11 +161,6 @@ class ProxiedService:
 
 def _name_headers(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
-
-
-def mint_token(key: AccessKey, campaign: str, job: str, seconds: float = 3600) -> str:
-    """Sign the token of a job, valid for some seconds."""
-    return mint_job_token(key, campaign, job, round((time.time() + seconds) * 1e6))
 
 
 @contextmanager

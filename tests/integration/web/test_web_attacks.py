@@ -15,7 +15,6 @@ from client_attacks import ATTACKS
 from monitoring_servers import CADDY, NGINX
 from proxied_service import USER_HEADER, ProxiedService, run_proxied_service
 from repository_code import REPOSITORY
-from starvation_attacks import SLOW_CLIENTS, SlowClients
 
 from treehammer.submit.tools import access_checks
 from treehammer.submit.tools.installation_checks import Diagnosis, DiagnosisState
@@ -46,7 +45,6 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ProxiedS
             stack.enter_context(run_proxied_service(tmp_path_factory.mktemp(proxy), proxy))
             for proxy in (NGINX, CADDY)
         ]
-        SLOW_CLIENTS.update({service.proxy: SlowClients(service) for service in services})
         yield services
 
 
