@@ -39,7 +39,7 @@ from treehammer.web.page import PageContent
 from treehammer.web.pages import common_tables, effect_tables
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
 from treehammer.web.pages.comparison_findings import link_job_outputs, list_findings, select_pairs
-from treehammer.web.pages.effect_matrix import MATRIX_LEGEND, matrix_of_counters, matrix_of_verdicts
+from treehammer.web.pages.effect_matrix import MATRIX_LEGEND, matrix_of_verdicts
 
 #: Notes shown before the others are folded.
 MAX_NOTES = 10
@@ -265,10 +265,8 @@ def _show_matrix(comparison: DisplayedComparison) -> Iterator[ui.Section]:
         both = encode("site", site), encode("variant", variant)
         return f"{start}{'&'.join(filter(None, both))}"
 
-    if comparison.shows_counter:
-        matrix = matrix_of_counters(comparison.filter.select(comparison.counters), link)
-    else:
-        matrix = matrix_of_verdicts(comparison.filter.select(comparison.rows), link)
+    rows = comparison.filter.select(comparison.rows, any_metric=comparison.shows_counter)
+    matrix = matrix_of_verdicts(rows, link)
     if matrix:
         legend = [(ui.Badge("\xa0", css_class), text) for css_class, text in MATRIX_LEGEND.items()]
         yield matrix

@@ -10,13 +10,6 @@ from typing import NamedTuple
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import name_scopes, select_headline
-from treehammer.analysis.comparison.series_changes import (
-    FEWER,
-    MORE,
-    SAME,
-    CounterChange,
-    format_counter_verdict,
-)
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
@@ -128,22 +121,6 @@ def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> DataTabl
     return _build_matrix(verdict_text.title_metric(metric), effects, link)
 
 
-def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> DataTable | None:
-    """Build the matrix of one exact counter; None for a single cell."""
-    effects = [
-        _CellEffect(
-            change.label,
-            change.site,
-            _find_counter_tone(change),
-            0.0 if change.verdict == SAME else change.effect,
-            format_counter_verdict(change),
-        )
-        for change in changes
-    ]
-    title = changes[0].metric.replace("_", " ") if changes else ""
-    return _build_matrix(title, effects, link)
-
-
 def _find_tone(row: VerdictRow) -> str:
     if row.verdict in CERTAIN_VERDICTS:
         return "worse" if row.verdict == Verdict.SLOWER else "better"
@@ -151,13 +128,6 @@ def _find_tone(row: VerdictRow) -> str:
         return "equal"
     is_open = row.verdict in _TINTED_VERDICTS
     return "open" if is_open and row.effect is not None else "missing"
-
-
-def _find_counter_tone(change: CounterChange) -> str:
-    if change.verdict not in (MORE, FEWER):
-        return "equal" if change.verdict == SAME else "missing"
-    is_higher_better = change.better == "higher"
-    return "better" if (change.verdict == MORE) == is_higher_better else "worse"
 
 
 def _describe_row(row: VerdictRow) -> str:

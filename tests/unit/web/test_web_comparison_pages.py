@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -12,12 +11,9 @@ from urllib.parse import urlencode
 import pytest
 from measurement_factory import build_verdict, make_measurement
 from page_contents import list_marks, load_charts, read_tables
-from polling import wait_until
 from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.comparison import compared_sides
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.series_changes import CounterChange
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import attach_controls
 from treehammer.collectors.record.measurement_record import Measurement
@@ -27,7 +23,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.pages import comparison_list_page
-from treehammer.web.pages.effect_matrix import matrix_of_counters, matrix_of_verdicts
+from treehammer.web.pages.effect_matrix import matrix_of_verdicts
 
 RELEASES = ("6.38.00", "6.40.00")
 #: Days of the jobs of one cell.
@@ -198,29 +194,6 @@ def test_several_series_of_a_cell_show_the_most_certain() -> None:
     assert matrix_of_verdicts(rows[2:], lambda *_: "") is None, "one cell is no map"
 
 
-@pytest.mark.parametrize(
-    "metric, verdict, effect, expected",
-    [
-        ("read_calls", "more", 0.7, ("worse-3", "≫")),
-        ("read_calls", "fewer", -0.05, ("better-2", "−5")),
-        ("read_calls", "same", 0.0, ("equal", "0")),
-        ("read_calls", "varies", 0.1, ("missing", "–")),
-        ("read_calls", "more", None, ("worse-1", "–")),
-    ],
-)
-def test_counters_have_a_matrix(
-    metric: str, verdict: str, effect: float | None, expected: tuple[str, str]
-) -> None:
-    changes = [
-        CounterChange("counter", site, "all", metric, verdict, 1.0, 2.0, effect, 3)
-        for site in ("A", "B")
-    ]
-    matrix = matrix_of_counters(changes, lambda *_: "")
-    assert matrix is not None
-    cell = matrix.rows[0]["site:A"]
-    assert (cell.css_class, cell.text) == expected
-
-
 def compare(
     a: str, b: str, *judged: tuple[str, float | None], scope: str = "sites", test: str = "read"
 ) -> list[VerdictRow]:
@@ -289,100 +262,9 @@ def test_too_many_measurements_are_refused(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison_list_page, "MAX_READ", 10)
-    monkeypatch.setattr(comparison_list_page, "MAX_BACKGROUND_READ", 20)
     answer = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
     assert answer.status_code == 400
-    assert "the limit here is 20" in answer.json()["error"]
-
-
-@pytest.fixture
-def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Every comparison runs in the background, and only once the event is set."""
-    event = threading.Event()
-    compare = compared_sides.compare_now
-
-    def compare_later(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["max_read"]:
-            return compare(*args, **kwargs)
-        kwargs["on_progress"](7)
-        assert event.wait(60)
-        kwargs["on_progress"](8)
-        return compare(*args, **kwargs)
-
-    monkeypatch.setattr(comparison_list_page, "MAX_READ", 10)
-    monkeypatch.setattr(comparison_list_page, "compare_now", compare_later)
-    yield event
-    event.set()
-    for thread in _list_comparisons():
-        thread.join(60)
-
-
-def test_large_comparisons_run_in_background(
-    filled_service: ServiceThread, paused_comparisons: threading.Event
-) -> None:
-    address = "/compare?a=6.38.00&b=6.40.00&recompute=1"
-    document = _wait_for(lambda: _read_progress(filled_service, address))
-    assert document["count"] > 10
-    page = filled_service.client.get(address, headers={"Accept": "text/html"})
-    assert page.status_code == 202
-    assert "Read 7 of up to" in page.text
-    assert '<meta http-equiv="refresh" content="2">' in page.text
-    # Two others wait for it, a fourth one fits, and a fifth one is refused.
-    codes = [filled_service.client.get(f"{address}&delta=0.0{n}").status_code for n in range(3, 7)]
-    assert codes == [202, 202, 202, 503]
-    paused_comparisons.set()
-    result = _wait_for(lambda: _read_result(filled_service, address))
-    expected = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&format=json").json()
-    assert result["tables"].keys() == expected["tables"].keys()
-    assert result["tables"]["by_site"]
-    # Its result is kept.
-    assert filled_service.client.get(address, headers={"Accept": "text/html"}).status_code == 200
-
-
-def test_background_comparison_that_nobody_awaits_ends(
-    filled_service: ServiceThread,
-    paused_comparisons: threading.Event,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    address = "/compare?a=6.38.00&b=6.40.00&recompute=1&delta=0.011"
-    _wait_for(lambda: _read_progress(filled_service, address))
-    (thread,) = _list_comparisons()
-    monkeypatch.setattr(comparison_list_page, "ABANDONED_AFTER_S", -1.0)
-    paused_comparisons.set()
-    thread.join(60)
-    monkeypatch.undo()
-    # Nothing is kept of it: the same query is computed anew, at once.
-    assert filled_service.client.get(address).status_code == 200
-
-
-def _read_progress(service: ServiceThread, address: str) -> dict[str, Any] | None:
-    answer = service.client.get(f"{address}&format=json")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (202, "2")
-    document: dict[str, Any] = answer.json()
-    return document if document["read"] else None
-
-
-def _read_result(service: ServiceThread, address: str) -> dict[str, Any] | None:
-    answer = service.client.get(f"{address}&format=json")
-    document: dict[str, Any] = answer.json()
-    return document if answer.status_code == 200 else None
-
-
-def _list_comparisons() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "comparison"]
-
-
-def _wait_for(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    documents: list[dict[str, Any]] = []
-
-    def has_found() -> bool:
-        document = read()
-        if document is not None:
-            documents.append(document)
-        return document is not None
-
-    wait_until(has_found, "no response")
-    return documents[0]
+    assert "the limit here is 10" in answer.json()["error"]
 
 
 def test_all_releases_are_drawn_against_the_base_of_most_comparisons(pages: ServiceThread) -> None:
