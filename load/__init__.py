@@ -1,1 +1,1 @@
-"""Load tests of storage: generator, engines, common starts, benchmark, their records and pages."""
+"""Load tests of storage: generator, common starts, benchmark, their records and pages."""

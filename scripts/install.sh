@@ -43,8 +43,6 @@ command -v bwrap >/dev/null || apt_install bubblewrap ||
     say "no bubblewrap: the tests that run ROOT in a container will be skipped (Debian: apt install bubblewrap)"
 command -v valgrind >/dev/null || apt_install valgrind ||
     say "no valgrind: 'treehammer count' and its tests will not run (Debian: apt install valgrind)"
-command -v fio >/dev/null || apt_install fio ||
-    say "no fio: the test of load tests with this engine will be skipped (Debian: apt install fio)"
 "$python" -c 'import ctypes.util as c, sys; sys.exit(not (c.find_library("pangoft2-1.0") and c.find_library("harfbuzz-subset")))' ||
     apt_install libpangoft2-1.0-0 libharfbuzz-subset0 ||
     say "no Pango: 'treehammer report -o FILE.pdf' and its test will not run (Debian: apt install libpangoft2-1.0-0 libharfbuzz-subset0)"

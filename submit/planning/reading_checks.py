@@ -17,7 +17,6 @@ from treehammer.submit.sites.site_model import DoorAccess, Site
 #: Calls of the kit in a payload that need ROOT, and the clients of the load generator.
 _ROOT_CALL = re.compile(r"\btreehammer_kit\.run\(|\brun_dataframe\(")
 _LOAD_CALL = re.compile(r"\btreehammer_load\.run\(")
-_GENERATOR = "generator"
 
 
 def check_readers(jobs: JobSequence, *, has_credential: bool) -> list[str]:
@@ -31,8 +30,7 @@ def check_readers(jobs: JobSequence, *, has_credential: bool) -> list[str]:
     operations = list_operations(pinned.definition)
     notes: dict[str, None] = {}
     for access, variant, software in jobs.list_reads():
-        engine = dict(variant.values).get("engine", _GENERATOR)
-        if software.provider in providers.WITHOUT_ROOT and engine == _GENERATOR:
+        if software.provider in providers.WITHOUT_ROOT:
             _refuse_missing_software(pinned, access, str(variant["root"]))
         operation = OPERATIONS.get(str(variant["access"]), "")
         if operation not in operations:

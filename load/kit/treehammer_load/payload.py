@@ -28,8 +28,6 @@ from ....collectors.kit.treehammer_kit.payload_task import PayloadError
 from ....collectors.record.operation_steps import CONNECT, LOAD_PROGRESS_NAME, VANISH
 from .clients import make_client
 from .clients.copy_client import CopyClient, CopyCommand
-from .engines.engine import ENGINE_GRACE_S, EngineLoad
-from .engines.engine_run import read_engine, run_engine
 from .load_driver import (
     GRACE_S,
     STOP_GRACE_S,
@@ -87,8 +85,6 @@ class LoadOutcome(NamedTuple):
 def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
     """Make the client of a task's storage, with a copy program and polls if the task requires them."""
     os.environ.update(task.list_client_settings(task.url))  # before a library reads them
-    if read_engine(task) != GENERATOR:
-        return StorageClient(clients, 0.0)  # the engine has its own
     client = make_client(
         task.url,
         clients,
@@ -236,18 +232,12 @@ class _Load:
         gc.freeze()
         end_s = task.duration_s if not isinstance(load, Replay) else load.end_s
         patience_s = self._client.timeout_s + STOP_GRACE_S + GRACE_S
-        if isinstance(load, EngineLoad):
-            patience_s += ENGINE_GRACE_S
         limit_s = min(end_s, task.duration_s) - self._timer.now() + patience_s
         message = f"the load did not end within {patience_s:g} s after its last instant"
         with LoadWatchdog(limit_s, message):
             return self._perform(load)
 
-    def _perform(
-        self, load: Union[Iterator[Operation], ClosedLoop, Replay, EngineLoad]
-    ) -> LoadOutcome:
-        if isinstance(load, EngineLoad):
-            return self._run_engine(load)
+    def _perform(self, load: Union[Iterator[Operation], ClosedLoop, Replay]) -> LoadOutcome:
         if isinstance(load, Replay):
             return self._replay(load)
         return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)
@@ -274,15 +264,6 @@ class _Load:
         rows = recorder.list_rows(end_s)
         figures = {**summarize_rows(rows), **summarize_far_tails(rows, sorted(REPLAYED))}
         return self._report(driver, rows, {**figures, **replay.summarize()})
-
-    def _run_engine(self, load: EngineLoad) -> LoadOutcome:
-        result = run_engine(load, self._steps, self._timer, _locate_progress())
-        values = {
-            "load_started_us": self._steps.start_us + round(result.began_s * 1e6),
-            "inventory": result.inventory,
-        }
-        figures = {**result.figures, **measure_round_trip(result.rows)}
-        return LoadOutcome(result.rows, values, figures)
 
     def _loop(self, load: ClosedLoop) -> LoadOutcome:
         unsupported = self._client.unsupported

@@ -33,21 +33,17 @@ from ....collectors.record.operation_steps import (
     LOCATE,
     MKDIR,
     OPEN,
-    READ,
     READ_FILE,
     RMDIR,
     STAT,
     VANISH,
     WRITE_FILE,
 )
-from .engines.engine import EngineLoad
-from .engines.engine_run import read_engine
 from .load_driver import ClosedLoop
 from .load_task import GENERATOR, LoadTask
 from .operation import Flight, LoadFile, Operation, StorageClient, WrappingClient, make_blocks
 from .schedules import (
     PATTERNS,
-    RANDOM,
     VECTOR,
     make_chunk_chooser,
     pace_at_rate,
@@ -79,52 +75,29 @@ class LoadSpan(NamedTuple):
 
 
 #: Makes the operations of a task: in the order of their instants, or for closed loops.
-MakeOperations = Callable[
-    [LoadTask, LoadSpan], Union[Iterator[Operation], ClosedLoop, EngineLoad, "Replay"]
-]
+MakeOperations = Callable[[LoadTask, LoadSpan], Union[Iterator[Operation], ClosedLoop, "Replay"]]
 #: Makes the operations that come before the load and are not recorded.
 MakePreparation = Callable[[LoadTask], Iterator[Operation]]
 
 
-def open_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], EngineLoad]:
+def open_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
     """Open files of the dataset: ``clients`` clients, ``rate_hz`` opens per second by each."""
-    clients, has_engine = task.read_clients(), read_engine(task) != GENERATOR
-    rate = clients * task.read_number("rate_hz", 2.0, (0, 100_000), zero=has_engine)
+    clients = task.read_clients()
+    rate = clients * task.read_number("rate_hz", 2.0, (0, 100_000))
     task.check_count(rate)
-    if has_engine:
-        bound = _bound_rate(rate, task.ceiling.opens_per_s)
-        return EngineLoad(task, OPEN, clients, bound / clients, is_bounded=bound != rate)
     instants = pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
     return schedule_opens(instants, clients, task.files, task.seed)
 
 
-def _bound_rate(rate: float, ceiling: float) -> float:
-    """Return the rate of an engine; 0 is as fast as possible, also for a missing ceiling."""
-    return min(rate or ceiling, ceiling or rate)
-
-
-def read_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], EngineLoad]:
+def read_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
     """Read ``block_kb`` every ``period_s`` by each of ``clients`` clients in a ``pattern``."""
-    clients, has_engine = task.read_clients(), read_engine(task) != GENERATOR
-    period = task.read_number("period_s", 10.0, (0, 86_400), zero=has_engine)
+    clients = task.read_clients()
+    period = task.read_number("period_s", 10.0, (0, 86_400))
     block = round(1e3 * task.read_number("block_kb", 2500, (0, 1_000_000)))
     pattern = task.read_choice("pattern", PATTERNS)
     vector = task.read_count("vector", 64, MAX_VECTOR) if pattern == VECTOR else 1
-    rate = clients / period if period else 0.0
-    task.check_count(rate)
+    task.check_count(clients / period)
     _check_size(task, block, vector, block)
-    if has_engine:
-        _refuse_vectors(pattern == VECTOR)
-        bound = _bound_rate(rate, 1e6 * task.ceiling.mb_per_s / block)
-        return EngineLoad(
-            task,
-            READ,
-            clients,
-            bound / clients,
-            (block, block),
-            pattern == RANDOM,
-            is_bounded=bound != rate,
-        )
     instants = pace_clients(clients, period, span.start_s, span.end_s, task.seed)
     chooser = make_chunk_chooser(pattern, block, vector)
     opening = max(span.now_s, span.start_s - find_opening_time(clients)), span.start_s
@@ -150,12 +123,7 @@ def _make_load_error(message: str) -> PayloadError:
     return PayloadError("payload", "bad-load", "setup", message)
 
 
-def _refuse_vectors(has_vectors: bool) -> None:
-    if has_vectors:
-        raise _make_load_error("engines read no vectors: use engine = 'generator', or single reads")
-
-
-def read_pattern(task: LoadTask, _span: LoadSpan) -> Union[ClosedLoop, EngineLoad]:
+def read_pattern(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
     """Read ``reads`` times at random positions: ``vector`` pieces of ``chunk_kb`` each, e.g. 10-20.
 
     The next read of a client follows the end of its last.
@@ -166,10 +134,6 @@ def read_pattern(task: LoadTask, _span: LoadSpan) -> Union[ClosedLoop, EngineLoa
     low, high = task.read_range("chunk_kb", "10-20", (0, MAX_PIECE_KB))
     lengths = round(1e3 * low), round(1e3 * high)
     _check_size(task, vector * lengths[0], vector, vector * lengths[1])
-    if read_engine(task) != GENERATOR:
-        _refuse_vectors(vector > 1)
-        rate = 1e6 * task.ceiling.mb_per_s / lengths[1] / clients
-        return EngineLoad(task, READ, clients, rate, lengths, reads=reads, is_bounded=rate > 0)
     return ClosedLoop(
         [
             sequence_reads(

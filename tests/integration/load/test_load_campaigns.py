@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +18,6 @@ from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
 from local_servers import serve_http
 from local_user import LocalUser
-from machine_requirements import skip_or_fail
 from polling import wait_until
 from repository_code import call_command
 from service_process import ServiceProcess
@@ -429,47 +426,6 @@ def test_watch_ends_with_the_load(local_user: LocalUser) -> None:
     assert max(float(str(row["payload_wall_s"])) for row in watched) < 30
     assert {row["step"] for row in steps} == {0}
     assert max(row["step_s"] for row in steps) < 10
-
-
-def test_fio_and_the_generator_perform_the_same_load(local_user: LocalUser) -> None:
-    if shutil.which("fio") is None:
-        skip_or_fail("fio is not installed")
-    catalogue = FolderCatalogue(local_user.settings.datasets_dir)
-    catalogue.make_raw(raw_spec("streams", 2))
-    options = {
-        "load.duration_s": 3,
-        "load.step_s": 1,
-        "dataset": "streams",
-        "settings.block_kb": 10,
-        "settings.period_s": 0.1,
-    }
-    done = local_user.invoke_command(
-        *("submit", "read-rate", "--wait", "-P", "root=none", "-P", "clients=2"),
-        *("-P", "pattern=random", "-P", "engine=generator,fio"),
-        *(word for key, value in options.items() for word in ("-S", f"{key}={value}")),
-    )
-    assert done.exception is None, done.output
-    with Store.open(local_user.settings.database) as store:
-        rows = [dict(row) for row in store.measurements(Selection())]
-        with store.snapshot() as snapshot:
-            operations = list(snapshot.operations(Selection(), ("variant",)))
-    assert [row["failure_class"] for row in rows] == [None] * 2
-    inventories = [json.loads(str(row["inventory"])) for row in rows if row["inventory"]]
-    assert [list(inventory["packages"]) for inventory in inventories] == [["fio"]]
-    for engine in ("generator", "fio"):
-        reads = [
-            row
-            for row in operations
-            if row["operation"] == "read" and json.loads(str(row["variant"]))["engine"] == engine
-        ]
-        done_reads = sum(int(str(row["done"])) for row in reads)
-        # 20 reads/s for 3 s; fio counts in its own steps, and the last reads may miss the end.
-        assert 50 <= done_reads <= 62, engine
-        assert sum(int(str(row["bytes"])) for row in reads) == pytest.approx(
-            1e4 * done_reads, rel=0.05
-        )
-        assert {row["server"] for row in reads} == {socket.gethostname()}
-        assert sum(decode_latency(str(row["latency"] or "")).count for row in reads) == done_reads
 
 
 def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:

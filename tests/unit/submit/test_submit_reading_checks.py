@@ -96,7 +96,6 @@ def test_the_first_door_that_all_releases_read_is_taken(
         ('root = ["none"]\ndoor = ["http"]', "treehammer_load.run(x)", "no client of http://"),
         ('root = ["none"]\ndoor = ["root"]', "treehammer_load.run(x)", "no client of root://"),
         ('root = ["none"]\ndoor = ["disk"]', "treehammer_load.run(x)", ""),
-        ('root = ["none"]\ndoor = ["http"]\nengine = ["oha"]', "treehammer_load.run(x)", ""),
         ('root = ["none"]\ndoor = ["http"]', "treehammer_load.run_log_parser()", ""),
         ('root = ["xrootd:6.2.1"]\ndoor = ["http"]', "treehammer_load.run(x)", ""),
     ],
