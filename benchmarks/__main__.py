@@ -20,9 +20,7 @@ from benchmarks.scenarios import (
     kit_cost,
     page_cost,
     paired_launches,
-    repeated_campaigns,
     sequential_draws,
-    tool_comparison,
     transfer_cost,
     verdict_simulation,
 )
@@ -41,18 +39,14 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], list[RatioFigure]]] = {
     "pages": page_cost.measure,
     "changes": change_simulation.measure,
     "change-replay": change_replay.measure,
-    "campaigns": repeated_campaigns.measure,
-    "peers": tool_comparison.measure,
     "sides": paired_launches.measure,
 }
-#: Run only when named: they take long, or install other tools.
-EXPLICIT_ONLY = ("changes", "change-replay", "campaigns", "peers", "sides")
+#: Run only when named: they take long.
+EXPLICIT_ONLY = ("changes", "change-replay", "sides")
 #: Modules with options.
 CONFIGURABLE = (
     filled_databases,
     paired_launches,
-    repeated_campaigns,
-    tool_comparison,
     ingest_cost,
     transfer_cost,
     page_cost,

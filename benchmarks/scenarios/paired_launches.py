@@ -99,7 +99,7 @@ class PairedLaunch:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``python -m benchmarks sides``."""
-    group = parser.add_argument_group("sides, peers")
+    group = parser.add_argument_group("sides")
     group.add_argument(
         "--label",
         choices=("busy", "quiet"),

@@ -237,38 +237,3 @@ def test_outdated_database_is_recreated(
         with databases.filled_database(SHORT_ROWS, tmp_path) as file:
             assert [*tmp_path.iterdir()] == [file]
         assert len(filled) == times
-
-
-def test_repeated_campaigns_show_intervals_that_are_too_narrow(
-    import_benchmark: Callable[[str], ModuleType],
-) -> None:
-    campaigns = import_benchmark("scenarios.repeated_campaigns")
-
-    def judge(width: float) -> dict[str, float]:
-        """Judge campaigns of copies whose effects scatter by 1 %, with intervals of a half-width."""
-        effects = np.random.default_rng(1).normal(0, 0.01, 60)
-        rows = [
-            campaigns.RepeatedCampaign(
-                label="quiet",
-                started="2026-11-29T02:00:00+00:00",
-                boot="b",
-                load1=0.1,
-                arm="copies",
-                seconds=10.0,
-                effect=effect,
-                low=effect - width,
-                high=effect + width,
-                p=math.erfc(abs(effect) / width * 1.96 / math.sqrt(2)),
-                launches=5,
-                verdict="same" if abs(effect) < width else "different",
-            )
-            for effect in map(float, effects)
-        ]
-        return {figure.title: figure.value for figure in campaigns.build_figures(rows)}
-
-    honest, narrow = judge(0.0196), judge(0.005)
-    assert honest["copies: p below 0.05"] < 0.1 < narrow["copies: p below 0.05"]
-    assert honest["copies: p of uniform p-values (KS)"] > 0.05
-    assert narrow["copies: p of uniform p-values (KS)"] < 0.001
-    assert narrow["copies: verdicts of a difference"] > 0.3
-    assert narrow["copies: intervals with the mean effect"] < 0.7
