@@ -42,7 +42,6 @@ EXTRA_OF_MODULE = {
     "rucio": "grid",
     "XRootD": "grid",
     "jwt": "grid",
-    "icalendar": "grid",
     "tomli_w": "grid",
     "scipy": "report",
     "numpy": "report",

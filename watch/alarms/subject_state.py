@@ -7,7 +7,7 @@ neither pydantic nor SQLAlchemy, so that commands start without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -153,8 +153,6 @@ def judge_figure(figure: AlarmFigure) -> AlarmLevel:
     return AlarmLevel.OK
 
 
-#: Name of the producer unless MONIT assigned another one.
-PRODUCER = "treehammer"
 #: Maximum characters of the first line, before the performance data.
 MAX_LINE = 80
 
@@ -235,40 +233,3 @@ def _list_extras(subject: SubjectState) -> Sequence[str]:
             )
             extras.append(f"{figure.name}: {value}; {', '.join(limits)}")
     return extras
-
-
-def build_monit_documents(
-    subjects: Iterable[SubjectState], *, now_us: int, producer: str = PRODUCER
-) -> list[dict[str, Any]]:
-    """Build one document per subject for WLCG's monitoring, of type ``site_status`` and the like.
-
-    A producer posts JSON objects with ``producer``, ``type``, ``type_prefix`` and ``timestamp`` in
-    milliseconds; all other fields are data (https://monit-docs.web.cern.ch/metrics/http/). The
-    identity of a document is that of subject and time, so that a repetition replaces it.
-
-    Args:
-        subjects: the states.
-        now_us: time of the states, in microseconds since 1970 UTC.
-        producer: name that MONIT assigned.
-    """
-    from treehammer.watch.store.alarms import hash_identity
-
-    return [
-        {
-            "producer": producer,
-            "type": f"{subject.kind}_status",
-            "type_prefix": "raw",
-            "timestamp": now_us // 1000,
-            "_id": hash_identity(producer, subject.kind, subject.name, now_us // 1000),
-            "name": subject.name,
-            "status": subject.level.value,
-            "status_code": subject.level.code,
-            "summary": subject.summary,
-            "details": "\n".join(subject.details),
-            "since": None if subject.since_us is None else subject.since_us // 1000,
-            "rule": subject.rule,
-            "evidence": subject.evidence,
-            **{f"figure_{figure.name}": figure.value for figure in subject.figures},
-        }
-        for subject in subjects
-    ]

@@ -74,7 +74,7 @@ def list_downtimes(_settings: Settings, store: Store, /, show_all: bool) -> list
 def import_downtimes(
     settings: Settings, address: str, site: str, mapped: tuple[str, ...], source: str
 ) -> None:
-    """Import downtimes from an iCalendar, JSON or XML document, in place of its earlier content.
+    """Import downtimes from a JSON or XML document, in place of its earlier content.
 
     GOCDB, OSG Topology and CRIC provide such documents. Downtimes that the document no longer holds
     are withdrawn, unless they have ended. Entries of sites that are neither in the sites file nor

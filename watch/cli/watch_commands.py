@@ -1,7 +1,6 @@
 """Commands of continuous operation: ``changes``, ``digest``, ``notify`` and ``check``.
 
-``check`` is a plugin for Nagios and its relatives, writes documents for WLCG's monitoring, and judges
-limits. States come from the database or, for monitoring on another machine, from a results service.
+``check`` is a plugin for Nagios and its relatives, and judges limits. States come from the database or, for monitoring on another machine, from a results service.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ from treehammer.terminal import (
 )
 from treehammer.text_formatting import format_minute, make_single_line, pluralize
 from treehammer.watch.alarms.subject_state import (
-    PRODUCER,
     SERVICE_NAME,
     AlarmKind,
     AlarmLevel,
     SubjectState,
-    build_monit_documents,
     format_plugin_output,
     worst_level,
 )
@@ -67,7 +64,7 @@ _EVENT_COLUMNS = (
     *hidden_columns("id", "kind", "subject_kind", "subject", "state", "text", "evidence"),
 )
 #: Formats of ``check``; that of limits in a pull request beside those of the terminal.
-PLUGIN, MONIT = "plugin", "monit"
+PLUGIN = "plugin"
 #: As :data:`.comparison_output.MARKDOWN`, whose module loads SciPy.
 MARKDOWN = "markdown"
 #: Value of --service without an address.
@@ -259,16 +256,10 @@ class _PluginCommand(click.Command):
 @click.option(
     "--format",
     "form",
-    type=click.Choice((PLUGIN, JSON, MONIT, MARKDOWN)),
+    type=click.Choice((PLUGIN, JSON, MARKDOWN)),
     default=PLUGIN,
     show_default=True,
-    help="Lines of a plugin, JSON, JSON for WLCG's monitoring; of --campaign a table, JSON or Markdown.",
-)
-@click.option(
-    "--producer",
-    default=PRODUCER,
-    show_default=True,
-    help="Producer's name for --format monit.",
+    help="Lines of a plugin, or JSON; of --campaign a table, JSON or Markdown.",
 )
 @click.option("-v", "--verbose", count=True, help="Details; twice also rule and thresholds.")
 @click.option(
@@ -289,7 +280,6 @@ def check_command(
     everything: bool,
     url: str | None,
     form: str,
-    producer: str,
     verbose: int,
     timeout: int,
 ) -> int:
@@ -305,7 +295,6 @@ def check_command(
     Example: treehammer check --site SITE_A
              treehammer check --release 6.40.00 -v
              treehammer check --service https://results.example.org
-             treehammer check --all --format monit
              treehammer check --campaign last --format markdown
     """
     subjects: list[tuple[AlarmKind | None, str | None]] = [
@@ -330,14 +319,13 @@ def check_command(
         states = _load_states(settings, url, timeout, kind, name)
     except TreehammerError as error:
         return _print_error(kind, name, error)
-    return _print_states(states, form, producer, verbose)
+    return _print_states(states, form, verbose)
 
 
 def _check_limits(settings: Settings, campaign: str, url: str | None, form: str) -> int:
     """Judge and print the limits of a campaign; return the exit code."""
-    if url is not None or form == MONIT:
-        option = "--format monit" if form == MONIT else "--url"
-        return _print_failure("", f"{option} and --campaign are mutually exclusive")
+    if url is not None:
+        return _print_failure("", "--url and --campaign are mutually exclusive")
     # scipy takes a third of a second to load, which checks of states should not pay for.
     from treehammer.analysis.cli import comparison_output
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
@@ -371,18 +359,13 @@ def _load_states(
         return [alarm_overview.assess_subject(store, kind, name, now_us)]
 
 
-def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> int:
+def _print_states(states: Sequence[SubjectState], form: str, verbose: int) -> int:
     """Print states; return the exit code."""
     if form == PLUGIN:
         for state in states:
             print_hint(format_plugin_output(state, verbose))
         return worst_level(*(state.level for state in states)).code
-    if form == MONIT:
-        now_us = time.time_ns() // 1000
-        document: Any = build_monit_documents(states, now_us=now_us, producer=producer)
-    else:
-        document = [state.to_document() for state in states]
-    click.echo(json.dumps(document, indent=1))
+    click.echo(json.dumps([state.to_document() for state in states], indent=1))
     return 0
 
 
@@ -391,7 +374,7 @@ def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> i
     subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
     if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
         state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
-        return _print_states([state], PLUGIN, "", 0)
+        return _print_states([state], PLUGIN, 0)
     return _print_failure(subject, error.message)
 
 

@@ -1,4 +1,4 @@
-"""Announced downtimes of sites from documents: iCalendar, and JSON or XML of GOCDB, OSG and CRIC."""
+"""Announced downtimes of sites from documents: JSON or XML of GOCDB, OSG and CRIC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.json_documents import RepeatedKeyError, load_json
@@ -40,8 +40,6 @@ from treehammer.watch.store.state_history import AT_RISK, OUTAGE
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
-
-    from icalendar import Event
 
 MAX_DOCUMENT_BYTES = 50_000_000
 #: Entries of unknown sites that are listed.
@@ -80,10 +78,6 @@ _ENTRY_KEYS = frozenset((*START_KEYS, *END_KEYS, "severity", "sitename", "hosted
 #: Keys around the downtimes that name no site, and those that hold none.
 _CONTAINER_KEY = re.compile(r"results|root|data|(past|current|future)?downtimes?")
 _METADATA_KEYS = frozenset(("meta", "metadata", "link", "links"))
-#: Lines ``KEY: VALUE`` in the description of an event, as OSG writes them.
-_EVENT_LINE = re.compile(
-    r"^(severity|affected services|site|host(?:name)?)[ ]*:[ ]*(.*\S)", re.IGNORECASE | re.MULTILINE
-)
 
 
 @dataclass(frozen=True)
@@ -217,7 +211,7 @@ def parse_downtimes(content: bytes, options: DowntimeOptions, now_us: int) -> Do
     """Parse a document, whose format is recognized by its content.
 
     Raises:
-        ConfigError: it is no iCalendar, JSON or XML document of downtimes.
+        ConfigError: it is no JSON or XML document of downtimes.
     """
     rows: dict[str, DowntimeRow] = {}
     skipped: list[str] = []
@@ -243,8 +237,6 @@ def parse_downtimes(content: bytes, options: DowntimeOptions, now_us: int) -> Do
 def _choose_parser(content: bytes) -> Any:
     """Return the parser for a content by its first characters, in any encoding."""
     beginning = content[:200].translate(None, b"\0\xef\xbb\xbf\xff\xfe").lstrip()
-    if beginning[:15].upper() == b"BEGIN:VCALENDAR":
-        return _parse_calendar
     return _parse_xml if beginning.startswith(b"<") else _parse_json
 
 
@@ -254,9 +246,7 @@ def _parse_json(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
     except RepeatedKeyError as error:
         raise ConfigError(str(error), where=source) from error
     except ValueError as error:
-        raise ConfigError(
-            "is neither iCalendar, JSON nor XML", where=source, hint=f"JSON: {error}"
-        ) from error
+        raise ConfigError("is neither JSON nor XML", where=source, hint=f"JSON: {error}") from error
     if not isinstance(document, dict | list):
         raise ConfigError("holds neither a list nor an object", where=source)
     return _number_entries(_list_entries(document, ()))
@@ -328,49 +318,6 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[s
         if is_container(item) and name not in _METADATA_KEYS:
             inner = groups if _CONTAINER_KEY.fullmatch(name) else (*groups, key)
             yield from _list_entries(item, inner)
-
-
-def _parse_calendar(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
-    from icalendar import Calendar
-
-    try:
-        calendar = Calendar.from_ical(content)
-    except ValueError as error:
-        raise ConfigError(f"is not valid iCalendar: {error}", where=source) from error
-    for number, event in enumerate(cast("list[Event]", calendar.walk("VEVENT")), 1):
-        yield f"event {number}", partial(_convert_event, event)
-
-
-def _convert_event(event: Event) -> DowntimeEntry:
-    if "RRULE" in event or "RDATE" in event:
-        raise DowntimeSkippedError("it recurs; announce each downtime by itself")
-    if str(event.get("STATUS", "")).upper() == "CANCELLED":
-        raise DowntimeSkippedError("it is cancelled")
-    words = " ".join(map(str, getattr(event.get("CATEGORIES"), "cats", ())))
-    summary = str(event.get("SUMMARY", ""))
-    try:
-        start, end = event.start, event.end
-    except Exception as error:  # icalendar has several errors for wrong times.
-        raise DowntimeSkippedError(str(error)) from error
-    description = str(event.get("DESCRIPTION", ""))
-    lines = {normalize_key(key): text for key, text in _EVENT_LINE.findall(description)}
-    risk = f"{words} {summary}" * bool(_RISK.search(f"{words} {summary}"))
-    # OSG's events have no place: their summary is "GROUP / RESOURCE".
-    groups = tuple(part.strip() for part in summary.split(" / "))
-    return read_entry(
-        groups * (len(groups) > 1),
-        lines
-        | {
-            "id": str(event.get("UID", "")),
-            "site": str(event.get("LOCATION", "")) or lines.get("site"),
-            "start": str(start),
-            "end": str(end),
-            "severity": lines.get("severity") or risk,
-            "services": words,
-            "description": summary or description,
-            "url": str(event.get("URL", "")),
-        },
-    )
 
 
 def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> list[DowntimeRow]:

@@ -7,7 +7,6 @@ late lead to the states that they would have led to in time.
 from __future__ import annotations
 
 import heapq
-import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from treehammer.text_formatting import format_share, pluralize
 from treehammer.watch.states.status_rules import (
     ExclusionRule,
     ShareRule,
-    SpeedRule,
     StatusRule,
     StatusRules,
     WindowRule,
@@ -117,13 +115,11 @@ class RunWindow:
     Attributes:
         now_us: the time.
         runs: the runs of the rule's window.
-        reference: the runs before the window that the rule remembers.
         remembered: all runs that the rule remembers.
     """
 
     now_us: int
     runs: Sequence[ChargedRun]
-    reference: Sequence[ChargedRun]
     remembered: Sequence[ChargedRun]
 
 
@@ -152,45 +148,6 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
 
 
 _BAD = (SiteState.WARNING, SiteState.CRITICAL)
-
-
-@judge_runs.register
-def _judge_speed(rule: SpeedRule, window: RunWindow, before: RuleMemory) -> StateJudgement:
-    """Judge the wall time per event of a window by that of the reference before it.
-
-    Only the same series are compared: neither another mix of work nor a changed test looks like a
-    slower site.
-    """
-    runs = window.runs
-    now, earlier = _group_event_times(runs), _group_event_times(window.reference)
-    ratios = [
-        statistics.median(times) / statistics.median(earlier[series])
-        for series, times in now.items()
-        if min(len(times), len(earlier.get(series, ()))) >= rule.min_runs
-    ]
-    if not ratios and before.state is SiteState.WARNING and earlier:
-        # A slow site runs less often; only faster runs end its warning.
-        return StateJudgement(before.state, "too few runs to end the warning", memory=before)
-    if not ratios:
-        reason = f"too few runs of the same work in {rule.window} and the {rule.reference} before"
-        return StateJudgement(SiteState.UNKNOWN, reason)
-    ratio = statistics.median(ratios)
-
-    def build_evidence() -> StateEvidence:
-        return StateEvidence(ratio=round(ratio, 4), series=len(ratios), **_name_evidence(runs))
-
-    limit = rule.clear_below if before.state in _BAD else rule.max_ratio
-    state = SiteState.WARNING if ratio > min(limit, rule.max_ratio) else SiteState.OK
-    reason = f"an event takes {ratio:.2g} times the wall time of the {rule.reference} before"
-    return StateJudgement(state, reason, build_evidence, RuleMemory(state))
-
-
-def _group_event_times(runs: Iterable[ChargedRun]) -> dict[str, list[float]]:
-    times_by_series: defaultdict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        for series, event_s in run.run.event_s.items():
-            times_by_series[series].append(event_s)
-    return {series: times for series, times in times_by_series.items() if min(times) > 0}
 
 
 @judge_runs.register
@@ -416,7 +373,7 @@ def _judge_steps(
         last = bisect_right(ends, time_us)
         first = bisect_right(ends, time_us - length)
         earliest = bisect_right(ends, time_us - rule.memory_us)
-        run_window = RunWindow(time_us, runs[first:last], runs[earliest:first], runs[earliest:last])
+        run_window = RunWindow(time_us, runs[first:last], runs[earliest:last])
         judgement = judge_runs(rule, run_window, memory)
         memory = judgement.memory
         if memory.recovered_us is not None:

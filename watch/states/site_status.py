@@ -140,7 +140,7 @@ def _replay(
     downtimes = list_outages(store, data_us)
     overrides = list_overrides(store, ends_after_us=window.from_us)
     overrides = [override for override in overrides if override.made_us <= window.to_us]
-    outcomes = list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times)
+    outcomes = list_run_outcomes(store, data_us, window.to_us)
     judged_doors = _list_judged_doors(outcomes, states)
     runs = charge_runs(outcomes, judged_doors, rules, downtimes)
     days = _judge_days(store, rules, window)

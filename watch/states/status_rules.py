@@ -202,32 +202,6 @@ class ExclusionRule(_RunRule):
         )
 
 
-class SpeedRule(WindowRule):
-    """Warning where the same work takes longer than it took before."""
-
-    kind: Literal["speed"]
-    sites: list[SubjectKind] = Field(
-        ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
-    )
-    reference: Duration = Field(description="Time before the window that it is compared with.")
-    min_runs: int = Field(ge=1, description="Series with fewer runs in either time are not judged.")
-    max_ratio: float = Field(gt=1, description="A warning above this ratio.")
-    clear_below: float = Field(gt=1, description="A warning ends below this ratio.")
-
-    @property
-    def memory_us(self) -> int:
-        """Time for which a run influences a state."""
-        return duration_us(self.window) + duration_us(self.reference)
-
-    def describe(self) -> str:
-        """Describe the rule in words."""
-        return (
-            f"Warning: the wall time per event over {self.window} is more than {self.max_ratio:g} "
-            f"times that of the {self.reference} before, until it is less than {self.clear_below:g} "
-            f"times. Median over series with {self.min_runs} runs at least in both times."
-        )
-
-
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -357,11 +331,6 @@ class StatusRules(StrictModel):
         """Longest time for which a run influences a state."""
         rules = self.list_rules(WindowRule)
         return max((max(duration_us(rule.window), rule.memory_us) for rule in rules), default=0)
-
-    @property
-    def needs_times(self) -> bool:
-        """Whether a rule judges times."""
-        return bool(self.list_rules(SpeedRule))
 
     def list_rules(self, kind: type[Rule]) -> list[Rule]:
         """List the rules of a kind."""

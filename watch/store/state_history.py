@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import StoreError
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.measurement_sql import has_outcome, outcome_column
+from treehammer.sql.core.measurement_sql import outcome_column
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
@@ -342,8 +342,6 @@ class RunOutcome:
         ended_us: end of its last measurement, or of the attempt.
         outcomes: number of measurements by outcome label; a failed attempt without any counts as one.
         measurement_id: a measurement that is not good, else any; '' without one.
-        event_s: series -> mean wall time per event of its good measurements, in seconds; only if
-            requested.
         by_door: label of the door, with its storage -> the part of the run that read through it.
     """
 
@@ -356,23 +354,14 @@ class RunOutcome:
     ended_us: int
     outcomes: Mapping[str, int]
     measurement_id: str
-    event_s: Mapping[str, float] = field(default_factory=dict)
     by_door: Mapping[str, RunOutcome] = field(default_factory=dict)
 
 
-def list_run_outcomes(
-    store: ResultsReader, from_us: int, to_us: int, *, with_times: bool = False
-) -> list[RunOutcome]:
+def list_run_outcomes(store: ResultsReader, from_us: int, to_us: int) -> list[RunOutcome]:
     """List the runs that ended after ``from_us`` and until ``to_us``, by their end."""
     period = Period(from_us, to_us)
     with store.connection() as connection:
         runs = list(_list_measured_runs(connection, period))
-        if with_times:
-            times = _load_event_times(connection, period)
-            runs = [
-                replace(run, event_s=times.get((run.job_id, run.attempt, run.test), {}))
-                for run in runs
-            ]
         runs += _list_failed_attempts(connection, period)
     return sorted(runs, key=lambda run: (run.ended_us, run.job_id, run.attempt, run.test))
 
@@ -463,25 +452,3 @@ def _split_by_door(run: RunOutcome, groups: Iterable[_Group]) -> dict[str, RunOu
         if group.door and run.storage_site:
             by_door[label_door(run.storage_site, group.door)].append(group)
     return {label: _add_groups(run, parts) for label, parts in by_door.items()}
-
-
-def _load_event_times(
-    connection: Connection, period: Period
-) -> dict[tuple[str, int, str], dict[str, float]]:
-    """Load the mean wall time per event of good measurements, by run and series."""
-    table = measurement.c
-    key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.series)
-    query = (
-        sa.select(*key, sa.func.avg(table.wall_per_event_s))
-        .select_from(measurement.join(dimension_tables["subject"]))
-        .where(
-            *ended_within(period),
-            has_outcome(Outcome.GOOD.value),
-            table.wall_per_event_s.is_not(None),
-        )
-        .group_by(*key)
-    )
-    event_times: defaultdict[tuple[str, int, str], dict[str, float]] = defaultdict(dict)
-    for job_id, number, test, series, mean_s in connection.execute(query):
-        event_times[job_id, int(number), test or ""][series] = float(mean_s)
-    return dict(event_times)

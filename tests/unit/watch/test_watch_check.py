@@ -28,7 +28,6 @@ from treehammer.watch.alarms.subject_state import (
     AlarmKind,
     AlarmLevel,
     SubjectState,
-    build_monit_documents,
     format_plugin_output,
     judge_figure,
     worst_level,
@@ -127,26 +126,6 @@ def test_figures_are_judged_by_their_thresholds() -> None:
     assert worst_level(AlarmLevel.UNKNOWN, AlarmLevel.WARNING) is AlarmLevel.WARNING
 
 
-def test_monit_documents_have_mandatory_fields() -> None:
-    now_us = 1_790_000_000_123_456
-    down = SubjectState(AlarmKind.SITE, "T2_Down", AlarmLevel.DOWNTIME, "power cut")
-    first, second = build_monit_documents((SITE, down), now_us=now_us, producer="cms-io")
-    assert (
-        first.items()
-        >= {
-            "producer": "cms-io",
-            "type": "site_status",
-            "type_prefix": "raw",
-            "timestamp": 1_790_000_000_123,
-            "status": "WARNING",
-            "figure_daily_good": 940,
-        }.items()
-    )
-    assert second["status"] == "DOWNTIME"
-    assert first["_id"] != second["_id"]
-    assert build_monit_documents((SITE,), now_us=now_us, producer="cms-io") == [first]
-
-
 STATE = SITE.to_document()
 
 
@@ -230,7 +209,7 @@ HOSTILE: dict[str, bytes] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_answers_are_unknown(url: str, tmp_path: Path, name: str) -> None:
     Answers.body = HOSTILE[name]
-    form = ("plugin", "json", "monit")[len(name) % 3]
+    form = ("plugin", "json")[len(name) % 2]
     done = run_check(tmp_path, "--site", SITE.name, "--url", url, "--format", form)
     assert (done.exception, done.return_value) == (None, 3)
     (line,) = done.stdout.splitlines()

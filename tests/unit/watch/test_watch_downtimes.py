@@ -1,4 +1,4 @@
-"""Downtimes from iCalendar, JSON and XML documents."""
+"""Downtimes from JSON and XML documents."""
 
 from __future__ import annotations
 
@@ -41,57 +41,6 @@ HOSTS = map_hosts(
     ]
 )
 OPTIONS = DowntimeOptions("doc", "", {"T2_XX": "SITE_A"}, SITES, HOSTS)
-CALENDAR = """BEGIN:VCALENDAR
-VERSION:2.0
-PRODID:-//site//downtimes//EN
-BEGIN:VEVENT
-UID:1@site
-DTSTAMP:20260301T000000Z
-DTSTART:20260302T080000Z
-DTEND:20260302T120000Z
-SUMMARY:Upgrade of dCache
-LOCATION:T2_XX
-CATEGORIES:dcache
-END:VEVENT
-BEGIN:VEVENT
-UID:2@site
-DTSTAMP:20260301T000000Z
-DTSTART;VALUE=DATE:20260304
-SUMMARY:At risk: power lines
-LOCATION:SITE_B
-END:VEVENT
-BEGIN:VEVENT
-UID:3@site
-DTSTAMP:20260301T000000Z
-DTSTART;TZID=Europe/Zurich:20260305T080000
-DURATION:PT2H
-LOCATION:SITE_B
-END:VEVENT
-BEGIN:VEVENT
-UID:4@site
-DTSTAMP:20260301T000000Z
-DTSTART:20260306T080000Z
-DTEND:20260306T090000Z
-RRULE:FREQ=WEEKLY
-LOCATION:SITE_B
-END:VEVENT
-BEGIN:VEVENT
-UID:5@site
-DTSTAMP:20260301T000000Z
-DTSTART:20260306T080000Z
-DTEND:20260306T090000Z
-STATUS:CANCELLED
-LOCATION:SITE_B
-END:VEVENT
-BEGIN:VEVENT
-UID:6@site
-DTSTAMP:20260301T000000Z
-DTSTART:20260306T080000Z
-DTEND:20260306T070000Z
-LOCATION:SITE_B
-END:VEVENT
-END:VCALENDAR
-"""
 
 
 def parse(content: str, options: DowntimeOptions = OPTIONS) -> DowntimeDocument:
@@ -107,20 +56,6 @@ def show(document: DowntimeDocument) -> list[tuple[str, ...]]:
         (row.site, row.subject_kind, as_hours(row.starts_us), as_hours(row.ends_us), row.severity)
         for row in document.downtimes
     ]
-
-
-def test_calendar_is_read() -> None:
-    document = parse(CALENDAR)
-    assert show(document) == [
-        ("SITE_A", "storage_site", "03-02T08:00", "03-02T12:00", "outage"),
-        ("SITE_B", "", "03-04T00:00", "03-05T00:00", "at-risk"),
-        ("SITE_B", "", "03-05T07:00", "03-05T09:00", "outage"),
-    ]
-    assert document.downtimes[0].description == "Upgrade of dCache"
-    assert [line.split(":")[0] for line in document.skipped] == ["event 4", "event 5", "event 6"]
-    assert "recurs" in document.skipped[0]
-    of_one_site = parse(CALENDAR, DowntimeOptions("doc", "SITE_C", {}, SITES))
-    assert {row.site for row in of_one_site.downtimes} == {"SITE_C"}
 
 
 #: Documents of each kind, and the site, its part, begin, end and severity of their downtime.
@@ -251,21 +186,6 @@ def test_xml_of_osg_is_read() -> None:
     ]
     utf16 = OSG.replace("utf-8", "utf-16").encode("utf-16")
     assert parse_downtimes(utf16, OPTIONS, 7) == document
-
-
-def test_events_of_osg_are_read() -> None:
-    event = """BEGIN:VCALENDAR
-BEGIN:VEVENT
-SUMMARY:SITE_B / SITE_B-cache
-DTSTART:20260302T080000Z
-DTEND:20260302T120000Z
-UID:11
-DESCRIPTION:Class: SCHEDULED\\nSeverity: No Significant Outage Expected\\nAffected
-  Services: CE\\, Squid\\nDescription: Cables
-END:VEVENT
-END:VCALENDAR
-"""
-    assert show(parse(event)) == [("SITE_B", "site", "03-02T08:00", "03-02T12:00", "at-risk")]
 
 
 def entry(**values: object) -> str:
@@ -433,8 +353,7 @@ def test_wrong_entries_are_named() -> None:
     [
         ("3", "neither a list nor an object"),
         ('[{"site": "SITE_A", "site": "SITE_B"}]', "duplicate key 'site' in one object"),
-        ("no downtimes", "neither iCalendar, JSON nor XML"),
-        ("BEGIN:VCALENDAR\nBEGIN:VEVENT\n", "not valid iCalendar"),
+        ("no downtimes", "neither JSON nor XML"),
         ("[" * 100_000, "nested too deeply"),
         ("<html><body/></html>", "root element 'html'"),
         ("<html><body><h1>503</h1></body></html>", "root element 'html'"),
@@ -474,6 +393,6 @@ def test_documents_without_downtimes_withdraw_all() -> None:
 
 def test_unreachable_documents_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        fetch_document(str(tmp_path / "missing.ics"))
+        fetch_document(str(tmp_path / "missing.json"))
     with pytest.raises(SourceUnreachableError, match="cannot be fetched"):
         fetch_document("http://127.0.0.1:9/downtimes.json")

@@ -44,7 +44,7 @@ def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
     fill_with_limits(store)
     for arguments, message in (
         (["--campaign", "last"], "the test of name of campaign states no limit; add [[expect]]"),
-        (["--campaign", "last", "--format", "monit"], "are mutually exclusive"),
+        (["--campaign", "last", "--url", "http://x"], "are mutually exclusive"),
         (["--campaign", "last", "--site", "A"], "give one of --site, --release"),
         (["--site", "A", "--format", "markdown"], "--format markdown is for --campaign"),
         (["--campaign", "none"], "UNKNOWN"),

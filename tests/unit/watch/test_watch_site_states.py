@@ -368,50 +368,6 @@ def test_an_evaluation_of_the_past_is_not_recorded(store: Store) -> None:
     assert not evaluate(store, 3).recorded
 
 
-SPEED = """
-step = "10m"
-reevaluate = "2d"
-[rules.speed]
-kind = "speed"
-window = "2h"
-reference = "12h"
-min_runs = 3
-max_ratio = 1.5
-clear_below = 1.2
-sites = ["site"]
-"""
-
-
-def run_timed(hours: float, event_s: float, series: str = "s") -> Measurement:
-    row = run_test(hours, good=True)
-    return replace(row, values={**row.values, "wall_per_event_s": event_s, "series": series})
-
-
-def test_a_site_that_becomes_slower_has_a_warning_until_it_is_fast_again(store: Store) -> None:
-    store.add(run_timed(number / 2, 0.004 if 16 <= number < 24 else 0.001) for number in range(36))
-    update = evaluate(store, 17.9, parse_status_rules(SPEED, "rules.toml"))
-    assert [state for _, state in tell(update.changes)] == ["ok", "warning", "ok"]
-    slow, fast = tell(update.changes)[1:]
-    assert (8.5 <= slow[0] <= 9.5, 12.5 <= fast[0] <= 13.5) == (True, True)
-    warning = update.changes[1]
-    assert warning.reason == "an event takes 2.5 times the wall time of the 12h before"
-    assert warning.evidence.ratio == 2.5
-
-
-def test_another_test_or_mix_of_work_is_not_slower(store: Store) -> None:
-    store.add(run_timed(number / 2, 0.001) for number in range(12))
-    store.add(run_timed(6 + number / 2, 0.009, series="new payload") for number in range(4))
-    update = evaluate(store, 8, parse_status_rules(SPEED, "rules.toml"))
-    assert "warning" not in [state for _, state in tell(update.changes)]
-
-
-def test_a_slow_site_keeps_its_warning_while_it_runs_less_often(store: Store) -> None:
-    store.add(run_timed(number / 2, 0.001) for number in range(16))
-    store.add(run_timed(hours, 0.004) for hours in (8, 8.3, 8.6, 11, 14))
-    update = evaluate(store, 16, parse_status_rules(SPEED, "rules.toml"))
-    assert [state for _, state in tell(update.changes)] == ["ok", "warning"]
-
-
 LACKS = "software-setup: not supported"
 
 
