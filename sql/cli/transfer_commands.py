@@ -54,17 +54,6 @@ _COLUMNS = (
     "* and ?). An empty value means 'unknown'. Repeatable: all must hold.",
 )
 @click.option(
-    "--partition",
-    type=click.Choice(["campaign"]),
-    help="Write a folder named FILE with one file per campaign.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["parquet", "root", "csv"]),
-    help="Format of the files in that folder [default: by the suffix of FILE, else parquet].",
-)
-@click.option(
     "--cell-limit",
     type=click.IntRange(min=2),
     metavar="CHARACTERS",
@@ -77,8 +66,6 @@ def export_command(
     file: Path,
     campaigns: tuple[str, ...],
     wheres: tuple[str, ...],
-    partition: str | None,
-    form: str | None,
     cell_limit: int | None,
 ) -> None:
     """Write measurements to FILE: a TTree (.root), .csv or .parquet.
@@ -87,18 +74,11 @@ def export_command(
     campaigns, jobs and attempts. Another installation imports Parquet files.
 
     Example: treehammer export results.root --campaign last --where plausible=true
-
-    Example: treehammer export results --partition campaign
     """
     from treehammer.sql.read.query_model import Selection
-    from treehammer.sql.transfer.export import export_file, export_partitions
-    from treehammer.sql.transfer.file_writers import find_format
+    from treehammer.sql.transfer.export import export_file
 
-    if form and not partition:
-        raise click.UsageError("--format requires --partition; a file's suffix decides its format.")
-    default = file.suffix.lower() if find_format(file.suffix) else ".parquet"
-    suffix = f".{form}" if form else default
-    if cell_limit and (suffix if partition else file.suffix.lower()) != ".csv":
+    if cell_limit and file.suffix.lower() != ".csv":
         raise click.UsageError("--cell-limit is for CSV; other formats hold whole texts.")
     options: dict[str, Any] = {
         "software_dir": settings.software_dir,
@@ -107,12 +87,8 @@ def export_command(
     }
     with open_store(settings) as store:
         selection = Selection.parse((store.campaign(c).id for c in campaigns), wheres)
-        if partition:
-            rows, parts = export_partitions(store, selection, file, suffix, **options)
-            scope = f" of {pluralize(parts, 'campaign')}"
-        else:
-            rows, scope = export_file(store, selection, file, **options), ""
-    click.echo(f"{pluralize(rows, 'measurement')}{scope} in {file}")
+        rows = export_file(store, selection, file, **options)
+    click.echo(f"{pluralize(rows, 'measurement')} in {file}")
 
 
 @click.command("import")

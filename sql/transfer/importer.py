@@ -23,7 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
-from treehammer.collectors.json_documents import load_json
 from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import ForeignCampaignError, MeasurementFileError
@@ -37,7 +36,6 @@ from treehammer.sql.core.rows import (
     ReplicaRow,
 )
 from treehammer.sql.transfer.arrow_stream import OPERATIONS_COLUMN
-from treehammer.sql.transfer.export import MANIFEST_NAME
 from treehammer.sql.transfer.measurement_files import (
     READABLE_SUFFIX,
     MeasurementFile,
@@ -47,7 +45,7 @@ from treehammer.sql.transfer.measurement_files import (
 )
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import ProgressCallback, ProgressFactory, pluralize
+from treehammer.text_formatting import ProgressCallback, ProgressFactory
 from treehammer.version import __version__
 
 AddMeasurements = Callable[[Sequence[Measurement]], AddResult]
@@ -127,26 +125,23 @@ class ImportedRows:
 RowReader = Callable[[Path], ImportedRows | None]
 
 
-@dataclass(frozen=True)
-class ImportFile:
-    """A file to import and the number of measurements that its manifest lists."""
-
-    path: Path
-    rows: int | None = None
-
-
-def list_files(paths: Iterable[Path]) -> list[ImportFile]:
-    """Collect files and the files of folders; missing files of a manifest are reported later.
+def list_files(paths: Iterable[Path]) -> list[Path]:
+    """Collect files and the files of folders.
 
     Raises:
-        MeasurementFileError: a folder contains none, or its manifest cannot be read.
+        MeasurementFileError: a folder contains none.
     """
-    files: list[ImportFile] = []
+    files: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            files.append(ImportFile(path))
+            files.append(path)
             continue
-        parts = [ImportFile(part, rows) for part, rows in _list_part_files(path)]
+        parts = [
+            part
+            for part in sorted(path.rglob("*"))
+            if part.suffix.lower() == READABLE_SUFFIX
+            and not any(name.startswith((".", "_")) for name in part.relative_to(path).parts)
+        ]
         if not parts:
             raise MeasurementFileError(
                 "no file in this folder can be imported",
@@ -157,34 +152,9 @@ def list_files(paths: Iterable[Path]) -> list[ImportFile]:
     return files
 
 
-def _list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
-    """List the files of a folder with their numbers of measurements, known from the manifest.
-
-    Raises:
-        MeasurementFileError: the manifest cannot be read.
-    """
-    manifest = folder / MANIFEST_NAME
-    if not manifest.exists():
-        return [
-            (path, None)
-            for path in sorted(folder.rglob("*"))
-            if path.suffix.lower() == READABLE_SUFFIX
-            and not any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
-        ]
-    try:
-        document = load_json(manifest.read_text(encoding="utf-8"))
-        return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MeasurementFileError(
-            f"invalid manifest ({error})",
-            where=str(manifest),
-            hint="Export again, or delete it to import every file of the folder.",
-        ) from error
-
-
 def import_files(
     store: Store,
-    files: Sequence[ImportFile],
+    files: Sequence[Path],
     *,
     ignore_unknown: bool,
     dry_run: bool,
@@ -214,34 +184,31 @@ def import_files(
     ):
         before = 0
         for file in files:
-            result = ImportResult(file.path)
+            result = ImportResult(file)
             results.append(result)
             try:
-                if rows := _read_rows(file.path, readers):
+                if rows := _read_rows(file, readers):
                     _merge_rows(store, add, rows, result, campaigns, group=group)
                     continue
-                with open_measurement_file(file.path) as incoming:
-                    _require_complete(file, incoming)
-                    columns = _select_columns(file.path, incoming.columns, result, ignore_unknown)
+                with open_measurement_file(file) as incoming:
+                    columns = _select_columns(file, incoming.columns, result, ignore_unknown)
                     _add_batches(add, incoming, columns, result, step, before)
                     before += incoming.rows
                     result.campaigns = merge_companions(store, incoming, campaigns, group=group)
             except MeasurementFileError as error:
-                result.problems.append(str(error) if error.where else f"{file.path}: {error}")
+                result.problems.append(str(error) if error.where else f"{file}: {error}")
             except ForeignCampaignError as error:
-                result.problems.append(
-                    f"{file.path}: {error}; the rest of the file was not imported"
-                )
+                result.problems.append(f"{file}: {error}; the rest of the file was not imported")
     if not dry_run:
         # Even without new measurements: an imported finding may concern measurements from long ago.
         store.mark_bad_replicas()
     return results
 
 
-def is_readable(file: ImportFile, readers: Sequence[RowReader] = ()) -> bool:
+def is_readable(file: Path, readers: Sequence[RowReader] = ()) -> bool:
     """Return whether a file can be opened."""
     with suppress(MeasurementFileError):
-        if _read_rows(file.path, readers):
+        if _read_rows(file, readers):
             return True
     return _count_rows(file) is not None
 
@@ -270,22 +237,13 @@ def _merge_rows(
     result.count(add(rows.measurements))
 
 
-def _count_rows(file: ImportFile) -> int | None:
+def _count_rows(file: Path) -> int | None:
     """Count the rows of a file; None if it is unreadable, which the import reports."""
     try:
-        with open_measurement_file(file.path) as incoming:
+        with open_measurement_file(file) as incoming:
             return incoming.rows
     except MeasurementFileError:
         return None
-
-
-def _require_complete(file: ImportFile, incoming: MeasurementFile) -> None:
-    if file.rows is not None and file.rows != incoming.rows:
-        raise MeasurementFileError(
-            f"has {pluralize(incoming.rows, 'measurement')}; the manifest lists {file.rows}",
-            where=str(file.path),
-            hint="Copy the folder again completely; it must come from one export.",
-        )
 
 
 def _select_columns(

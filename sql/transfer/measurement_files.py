@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
-from urllib.parse import unquote
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -37,7 +36,6 @@ from treehammer.sql.transfer.arrow_stream import (
     FIELD_TYPES,
     OPERATIONS_COLUMN,
 )
-from treehammer.sql.transfer.export import CAMPAIGN_COLUMN
 from treehammer.sql.transfer.file_writers import COMPANION_PREFIX
 
 CompanionKind = TypeVar(
@@ -69,26 +67,16 @@ class MeasurementFile:
         self._path = path
         self._file = file
         self._about: Mapping[bytes, bytes] = file.metadata.metadata or {}
-        self._names: list[str] = file.schema_arrow.names
-        # Files of a partitioned export omit the column, but have it in their metadata.
-        name = self._about.get(CAMPAIGN_COLUMN.encode())
-        campaign = _campaign_from_path(path) if name is None else name.decode()
-        self._campaign = None if CAMPAIGN_COLUMN in self._names else campaign
+        self.columns: list[str] = file.schema_arrow.names
         self.rows: int = file.metadata.num_rows
-        self.columns = self._names if self._campaign is None else [*self._names, CAMPAIGN_COLUMN]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read columns of all measurements in the types of the file."""
-        names = [name for name in columns if name in self._names]
         size = NESTED_READ_ROWS if OPERATIONS_COLUMN in columns else READ_ROWS
         with _translate_damage(self._path):
-            for batch in self._file.iter_batches(size, columns=names):
+            for batch in self._file.iter_batches(size, columns=columns):
                 batch.validate(full=True)
-                if self._campaign is None:
-                    yield batch
-                else:
-                    campaign = pa.repeat(self._campaign, batch.num_rows)
-                    yield batch.append_column(CAMPAIGN_COLUMN, campaign)
+                yield batch
 
     def companion(self, name: str) -> Iterator[pa.RecordBatch]:
         """Read a companion table; nothing if the file lacks it."""
@@ -132,12 +120,6 @@ def _translate_damage(file: Path) -> Iterator[None]:
             where=str(file),
             hint="The file may be incomplete. Its readable rows were imported.",
         ) from error
-
-
-def _campaign_from_path(file: Path) -> str | None:
-    """Return the campaign that the name of a file's folder gives."""
-    name, _, value = file.absolute().parent.name.partition("=")
-    return unquote(value) if name == CAMPAIGN_COLUMN and value else None
 
 
 class ColumnTypeError(Exception):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import socket
 import sys
 import time
@@ -98,31 +97,6 @@ def replace_file(target: Path) -> Iterator[Path]:
             file.replace(target)
     finally:
         file.unlink(missing_ok=True)
-
-
-@contextmanager
-def replace_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces ``target`` on success and is deleted otherwise.
-
-    Raises:
-        StoreError: a file in it cannot be written.
-    """
-    staged, previous = _sibling(target, "tmp"), _sibling(target, "old")
-    try:
-        with _translate_write_errors(target):
-            staged.mkdir()
-            yield staged
-            if target.exists():
-                target.rename(previous)
-            try:
-                staged.rename(target)
-            except OSError:
-                if previous.exists():
-                    previous.rename(target)
-                raise
-    finally:
-        for folder in (staged, previous):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sibling(target: Path, suffix: str) -> Path:

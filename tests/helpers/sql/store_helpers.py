@@ -42,7 +42,7 @@ from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
 from treehammer.sql.engine.database_engine import make_engine, parse_url
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, measurement_files
-from treehammer.sql.transfer.export import export_file, export_partitions
+from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import ImportResult, import_files, list_files
 from treehammer.sql.write.audit_trail import Delivery, Sender
 from treehammer.sql.write.keyring import Keyring, SessionTable
@@ -77,7 +77,7 @@ def fill_database(url: str) -> None:
             make_campaign_row(), [make_job_row("a"), make_job_row("b", label=HOSTILE_TEXTS[2])]
         )
         store.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
-        store.add(full_measurement(n) for n in range(120))
+        store.add(full_measurement(n) for n in range(60))
         store.add(
             make_measurement(job=str(n), host=text, extras={"e": n / 3})
             for n, text in enumerate(HOSTILE_TEXTS)
@@ -152,12 +152,8 @@ def read_all_tables(url: str) -> dict[str, list[Any]]:
 def write_export(
     store: Store, target: Path, selection: Selection = EVERYTHING, software: Path | None = None
 ) -> Path:
-    """Write an export, as a folder if the name has no suffix."""
-    folder = software or Path()
-    if target.suffix:
-        export_file(store, selection, target, software_dir=folder)
-    else:
-        export_partitions(store, selection, target, ".parquet", software_dir=folder)
+    """Write an export."""
+    export_file(store, selection, target, software_dir=software or Path())
     return target
 
 
@@ -295,18 +291,17 @@ def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @dataclass(frozen=True)
 class ExportedStore:
-    """Database of another installation and its exports: a Parquet file and a folder."""
+    """Database of another installation and its export, a Parquet file."""
 
     database: Path
     file: Path
-    folder: Path
 
 
 @pytest.fixture(scope="session")
 def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
     """Create another installation with rows of every kind; copy its files before changing them."""
     base = tmp_path_factory.mktemp("others")
-    exported = ExportedStore(base / "others.db", base / "theirs.parquet", base / "parts")
+    exported = ExportedStore(base / "others.db", base / "theirs.parquet")
     with (
         pytest.MonkeyPatch.context() as patch,
         Store.open(f"sqlite:///{exported.database}") as store,
@@ -329,7 +324,6 @@ def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
             [build_finding("bad", good=False), build_finding("good", good=True, found_us=9)]
         )
         export_file(store, EVERYTHING, exported.file, software_dir=Path())
-        export_partitions(store, EVERYTHING, exported.folder, ".parquet", software_dir=Path())
     return exported
 
 

@@ -27,7 +27,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import file_writers
-from treehammer.sql.transfer.export import export_partitions
+from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
@@ -243,10 +243,7 @@ def test_recipes_of_the_documentation_work(root: Path, tmp_path: Path) -> None:
                 )
                 for n in (1, 2)
             )
-        export_partitions(
-            store, Selection(), tmp_path / "trees", ".root",
-            software_dir=root.parent,
-        )  # fmt: skip
+        export_file(store, Selection(), tmp_path / "results.root", software_dir=root.parent)
     from_arrow, from_trees = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = file_writers.root_environment(root.parent)
     for recipe, printed in ((from_arrow, "1.5"), (from_trees, "4")):

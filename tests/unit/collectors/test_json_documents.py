@@ -25,8 +25,6 @@ from treehammer.collectors.worker.run.execution_record import _load_document
 from treehammer.datasets.catalogues.recordings import _read_process
 from treehammer.datasets.manifest import Manifest
 from treehammer.errors import TreehammerError
-from treehammer.sql.transfer.export import MANIFEST_NAME
-from treehammer.sql.transfer.importer import _list_part_files
 
 
 class State(Enum):
@@ -123,7 +121,6 @@ def test_all_mistakes_are_reported_at_once() -> None:
     ("kind", "read"),
     [
         ("dataset", Manifest.read),
-        ("part files", _list_part_files),
         ("payload's result", lambda folder: _load_document(str(folder / "file.json"))),
         ("record", lambda folder: Measurement.from_json((folder / "file.json").read_text())),
         ("job", lambda folder: JobSpec.from_json((folder / "file.json").read_text())),
@@ -133,7 +130,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 def test_repeated_keys_are_refused(
     kind: str, read: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    for name in ("file.json", MANIFEST_NAME, "manifest.json"):
+    for name in ("file.json", "manifest.json"):
         (tmp_path / name).write_text('{"a": 1, "values": {"b": 1, "c": 2, "b": 3}}')
     with pytest.raises((ValueError, TreehammerError), match="duplicate key 'b'"):
         read(tmp_path)

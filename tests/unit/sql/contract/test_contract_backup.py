@@ -23,7 +23,7 @@ from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.backends("sqlite", "postgresql")
-KILLS = 3
+KILLS = 2
 OLD, NEW = 600, 400
 
 

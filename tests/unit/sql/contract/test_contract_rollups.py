@@ -42,14 +42,14 @@ def read_rollups(store: Store) -> list[dict[str, Any]]:
 
 
 def test_rollups_are_independent_of_insert_order(store: Store) -> None:
-    for seed in range(3):
-        store.add(random_measurements(seed, 100))
+    for seed in range(2):
+        store.add(random_measurements(seed, 50))
         assert find_rollup_differences(store) == []
-    store.add(random_measurements(0, 100))  # again: nothing is counted twice
+    store.add(random_measurements(0, 50))  # again: nothing is counted twice
     assert find_rollup_differences(store) == []
     operations = read_table(store, rollup_operation)
     assert {row["outcome"] for row in operations} >= {"good", "implausible", "open"}
-    assert sum(row["measurements"] for row in read_rollups(store)) == 300
+    assert sum(row["measurements"] for row in read_rollups(store)) == 100
     assert {row["kind"] for row in read_rollups(store)} == {"timed", "checksum"}
     assert {row["outcome"] for row in read_rollups(store)} == {
         "good",

@@ -402,11 +402,8 @@ def test_incomplete_schema_is_reported(url: str, store: Store) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("read_latency_hist", "[1,"),
         ("read_latency_hist", '{"a": 1}'),
-        ("read_latency_hist", '[1,"x"]'),
         ("passes", b"\x01rubbish"),
-        ("passes", b"\x07"),
         ("passes", b"\x01" + zlib.compress(struct.pack("<3id", 2, 1, 1, 0.5))),
     ],
 )
@@ -700,8 +697,9 @@ HOSTILE_VALUES: dict[str, list[float]] = {
 @pytest.mark.parametrize(
     ("name", "hostile_first"),
     [
-        *((name, True) for name in HOSTILE_VALUES),
-        ("more values than all others", False),
+        ("half of its values", True),
+        ("more values than all others", True),
+        ("just below the wide limit", True),
         ("all six", False),
     ],
 )

@@ -153,16 +153,15 @@ def other(tmp_path: Path) -> Store:
     return Store.open(f"sqlite:///{tmp_path}/other.db")
 
 
-@pytest.mark.parametrize("name", ["results.parquet", "parts"])
 def test_imported_operations_equal_exported_ones(
-    store: Store, other: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_stream, "NESTED_ROWS", 2)
     monkeypatch.setattr(measurement_files, "NESTED_READ_ROWS", 2)
     with other:
         other.add(load_measurements())
         other.add([make_measurement("one more", campaign_id="second")])
-        target = write_export(other, tmp_path / name)
+        target = write_export(other, tmp_path / "results.parquet")
         assert import_counts(import_file(store, target, dry_run=True))[0][0] >= 4
         new = [result.new for result in import_file(store, target)]
         assert sum(new) == 5
@@ -231,25 +230,6 @@ def test_exports_without_operations_have_no_column_of_them(store: Store, tmp_pat
     )
     with store.snapshot() as snapshot:
         assert not snapshot.has_operations(EVERYTHING)
-
-
-@pytest.mark.backends("sqlite")
-def test_partitions_nest_the_operations_of_their_campaign(store: Store, tmp_path: Path) -> None:
-    import pandas as pd
-
-    def add(job: str, campaign: str, *steps: dict[str, Any]) -> None:
-        store.add([make_measurement(job, campaign_id=campaign, operations=steps)])
-
-    add("a", "first", make_operation(), make_operation(step=1))
-    add("b", "second")
-    folder = write_export(store, tmp_path / "parts")
-    counts = {
-        path.parent.name: [
-            0 if ops is None else len(ops) for ops in pd.read_parquet(path)["operations"]
-        ]
-        for path in folder.glob("*/*.parquet")
-    }
-    assert counts == {"campaign_id=first": [2], "campaign_id=second": [0]}
 
 
 def test_copy_equals_source_and_is_usable(source: str, url: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ FURTHER_PLANS = {
     "headline": '{"definition": {"headline": ["cpu_s"], "axes": {"b": [1, 2], "a": [1, 2]}}}',
     "sequential": '{"until_decided": {"delta": 0.02, "looks": [5, 10]}}',
 }
-KILLS = 2
+KILLS = 1
 FLAGS = {
     "3b32b5a4de426133367686a1": [("recorded", "eff_job is 1.2; bytes_read is negative")],
     "7f1110ff4a38b84578f1ff3a": [
