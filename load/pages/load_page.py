@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,9 +45,6 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns
 from treehammer.web.display_formats import format_time
-from treehammer.web.figures.chart_parts import Specification, complete_specification
-from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.page import (
     PageContent,
     PageOperation,
@@ -127,13 +124,8 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
         ui.Link("Campaigns", link_to("campaigns")),
         ui.Link(campaign_name, link_to("campaign", campaign_id=campaign.id)),
     ]
-    drawings = {}
-    if (selection := details.selection) and (levels or steps):
-        operation = _name_operation(selection.operation, selection.side)
-        sheet = f"{title}: {operation}; over time: {details.label(selection)}"
-        drawings["all"] = _ChartSheet(sheet, [*levels, *steps])
     about = _describe_selection(details)
-    return PageContent(title, sections, tuple(tables.values()), about, crumbs, drawings=drawings)
+    return PageContent(title, sections, tuple(tables.values()), about, crumbs)
 
 
 def _describe_selection(details: LoadDetails) -> dict[str, Any]:
@@ -189,30 +181,6 @@ class LoadReader:
         return batch
 
 
-@dataclass(frozen=True)
-class _ChartSheet:
-    """All charts on one sheet, for files."""
-
-    title: str
-    figures: Sequence[ui.Figure]
-
-    @property
-    def specification(self) -> Specification:
-        """The sheet as Vega-Lite."""
-        scales = dict.fromkeys(("color", "shape", "x", "y"), "independent")
-        sheet = {
-            "concat": [
-                figure.chart.draw_still(figure.heading, str(figure.caption))
-                for figure in self.figures
-                if isinstance(figure.chart, LineChart)
-            ],
-            "columns": 2,
-            "resolve": {"scale": scales},
-            "title": self.title,
-        }
-        return complete_specification(sheet, [], {})
-
-
 def _suggest_test(campaign: CampaignRow, levels: DataTable) -> Iterator[ui.Section]:
     address = f"{link_to('campaign', campaign_id=campaign.id)}#failures"
     yield ui.Paragraph(
@@ -249,7 +217,7 @@ def _describe_chosen(
         ),
         anchor="levels",
     )
-    yield _describe_course(details, selection, tables, levels, steps)
+    yield _describe_course(details, selection, tables, steps)
     evenness, slowest = compute_evenness(details.servers), find_slowest(details.servers)
     yield ui.Titled(
         f"Servers and sites: {label}",
@@ -274,26 +242,17 @@ def _describe_course(
     details: LoadDetails,
     selection: OperationGroup,
     tables: Mapping[str, DataTable],
-    levels: Sequence[ui.Figure],
     steps: Sequence[ui.Figure],
 ) -> ui.Titled:
     """Show the chosen load over time."""
     loads = {level_of(level).id: details.label(level) for level in details.similar}
     choice = FormInput("load", "Load", level_of(selection).id, loads)
     fixed = (("operation", selection.operation), ("side", selection.side))
-    files = ui.separate(
-        (
-            ui.Link(form.upper(), link_to_same_page(drawing=f"all.{form}"), is_file=True)
-            for form in FIGURE_FORMATS
-        ),
-        ", ",
-    )
     failures = format_counts(selection.failures)
     return ui.Titled(
         f"Over time: {details.label(selection)}",
         ui.Form([choice], anchor="#time", hidden=fixed) if len(loads) > 1 else None,
         ui.Group("charts", *steps),
-        ui.Paragraph("All figures: ", *files) if levels or steps else None,
         ui.Paragraph(f"Failures: {failures}." if selection.failures else ""),
         ui.Folded("Table of time steps", tables["steps"], is_open=not steps),
         ui.Folded("Table of client and server", ui.if_filled(tables["sides"])),

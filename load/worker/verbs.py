@@ -1,13 +1,11 @@
-"""Verbs of the worker for people: ``bench`` measures a storage, ``log`` reads a server's log."""
+"""Verb of the worker for people: ``bench`` measures a storage."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ...collectors.kit.treehammer_kit.payload_task import PayloadError
 from ...collectors.worker.child_processes import print_line
-from ..kit.treehammer_load.server import log_parser
 from . import benchmark_command
 from .benchmark_definition import BenchmarkError
 
@@ -18,8 +16,6 @@ def add_verbs(verbs: Any) -> None:
     """Add the verbs to the worker's parser."""
     benchmark_command.add_bench_command(verbs)
     verbs.choices["bench"].set_defaults(perform=_run_bench)
-    log_parser.add_log_command(verbs)
-    verbs.choices["log"].set_defaults(perform=_write_log_calls)
 
 
 def _run_bench(options: argparse.Namespace) -> int:
@@ -30,14 +26,4 @@ def _run_bench(options: argparse.Namespace) -> int:
         return INVALID_INPUT
     except KeyboardInterrupt:
         print_line("interrupted; the benchmark's files are removed", "stderr")
-        return INTERRUPTED
-
-
-def _write_log_calls(options: argparse.Namespace) -> int:
-    try:
-        return log_parser.write_log_calls(options)
-    except PayloadError as error:
-        print_line(str(error.document["message"]), "stderr")
-        return INVALID_INPUT
-    except (BrokenPipeError, KeyboardInterrupt):
         return INTERRUPTED

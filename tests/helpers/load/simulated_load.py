@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -17,6 +17,8 @@ from treehammer.load.kit.treehammer_load.operation import (
     StorageClient,
 )
 from treehammer.load.kit.treehammer_load.recorder import Recorder, StepClock
+from treehammer.load.kit.treehammer_load.server.log_formats import LineFormat
+from treehammer.load.kit.treehammer_load.server.log_parser import LogParser, ServerCall
 
 
 class SimulatedTimer(LoadTimer):
@@ -114,3 +116,12 @@ def perform_operations(client: StorageClient, *operations: Operation) -> list[st
         client.start(Flight(operation, lambda: 0.0, record))
         assert ended.acquire(timeout=60)
     return failures
+
+
+def parse_log(lines: Iterable[str], form: LineFormat) -> Iterator[ServerCall]:
+    """Yield the calls of a complete log; those without an end come last."""
+    parser, last_us = LogParser(form), 0
+    for call in parser.parse(lines):
+        last_us = max(last_us, call.start_us + call.duration_us)
+        yield call
+    yield from parser.close(last_us)

@@ -29,13 +29,13 @@ from load_generator import (
     total,
 )
 from local_servers import LOG_FORMAT, serve_http, serve_slowly
+from simulated_load import parse_log
 
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.xrootd_settings import RecorderPlugin
 from treehammer.load.kit.treehammer_load.server.log_formats import select_format
-from treehammer.load.kit.treehammer_load.server.log_parser import parse_log
 from treehammer.testbed import faults
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,

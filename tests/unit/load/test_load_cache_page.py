@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 from measurement_factory import make_campaign_row, make_measurement
-from page_contents import PageContents, list_marks, load_charts
-from service_thread import ServiceThread
+from page_contents import list_marks, load_charts
+from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.write.store import Store
-from treehammer.web.campaign_report import write_report
+from treehammer.load.report import describe_campaign
 
 #: Time through the cache over that of the direct door, by state and distance.
 COSTS = {("warm", 0.0): 1.12, ("cold", 0.0): 1.2, ("cold", 80.0): 3.0}
@@ -77,13 +75,33 @@ def make_study(*, slow_release: str = "", direct: bool = True) -> Iterator[Measu
                                 yield make_read(*args)
 
 
-def test_answer_names_the_cost_by_state_and_distance(pages: ServiceThread) -> None:
-    pages.store.add(make_study())
-    page = pages.read("/figures/cache")
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    """Serve the study, with a read through another direct door and a second setup."""
+    job = f"{RELEASES[0]}-warm-0.0-0.9-64-0"
+    variant = {"fraction": 0.9, "block_kib": 64, "latency_ms": 0.0, "server_cache": "warm"}
+    variant |= {"pattern": "sparse", "clients": 1}
+    other_door = make_read(variant, job, 1, "unknown", 1.0, "v1", door="https")
+    copies = {"pattern": "copy", "fraction": 1.0, "block_kib": 64, "clients": 8}
+    other_setup = (
+        make_read(copies, "eight", round_, state, time, release)
+        for round_, seconds in ((1, 2.0), (2, 2.1))
+        for state, time, release in (
+            ("cold", 2 * seconds, RELEASES[0]),
+            ("unknown", seconds, "XRootD v5.9"),
+        )
+    )
+    with run_service(tmp_path_factory.mktemp("studied"), reading_open=True) as service:
+        service.store.add([*make_study(), other_door, *other_setup])
+        yield service
+
+
+def test_answer_names_the_cost_by_state_and_distance(studied: ServiceThread) -> None:
+    page = studied.read("/figures/cache")
     assert "Through the cache (XRootD v6.2.0), warm reads of 10 % cost 12 % [11, 13]" in page.text
     assert "cold ones cost 20 % [19, 21], at 80 ms a factor of 3 [2.99, 3.01]." in page.text
     assert "12 of 36 cells of the map cost more than 30 %, 12 of them for certain." in page.text
-    assert "Costs refer to the direct door root (XRootD v5.9) in the same job." in page.text
+    assert "Costs refer to the direct door root (XRootD v5.9) in the same job" in page.text
     rows = [{name: cell.text for name, cell in row.items()} for row in page.tables["caches"].cells]
     (cold,) = [
         row
@@ -132,24 +150,18 @@ def test_colors_of_releases_are_stable(pages: ServiceThread) -> None:
     assert len(set.union(*colors.values())) == 4
 
 
-def test_direct_door_and_share_can_be_chosen(pages: ServiceThread) -> None:
-    pages.store.add(make_study())
-    variant = {"fraction": 0.9, "block_kib": 64, "latency_ms": 0.0, "server_cache": "warm"}
-    job = f"{RELEASES[0]}-warm-0.0-0.9-64-0"
-    variant |= {"pattern": "sparse", "clients": 1}
-    pages.store.add([make_read(variant, job, 1, "unknown", 1.0, "v1", door="https")])
-    page = pages.read("/figures/cache?read=90+%25")
+def test_direct_door_and_share_can_be_chosen(studied: ServiceThread) -> None:
+    page = studied.read("/figures/cache?read=90+%25")
     assert "the door https is left out" in page.text
     assert {row["read"] for row in page.tables["caches"].rows} == {"90 %"}
-    page = pages.read("/figures/cache?direct=https")
+    page = studied.read("/figures/cache?direct=https")
     assert "the direct door https (v1)" in page.text
     costs = [row["cost"] for row in page.tables["caches"].rows if row["cost"] != "–"]
     assert len(costs) == 1
 
 
-def test_operation_returns_the_cells(pages: ServiceThread) -> None:
-    pages.store.add(make_study())
-    document = json.loads(pages.load_page("/api/v1/figures/cache"))
+def test_operation_returns_the_cells(studied: ServiceThread) -> None:
+    document = json.loads(studied.load_page("/api/v1/figures/cache"))
     assert document["about"]["answer"].startswith("Through the cache")
     (warm,) = [
         row
@@ -172,29 +184,19 @@ def test_missing_door_or_reads_are_said(pages: ServiceThread) -> None:
     assert "-P bundle=door" in page
 
 
-def test_other_axes_are_setups(pages: ServiceThread) -> None:
-    pages.store.add(make_study())
-    variant = {"pattern": "copy", "fraction": 1.0, "block_kib": 64, "clients": 8}
-    for round_, seconds in ((1, 2.0), (2, 2.1)):
-        reads = [("cold", 2 * seconds, RELEASES[0]), ("unknown", seconds, "XRootD v5.9")]
-        for state, time, release in reads:
-            pages.store.add([make_read(variant, "eight", round_, state, time, release)])
-    page = pages.read("/figures/cache")
-    assert "clients=8" in page.text
+def test_other_axes_are_setups(studied: ServiceThread) -> None:
+    assert "clients=8" in studied.read("/figures/cache").text
     setup = "SITE_A%3B%20raw-small%3B%20clients%3D8"
-    text = pages.read(f"/figures/cache?setup={setup}").text
+    text = studied.read(f"/figures/cache?setup={setup}").text
     assert "cold whole copies cost a factor of 2 (without an interval)." in text, "equal ratios"
 
 
-def test_report_begins_with_the_cost_of_the_cache(tmp_path: Path) -> None:
-    url, file = f"sqlite:///{tmp_path / 'results.db'}", tmp_path / "report.html"
-    with Store.open(url) as store:
-        store.add_campaign(make_campaign_row(test_name="cache-read"), [])
-        store.add(make_study())
-    write_report(url, ["last"], file)
-    page = PageContents.parse(file.read_text("utf-8"))
-    (title,) = page.list_texts("h1")
+def test_report_begins_with_the_cost_of_the_cache(studied: ServiceThread) -> None:
+    with studied.store.snapshot() as snapshot:
+        summary, sections = describe_campaign(snapshot, make_campaign_row())
+    assert summary is None
+    section = sections[0]
+    assert section.heading.startswith("Reads through caches: ")
+    title, *_ = section.sentences
     assert title.startswith("Through the cache (XRootD v6.2.0), warm reads of 10 % cost 12 %")
-    assert "12 of 36 cells of the map cost more than 30 %" in page.text
-    headings = page.list_texts("h3")
-    assert [*headings[:3]] == ["Rate by size of block", "Cost of the cache", "Over releases"]
+    assert [*section.figures] == ["Rate by size of block", "Cost of the cache", "Over releases"]

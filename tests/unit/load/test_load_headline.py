@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
@@ -25,7 +24,6 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.campaign_report import write_report
 
 HEADLINE = ("open_p99_s", "rate_hz", "queue_depth", "open_success_fraction")
 
@@ -47,27 +45,26 @@ def fill_with_headline(
     """Add jobs that hold two values of the axis ``listen``; a long queue halves the latency."""
     noise = random.Random(3)
     store.add_campaign(make_campaign_row(plan=plan), [])
+    measurements = []
     for number in range(jobs):
         for round_, position, listen in ((1, 1, 5), (1, 2, 128), (2, 2, 5), (2, 1, 128)):
             latency = (0.04 if listen == 5 else 0.02) * noise.uniform(0.98, 1.02)
             done = round((200 if listen == 5 else 300) * noise.uniform(0.99, 1.01))
             depth = by_listen.get("depth", {}).get(str(listen), listen * noise.uniform(0.99, 1.01))
-            store.add(
-                [
-                    make_measurement(
-                        f"job{number}",
-                        round_,
-                        position,
-                        variant=f'{{"listen":{listen}}}',
-                        host="n1",
-                        extras={"queue_depth": depth},
-                        operations=[
-                            make_operation([latency] * done, {"timeout": 3}, step=0),
-                            make_operation([9.0], step=0, side="server"),
-                        ],
-                    )
-                ]
+            steps = [
+                make_operation([latency] * done, {"timeout": 3}, step=0),
+                make_operation([9.0], step=0, side="server"),
+            ]
+            variant, extras = f'{{"listen":{listen}}}', {"queue_depth": depth}
+            measurement = make_measurement(
+                *(f"job{number}", round_, position),
+                variant=variant,
+                host="n1",
+                extras=extras,
+                operations=steps,
             )
+            measurements.append(measurement)
+    store.add(measurements)
 
 
 compare = partial(call_command, "compare")
@@ -110,21 +107,6 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
     assert "ms/event" not in result.output
     assert result.output.startswith("On this host, open_p99_s is 50")
     assert " %) lower (better) with listen=128 than with listen=5. rate_hz is" in result.output
-
-
-def test_report_and_export_hold_the_headline(store: Store, tmp_path: Path) -> None:
-    fill_with_headline(store, make_headline_plan(*HEADLINE))
-    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text("utf-8")
-    # The axis is bundled in jobs, so the report compares it.
-    assert "listen 128 against 5, by site" in page
-    assert "<td>open_p99_s</td>" in page
-    assert "ms/event</th>" not in page.partition('id="measured"')[0]
-    comparison = compare(tmp_path, "5", "128", "--axis", "listen", "--csv")
-    lines = [*csv.DictReader(comparison.stdout.splitlines())]
-    assert {(line["metric"], line["unit"], line["better"]) for line in lines if line["site"]} >= {
-        ("rate_hz", "Hz", "higher")
-    }
 
 
 def test_zero_is_refused_instead_of_left_out(store: Store, tmp_path: Path) -> None:

@@ -78,12 +78,9 @@ def test_highest_load_is_shown_over_time(loaded: ServiceThread) -> None:
 def test_report_opens_with_the_sentence_and_figures_of_the_page(
     loaded: ServiceThread, tmp_path: Path
 ) -> None:
-    file = tmp_path / "report.pdf"
     url = f"sqlite:///{tmp_path / 'results.db'}"
     with Store.open(url) as store:
         add_load_campaign(store)
-    write_report(url, [CAMPAIGN], file)
-    assert file.read_bytes().startswith(b"%PDF-")
     write_report(url, [CAMPAIGN], file := tmp_path / "report.html")
     report = file.read_text("utf-8")
     page = loaded.read(PAGE)
@@ -290,26 +287,3 @@ def test_number_axes_hold_their_values() -> None:
     decades = NumberAxis([0.0, 0.002, 5.0], "", logarithmic=True)
     assert decades.ends == pytest.approx((0.002 / 1.1, 5.5))
     assert decades.place(0.0) is None
-
-
-@pytest.mark.usefixtures("draw_in_process")
-def test_figures_are_available_as_files(loaded: ServiceThread) -> None:
-    page = unescape(loaded.load_page(f"{PAGE}?operation=open"))
-    names = {chart["title"] for chart in load_charts(page)}
-    assert {"Observed rate by attempted rate", "Rate over time"} <= names
-    (address,) = loaded.read(f"{PAGE}?operation=open").list_links(r".*drawing=all\.pdf")
-    assert "operation=open" in address
-    answer = loaded.client.get(f"{PAGE}{address}")
-    assert answer.content.startswith(b"%PDF")
-    assert 'filename="figure.pdf"' in answer.headers["content-disposition"]
-    drawn = loaded.client.get(f"{PAGE}?drawing=all.svg").text
-    for text in (
-        "Load of opens: open; over time: clients=200",
-        "Observed rate",
-        "S1's target, 100 1/s",
-        "p99",
-        "Outlined:",
-    ):
-        assert text in unescape(drawn)
-    assert loaded.client.get(f"{PAGE}?drawing=all.gif").status_code == 404
-    assert loaded.client.get(f"{PAGE}?drawing=all.png&operation=none").status_code == 400

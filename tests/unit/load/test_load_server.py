@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from job_factory import write_payload_job
+from simulated_load import parse_log
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
@@ -27,7 +28,6 @@ from treehammer.collectors.record.xrootd_recording import (
     RecordingFigures,
     parse_recording,
 )
-from treehammer.collectors.worker.__main__ import main as worker_main
 from treehammer.load.kit.treehammer_load.clients.xrootd_files import XrootdHandles
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Operation
@@ -36,7 +36,6 @@ from treehammer.load.kit.treehammer_load.replay import Replay, load_recording, r
 from treehammer.load.kit.treehammer_load.server import log_follower, log_parser
 from treehammer.load.kit.treehammer_load.server.log_follower import LogFollower
 from treehammer.load.kit.treehammer_load.server.log_formats import (
-    DPM,
     XROOTD,
     LogError,
     select_format,
@@ -44,7 +43,6 @@ from treehammer.load.kit.treehammer_load.server.log_formats import (
 from treehammer.load.kit.treehammer_load.server.log_parser import (
     LogParser,
     ServerCall,
-    parse_log,
 )
 from treehammer.load.kit.treehammer_load.server.monitoring_stream import (
     StreamDecoder,
@@ -160,32 +158,6 @@ def test_late_call_does_not_repeat_an_earlier_one() -> None:
     assert [(c.operation, c.failure) for c in calls][:2] == [("stat", "unfinished"), ("stat", "")]
 
 
-#: Two requests overlap; threads that receive and process them write their identity in each line.
-DPM_LOG = """\
-{now}.100  4242,0 dpm_srv_get: request {get} by /DC=ch/CN=user from client.example
-{now}.200  4242,0 dpm_srv_put: request {put} by /DC=ch/CN=user from client.example
-{now}.300  4242,5 dpm_srv_put: processing request {put} in pool p1
-{now}.310  4242,5 dpm_srv_put: DP098 - file 0: srm://example/file
-{now}.400  4242,3 dpm_srv_get: processing request {get} in pool p1
-{now}.800  4242,5 dpm_srv_put: request {put} returns 0, status=DPM_SUCCESS
-{now}.900  4242,3 dpm_srv_get: request {get} returns 2, status=x
-"""
-
-
-def test_calls_of_a_dpm_log_have_times_of_waiting_and_of_processing() -> None:
-    start_s = time.time() // 1 - 86_400
-    now = time.strftime("%m/%d %H:%M:%S", time.localtime(start_s))
-    get, put = (f"0000000{number}-4fd1-4b1e-9c0a-000000000000" for number in (1, 2))
-    calls = list(parse_log(DPM_LOG.format(now=now, get=get, put=put).splitlines(), DPM))
-    assert sorted((call.operation, call.duration_us, call.failure) for call in calls) == [
-        ("create", 600_000, ""),
-        ("create_wait", 100_000, ""),
-        ("open", 800_000, "not-found"),
-        ("open_wait", 300_000, ""),
-    ]
-    assert min(call.start_us for call in calls) == round(start_s * 1e6) + 100_000
-
-
 def test_memory_is_bounded_when_answers_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_parser, "MAX_OPEN_CALLS", 10)
     begins = [
@@ -218,7 +190,7 @@ def test_tests_may_declare_a_format_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("eos", "format = 'eos': expected one of xrootd, dpm, or a table"),
+        ("eos", "format = 'eos': expected one of xrootd, or a table"),
         ({"time": "x"}, "format: 'clock' is missing"),
         ({"times": "x"}, "unknown key 'times'"),
     ],
@@ -314,25 +286,6 @@ def test_a_late_parser_goes_back_to_the_start_of_the_load(
 def test_a_missing_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="No such file or directory: name the server's log"):
         LogFollower(str(tmp_path / "none"), lambda: False, 0, lambda line: 0)
-
-
-def test_worker_writes_the_calls_of_a_log_as_csv(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log, table = tmp_path / "log", tmp_path / "format.json"
-    log.write_text(XROOTD_LOG)
-    assert worker_main(["log", str(log)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "start_us,duration_us,operation,failure,bytes,request"
-    assert [line.split(",")[2] for line in lines[1:]].count("open") == 2
-    assert len(lines) == 7
-    for arguments, message in (
-        ([str(tmp_path / "none")], "No such file"),
-        ([str(log), "--format", "eos"], "expected one of xrootd, dpm"),
-        ([str(log), "--format", str(table)], "format.json"),
-    ):
-        assert worker_main(["log", *arguments]) == 2
-        assert message in capsys.readouterr().err
 
 
 #: Sent by XRootD 5.8.1 with ``xrootd.monitor all fstat 1s lfn ops ssq xfr 1``: two files read, one written.
@@ -668,9 +621,3 @@ def test_operations_wait_for_the_open_and_the_close_for_them() -> None:
         sent.pop()[1](good, None, None)
     assert ended == ["open", "read", "close"]
     assert [flight.released_s for flight in flights] == [None, 1.0, 1.0]
-
-
-def test_format_with_a_repeated_key_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "form.json").write_text('{"call": {"b": 1, "b": 3}}')
-    with pytest.raises((ValueError, LogError), match="duplicate key 'b'"):
-        log_parser._find_format(str(tmp_path / "form.json"))

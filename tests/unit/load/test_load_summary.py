@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,9 @@ from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.load import outcome
 from treehammer.load.operation_figures import OperationGroup, load_operations
 from treehammer.load.outcome import count_lonely_starts, summarize_starts
+from treehammer.load.report import describe_campaign
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.campaign_report import write_report
 
 
 def fetch(store: Store, **options: Any) -> list[OperationGroup]:
@@ -145,8 +144,6 @@ def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path
     rows = json.loads(summarize(tmp_path, "--by", "rate_hz", "--json").stdout)
     assert [(row["least_hz"], row["observed_hz"]) for row in rows] == [(None, 5.0), (5.0, None)]
     assert rows[1]["least_bytes_per_s"] == 2e6
-    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
-    assert "the storage carries at least 5 operations/s" in (tmp_path / "report.html").read_text()
 
 
 def test_load_limited_by_the_ceiling_is_no_slow_storage(store: Store, tmp_path: Path) -> None:
@@ -170,11 +167,12 @@ def test_load_limited_by_the_ceiling_is_no_slow_storage(store: Store, tmp_path: 
     assert "more jobs with fewer clients" not in output
     rows = json.loads(summarize(tmp_path, "--by", "n", "--json").stdout)
     assert [row["held_fraction"] for row in rows] == [0.0, 0.2, 1.0, 1.0]
-    write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
-    report = html.unescape((tmp_path / "report.html").read_text())
-    assert sentence in report
-    headline = report.split("<h1", 1)[1].split("</h1>")[0]
-    assert "keeps at least 5 open operations/s; at 5/s the door's ceiling was the limit" in headline
+    with store.snapshot() as snapshot:
+        summary, _ = describe_campaign(snapshot, store.campaign("last"))
+    assert summary is not None
+    assert summary.limits == [f"n=2: {sentence}"]
+    headline = "keeps at least 5 open operations/s; at 5/s the door's ceiling was the limit"
+    assert headline in summary.conclusion
 
 
 def test_axes_may_have_the_names_of_figures(store: Store, tmp_path: Path) -> None:

@@ -233,28 +233,7 @@ XROOTD = LineFormat(
     },
 )
 
-#: Log of a DPM daemon as study S4 describes it: threads work on several requests, each of which is
-#: received, processed and answered, and named by an identity in every line.
-DPM = LineFormat(
-    time=r"(?P<second>\d\d/\d\d \d\d:\d\d:\d\d)(?P<fraction>\.\d+)? +\d+,\d+ ",
-    clock="%m/%d %H:%M:%S",
-    begin=r"dpm_srv_(?P<operation>\w+?): .*?request (?P<request>[0-9A-Fa-f-]+) (?:received|by )",
-    work=r"dpm_srv_\w+: .*?processing request (?P<request>[0-9A-Fa-f-]+)",
-    end=r"dpm_srv_\w+: .*?request (?P<request>[0-9A-Fa-f-]+) (?:.* )?returns (?P<code>-?\d+)",
-    operations={
-        "auth": "authenticate",
-        "get": "open",
-        "put": "create",
-        "putdone": "close",
-        "relfiles": "close",
-        "getreqstatus": "stat",
-        "rm": "delete",
-        "mkdir": "mkdir",
-    },
-    failures={"2": "not-found", "13": "not-permitted", "28": "no-space", "110": "timeout"},
-)
-
-FORMATS_BY_NAME: Mapping[str, LineFormat] = {"xrootd": XROOTD, "dpm": DPM}
+FORMATS_BY_NAME: Mapping[str, LineFormat] = {"xrootd": XROOTD}
 
 
 def select_format(value: Union[str, Mapping[str, Any]]) -> LineFormat:

@@ -1,19 +1,11 @@
-"""Streaming parser of server logs: follows each call by its identity through all threads.
-
-``python worker.pyz log FILE`` writes the calls of a complete log as CSV.
-"""
+"""Streaming parser of server logs: follows each call by its identity through all threads."""
 
 from __future__ import annotations
 
-import argparse
-import csv
-import sys
 from collections import OrderedDict
-from typing import IO, Any, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
+from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
 
-from .....collectors.json_documents import load_json
-from .log_follower import decode_lines
-from .log_formats import FORMATS_BY_NAME, LineFormat, LogError, LogLine, select_format
+from .log_formats import LineFormat, LogLine
 
 #: Calls that may be open at a time; of more, the oldest is given up.
 MAX_OPEN_CALLS = 100_000
@@ -162,72 +154,3 @@ class LogParser:
             "difference": max(call.bytes - call.size, 0),
         }
         return sizes.get(self._format.moved.get(call.name, ""), 0)
-
-
-def write_calls(calls: Iterable[ServerCall], stream: IO[str]) -> int:
-    """Write calls as CSV; return their number."""
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(ServerCall._fields)
-    number = 0
-    for call in calls:
-        writer.writerow(call)
-        number += 1
-    return number
-
-
-def parse_log(lines: Iterable[str], form: LineFormat) -> Iterator[ServerCall]:
-    """Yield the calls of a complete log; those without an end come last."""
-    parser, last_us = LogParser(form), 0
-    for call in parser.parse(lines):
-        last_us = max(last_us, call.start_us + call.duration_us)
-        yield call
-    yield from parser.close(last_us)
-
-
-def add_log_command(verbs: Any) -> None:
-    """Add the command to a parser's sub-parsers."""
-    verb = verbs.add_parser(
-        "log",
-        help="write the calls in a server's log as CSV",
-        epilog="example: python worker.pyz log /var/log/xrootd/xrootd.log > calls.csv",
-    )
-    verb.add_argument("log", metavar="FILE", help="the server's log; - for standard input")
-    verb.add_argument(
-        "--format",
-        default="xrootd",
-        help=f"one of {', '.join(FORMATS_BY_NAME)}, or a JSON file with the keys of "
-        "[settings.format] [default: xrootd]",
-    )
-
-
-def write_log_calls(options: argparse.Namespace) -> int:
-    """Run the command; return the exit code.
-
-    Raises:
-        LogError: the log or its format cannot be used.
-    """
-    form = _find_format(options.format)
-    if options.log == "-":
-        write_calls(parse_log(decode_lines(sys.stdin.buffer), form), sys.stdout)
-        return 0
-    try:
-        with open(options.log, "rb") as stream:
-            write_calls(parse_log(decode_lines(stream), form), sys.stdout)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise LogError(f"{options.log}: {error.strerror}: name a log that you may read") from error
-    return 0
-
-
-def _find_format(text: str) -> LineFormat:
-    if not text.endswith(".json"):
-        return select_format(text)
-    try:
-        with open(text, encoding="utf-8") as stream:
-            table = load_json(stream.read())
-    except (OSError, ValueError) as error:
-        raise LogError(f"{text}: {error}") from error
-    if not isinstance(table, dict):
-        raise LogError(f"{text}: expected an object with the keys of a format")
-    return select_format(table)
