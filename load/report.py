@@ -32,13 +32,13 @@ def draw_cache_reads(reads: Sequence[CacheRead]) -> Iterator[ReportSection]:
         figures = [*lay_out_figures(comparison)]
         yield ReportSection(
             f"Reads through caches: {name}",
-            [conclude(comparison), *filter(None, (figure.conclusion for figure in figures))],
+            [conclude(comparison)],
             {
                 figure.heading: InlineFigure(
                     draw_inline(
                         chart_figure(replace(figure.layout, title="")),
                         f"{figure.name}{number}",
-                        f"{figure.heading}. {figure.conclusion or conclude(comparison)}",
+                        f"{figure.heading}. {conclude(comparison)}",
                     ),
                     figure.caption,
                 )

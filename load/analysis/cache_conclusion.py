@@ -55,37 +55,6 @@ def _count_costly(costs: Sequence[LogMean]) -> str:
     return f"{text}, {certain} of them for certain." if above else f"{text}."
 
 
-def conclude_evolution(comparison: CacheComparison) -> str:
-    """Conclude how the cost of the newest release differs from that of the one measured before."""
-    newer = comparison.costed_releases[-1]
-    release, _, cache = newer.partition(" (")
-    releases = [r.partition(" (") for r in reversed(comparison.costed_releases)]
-    # The same cache first, where several of a release are apart.
-    releases = sorted((o for o in releases if o[0] != release), key=lambda o: o[2] != cache)
-    for older in map("".join, releases):
-        changes = {
-            describe_condition(condition): change
-            for condition in comparison.conditions
-            if (change := comparison.compare_releases(newer, older, condition))
-        }
-        if changes:
-            return f"{newer} against {older}, over the same reads: {_describe_changes(changes)}."
-    return ""
-
-
-def _describe_changes(changes: Mapping[str, LogMean]) -> str:
-    """Describe ratios of costs by condition."""
-    clauses = []
-    for condition, change in changes.items():
-        ends = change.ends
-        text = "no certain change"
-        if ends and not ends[0] <= 1 <= ends[1]:
-            interval = _format_interval(map(format_significant, ends))
-            text = f"{format_significant(change.ratio)} times the cost{interval}"
-        clauses.append(f"{condition}: {text}")
-    return "; ".join(clauses)
-
-
 #: State -> its name in a sentence.
 _STATE_NAMES = {"half": "half warm"}
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate, combine_estimates
+from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.load.analysis.cache_reads import (
     COUNTS,
@@ -45,13 +45,6 @@ class LogMean(NamedTuple):
             return None
         low, high = self.estimate.interval()
         return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
-
-    def subtract(self, other: LogMean) -> LogMean:
-        """Return the difference from an independent mean, with Welch's degrees of freedom."""
-        estimate = None
-        if self.estimate is not None and other.estimate is not None:
-            estimate = combine_estimates((self.estimate, other.estimate), (1.0, -1.0))
-        return LogMean(self.mean - other.mean, estimate)
 
 
 def list_units(by_job: Mapping[str, Collection[float]]) -> list[float]:
@@ -240,69 +233,14 @@ class CacheComparison:
         """Sizes of blocks, the smallest first."""
         return sorted({cell.key.block_kib for cell in self.cached})
 
-    def pool_cost(
-        self, release: str, condition: tuple[str, float], read: str, blocks: Collection[float] = ()
-    ) -> LogMean | None:
-        """Average the cost over sizes of blocks, by default all; None without a pair."""
+    def pool_cost(self, release: str, condition: tuple[str, float], read: str) -> LogMean | None:
+        """Average the cost over all sizes of blocks; None without a pair."""
         costs = [
             cell.costs
-            for block in blocks or self.blocks
+            for block in self.blocks
             if (cell := self.cells.get(CellKey(release, *condition, read, block))) and cell.costs
         ]
-        if not costs or (blocks and len(costs) < len(blocks)):
-            return None
-        return average_cells(costs, self._cost_spreads[release, *condition])
-
-    def choose_blocks(
-        self, condition: tuple[str, float], read: str
-    ) -> tuple[list[float], list[str]]:
-        """Choose the sizes of blocks over which releases are compared, and list these releases.
-
-        Of the sizes of the newest release, those that give most cells; each release has all of them.
-        """
-        blocks = {
-            release: self._list_blocks(release, condition, read) for release in self.costed_releases
-        }
-        newest = next((b for b in reversed(blocks.values()) if b), frozenset())
-
-        def list_releases(common: frozenset[float]) -> list[str]:
-            return [release for release in blocks if common and common <= blocks[release]]
-
-        selection = max(
-            (newest & candidates for candidates in blocks.values()),
-            key=lambda common: (len(common) * len(list_releases(common)), len(common)),
-            default=newest,
-        )
-        return sorted(selection), list_releases(selection)
-
-    def _list_blocks(
-        self, release: str, condition: tuple[str, float], read: str
-    ) -> frozenset[float]:
-        keys = (CellKey(release, *condition, read, block) for block in self.blocks)
-        return frozenset(
-            key.block_kib for key in keys if (cell := self.cells.get(key)) and cell.costs
-        )
-
-    def compare_releases(
-        self, newer: str, older: str, condition: tuple[str, float]
-    ) -> LogMean | None:
-        """Compare the cost of two releases over the cells that both have; None without any."""
-        pairs = [
-            (cell.costs, other.costs)
-            for cell in self.cached
-            if (cell.key.release, cell.key.condition) == (newer, condition)
-            and (other := self.cells.get(cell.key._replace(release=older)))
-            and cell.costs
-            and other.costs
-        ]
-        if not pairs:
-            return None
-        sides = zip(*pairs, strict=True)
-        new, old = (
-            average_cells(costs, self._cost_spreads[release, *condition])
-            for release, costs in zip((newer, older), sides, strict=True)
-        )
-        return new.subtract(old)
+        return average_cells(costs, self._cost_spreads[release, *condition]) if costs else None
 
 
 def _list_direct_doors(reads: Sequence[CacheRead]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from treehammer.load.analysis.cache_conclusion import conclude_evolution, describe_condition
+from treehammer.load.analysis.cache_conclusion import describe_condition
 from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean
 from treehammer.load.analysis.cache_reads import COLUMNS, METRICS, TEST, CacheRead, parse_read
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
@@ -26,8 +26,6 @@ from treehammer.web.figures.figure_points import MAX_READ
 #: Color of the direct door's lines and of the limit.
 _REFERENCE_COLOR = "#8c8c8c"
 _LIMIT_TEXT = f"{100 * (LIMIT - 1):.0f} %"
-#: The same names of series are hidden together: not like a share of the file.
-_LIMIT_NAME = f"limit (+{_LIMIT_TEXT})"
 RATE_TITLE, COST_TITLE = "MB/s", "time through the cache ÷ direct"
 
 
@@ -50,22 +48,20 @@ def load_cache_reads(
 
 
 class CacheFigure(NamedTuple):
-    """A figure with its short name, heading, conclusion ('' for none) and caption."""
+    """A figure with its short name, heading and caption."""
 
     name: str
     heading: str
-    conclusion: str
     layout: FigureLayout
     caption: str
 
 
 def lay_out_figures(comparison: CacheComparison) -> Iterator[CacheFigure]:
-    """Lay out the figures that have data: rates, costs, and costs by release."""
+    """Lay out the figures that have data: rates, and costs."""
     if any(cell.rate for cell in comparison.cached):
         yield CacheFigure(
             "curves",
             "Rate by size of block",
-            "",
             _lay_out_curves(comparison),
             "Rate by the client's size of block; a line and marker for each share of the file that was "
             "read, a color for each release of the cache, gray for the direct door in the same jobs. "
@@ -75,21 +71,10 @@ def lay_out_figures(comparison: CacheComparison) -> Iterator[CacheFigure]:
         yield CacheFigure(
             "cost",
             "Cost of the cache",
-            "",
             _lay_out_cost(comparison),
             f"Time through the cache divided by the time through the door {comparison.direct_door} in "
             f"the same round. Red costs more than {_LIMIT_TEXT}, blue less, gray is that line.",
         )
-        evolution, left_out = _lay_out_evolution(comparison)
-        if evolution.panels:
-            yield CacheFigure(
-                "evolution",
-                "Over releases",
-                conclude_evolution(comparison),
-                evolution,
-                "Cost by release of the cache, the mean over those sizes of blocks that its releases "
-                f"have in common; the line of {_LIMIT_TEXT} in gray. {left_out}",
-            )
 
 
 def format_block(kib: float) -> str:
@@ -228,45 +213,3 @@ def _lay_out_cost(comparison: CacheComparison) -> FigureLayout:
         better="lower",
         limit=LIMIT,
     )
-
-
-def _lay_out_evolution(comparison: CacheComparison) -> tuple[FigureLayout, str]:
-    """Lay out costs by release, and name those that lack sizes of blocks."""
-    all_releases = comparison.costed_releases
-    panels: list[FigurePanel] = []
-    incomplete: dict[str, None] = {}
-    for condition in comparison.conditions:
-        marks = [*_mark_releases(comparison, condition, incomplete)]
-        if marks:
-            marks += [
-                FigureMark(len(comparison.reads), place, LIMIT, None, None)
-                for place in range(len(all_releases))
-            ]
-            panels.append(FigurePanel(describe_condition(condition), tuple(marks)))
-    limit_line = FigureSeries(_LIMIT_NAME, _REFERENCE_COLOR, "circle")
-    layout = _lay_out_panels(
-        panels,
-        [*style_series([(read, read, "") for read in comparison.reads]), limit_line],
-        title="Cost of the cache by release",
-        titles=("release of the cache", COST_TITLE),
-        groups=("condition", "release", "share of the file"),
-        places=[*_shorten_releases(all_releases).values()],
-        better="lower",
-    )
-    left_out = f"Without all of these sizes: {', '.join(incomplete)}." if incomplete else ""
-    return layout, left_out
-
-
-def _mark_releases(
-    comparison: CacheComparison, condition: tuple[str, float], incomplete: dict[str, None]
-) -> Iterator[FigureMark]:
-    """Mark the costs by release under a condition; note the releases that lack sizes of blocks."""
-    for line, read in enumerate(comparison.reads):
-        blocks, releases = comparison.choose_blocks(condition, read)
-        for place, release in enumerate(comparison.costed_releases if len(releases) > 1 else ()):
-            if release in releases and (
-                cost := comparison.pool_cost(release, condition, read, blocks)
-            ):
-                yield _make_mark(line, place, cost)
-            elif comparison.pool_cost(release, condition, read):
-                incomplete[release] = None

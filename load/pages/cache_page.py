@@ -33,7 +33,7 @@ from treehammer.web.page_query import (
     Text,
     TextOrBlank,
 )
-from treehammer.web.sections import Figure, Form, Paragraph, Titled, headline, quiet
+from treehammer.web.sections import Figure, Form, Titled, headline, quiet
 
 
 class CacheQuery(PageQuery):
@@ -114,7 +114,6 @@ def cache_page(request: PageRequest[CacheQuery]) -> PageContent:
 def _show_figure(figure: CacheFigure) -> Titled:
     return Titled(
         figure.heading,
-        Paragraph(figure.conclusion),
         Figure(figure.name, FigureChart(figure.layout), figure.caption, title=figure.layout.title),
     )
 

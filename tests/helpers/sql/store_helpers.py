@@ -77,7 +77,7 @@ def fill_database(url: str) -> None:
             make_campaign_row(), [make_job_row("a"), make_job_row("b", label=HOSTILE_TEXTS[2])]
         )
         store.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
-        store.add(full_measurement(n) for n in range(60))
+        store.add(full_measurement(n) for n in range(120))
         store.add(
             make_measurement(job=str(n), host=text, extras={"e": n / 3})
             for n, text in enumerate(HOSTILE_TEXTS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treehammer.analysis.statistics.estimates import Estimate
-from treehammer.load.analysis.cache_conclusion import conclude, conclude_evolution, describe_cost
+from treehammer.load.analysis.cache_conclusion import conclude, describe_cost
 from treehammer.load.analysis.cache_cost import CacheComparison, LogMean, Spread, average_cells
 from treehammer.load.analysis.cache_reads import (
     RATE,
@@ -173,56 +173,6 @@ def test_releases_are_in_the_order_of_their_versions() -> None:
     versions = ["5.5.3", "5.8.1", "5.9.2", "5.10.0", "6.0.0-rc1", "6.0.0-rc2", "6.0.0", "6.2.0"]
     reads = [make_read("cache", f"XRootD v{v}", "warm", 1.0) for v in reversed(versions)]
     assert CacheComparison(reads).releases == [f"XRootD v{version}" for version in versions]
-
-
-def make_evolution(**costs: tuple[float, ...]) -> CacheComparison:
-    """Make reads of two rounds by blocks of 64, 128 … KiB, of each release."""
-    reads = []
-    for release, factors in costs.items():
-        for place, factor in enumerate(factors):
-            for round_ in (1, 2):
-                changes = {"job": release, "block_kib": 64.0 * 2**place}
-                time = factor * (1 + 0.01 * round_)
-                reads += [
-                    make_read("cache", release, "warm", time, round_, **changes),
-                    make_read("root", "X v5.9", "", 1.0, round_, **changes),
-                ]
-    return CacheComparison(reads)
-
-
-def test_releases_are_compared_over_the_blocks_of_the_newest() -> None:
-    condition = ("warm", 0.0)
-    comparison = make_evolution(v1=(1.1, 1.1, 1.1), v2=(5.0,), v3=(1.1, 1.1, 1.1))
-    assert comparison.choose_blocks(condition, "10 %") == ([64.0, 128.0, 256.0], ["v1", "v3"])
-    comparison = make_evolution(v1=(1.1, 1.1, 1.1), v2=(1.1, 1.1, 1.1), v3=(1.1, 1.1))
-    assert comparison.choose_blocks(condition, "10 %") == ([64.0, 128.0], ["v1", "v2", "v3"])
-    comparison = make_evolution(v1=(1.1, 1.1), v2=(1.1, 1.1), v3=(1.1, 1.1, 9.0))
-    assert comparison.choose_blocks(condition, "10 %") == ([64.0, 128.0], ["v1", "v2", "v3"])
-    assert comparison.choose_blocks(("cold", 0.0), "10 %") == ([], [])
-
-
-def test_evolution_is_concluded_over_common_cells() -> None:
-    changed = conclude_evolution(make_evolution(v1=(1.0, 1.2), v2=(2.0, 2.4, 9.0)))
-    assert changed.startswith("v2 against v1, over the same reads: warm: 2 times the cost [1.9")
-    same = conclude_evolution(make_evolution(v1=(1.0, 1.2), v2=(1.0, 1.2)))
-    assert same == "v2 against v1, over the same reads: warm: no certain change."
-    assert conclude_evolution(make_evolution(v1=(1.0,))) == ""
-
-
-def test_evolution_is_that_of_one_cache() -> None:
-    """Two caches of the newest release are no evolution."""
-    reads = [
-        read
-        for release, factor in (("v1", 1.0), ("v2", 2.0))
-        for door in ("far", "near")
-        for round_ in (1, 2)
-        for read in (
-            make_read(door, release, "warm", factor + 0.01 * round_, round_, job=release + door),
-            make_read("root", "v0", "", 1.0, round_, job=release + door),
-        )
-    ]
-    text = conclude_evolution(CacheComparison(reads))
-    assert text.startswith("v2 (near) against v1 (near), over the same reads: warm: ")
 
 
 def test_conclusion_is_on_the_share_with_most_conditions() -> None:

@@ -162,9 +162,9 @@ def test_change_is_provisional_until_later_days_confirm_it(later: int) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [0.2, -0.1, 0.03])
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("sites", ["ABCDEF", "C", "ABC"])
+@pytest.mark.parametrize(
+    ("sites", "missing", "size"), [("ABCDEF", 0.0, 0.2), ("C", 0.3, -0.1), ("ABC", 0.0, 0.03)]
+)
 @pytest.mark.parametrize("length", [2, 3, 4, 7])
 def test_ends_of_an_incident_share_a_state(
     length: int, sites: str, missing: float, size: float
@@ -190,9 +190,10 @@ def test_ends_of_an_incident_share_a_state(
     assert not changes or length >= MIN_DAYS
 
 
-@pytest.mark.parametrize("size", [0.06, -0.03])
-@pytest.mark.parametrize("sites", ["ABCDEF", "C"])
-@pytest.mark.parametrize(("days", "missing"), [(90, 0.0), (90, 0.3), (45, 0.0)])
+@pytest.mark.parametrize(
+    ("days", "missing", "sites", "size"),
+    [(90, 0.0, "C", 0.06), (90, 0.3, "ABCDEF", -0.03), (45, 0.0, "C", -0.03)],
+)
 def test_slow_drift_is_found_as_one_change(
     days: int, missing: float, sites: str, size: float
 ) -> None:
@@ -313,8 +314,7 @@ def find_level_steps(items: Sequence[LevelDay]) -> list[tuple[int, float]]:
     return [(step.day - FIRST, step.estimate.mean) for step in steps]
 
 
-@pytest.mark.parametrize("jobs", [4, 2])
-@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize(("missing", "jobs"), [(0.0, 4), (0.2, 2)])
 @pytest.mark.parametrize("names", NAMES)
 def test_step_is_found_whatever_the_hosts_are_called(names: str, missing: float, jobs: int) -> None:
     items = simulate_levels(NAMES[names], jobs=jobs, missing=missing)
