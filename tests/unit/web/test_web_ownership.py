@@ -24,7 +24,7 @@ from treehammer.sql.core.schema import receipt
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
-from treehammer.sql.transfer.importer import ImportFile, import_files
+from treehammer.sql.transfer.importer import import_files
 from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
@@ -457,7 +457,7 @@ def test_imported_campaign_belongs_to_the_named_group(
         export_file(store, Selection(), file, software_dir=tmp_path)
     options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
     with Store.open(service.url) as store:
-        import_files(store, [ImportFile(file)], group="alice", **options)
+        import_files(store, [file], group="alice", **options)
     assert send(service, mallory.text, make_own("c1", "j1", round_=2)).status_code == 403
     assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
 
@@ -473,7 +473,7 @@ def test_imported_file_cannot_take_jobs_over(
         export_file(store, Selection(), file, software_dir=tmp_path)
     options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
     with Store.open(service.url) as store:
-        (result,) = import_files(store, [ImportFile(file)], **options)
+        (result,) = import_files(store, [file], **options)
     assert "job j1 is one of another campaign" in result.problems[0]
     assert "forged" not in str(stored(service))
 
