@@ -1,14 +1,12 @@
-"""Changes to a running testbed: injected faults of its daemons, restarts and upgrades of its servers."""
+"""Changes to a running testbed: restarts, settings and upgrades of its servers."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -20,7 +18,6 @@ from treehammer.errors import ConfigError, NothingToDoError, TestbedError, sugge
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle
-from treehammer.testbed.component import Component
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
 from treehammer.testbed.components.xrootd_storage import CACHE_DOOR, ORIGIN_DOOR
@@ -41,80 +38,8 @@ _SERVERS = {
 }
 
 
-@contextmanager
-def stop_daemon(
-    box: Workspace, components: Sequence[Component], name: str, signal_number: int | None = None
-) -> Iterator[None]:
-    """Stop a daemon while the block runs; restart it afterwards.
-
-    Args:
-        box: a running testbed.
-        components: of the testbed.
-        name: of the daemon in ``testbed status``, e.g. ``xrootd-SITE_B``.
-        signal_number: by default the one for an orderly end.
-
-    Raises:
-        TestbedError: the daemon is unknown, or does not come back.
-    """
-    daemon = _find_daemon(box, name)
-    _end_daemon(daemon, signal_number or daemon.spec.stop_signal)
-    try:
-        yield
-    finally:
-        _start_again(box, daemon)
-        wait_until(
-            lambda: not any(component.describe_missing() for component in components),
-            f"{name} is not ready again",
-        )
-
-
-@contextmanager
-def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
-    """Suspend a daemon while the block runs: it accepts connections and does not respond.
-
-    Raises:
-        TestbedError: the daemon is unknown.
-    """
-    daemon = _find_daemon(box, name)
-    os.kill(daemon.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(daemon.pid, signal.SIGCONT)
-
-
-@contextmanager
-def slow_daemon(box: Workspace, name: str, *, stopped_s: float, running_s: float) -> Iterator[None]:
-    """Suspend a daemon again and again while the block runs, so that it answers slowly.
-
-    Args:
-        box: a running testbed.
-        name: of the daemon in ``testbed status``.
-        stopped_s: seconds for which it is suspended each time.
-        running_s: seconds for which it runs in between.
-
-    Raises:
-        TestbedError: the daemon is unknown.
-    """
-    stop = threading.Event()
-
-    def alternate() -> None:
-        while not stop.is_set():
-            with suspend_daemon(box, name):
-                stop.wait(stopped_s)
-            stop.wait(running_s)
-
-    _find_daemon(box, name)
-    thread = threading.Thread(target=alternate, name=f"slow {name}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _end_daemon(daemon: RunningDaemon, signal_number: int) -> None:
+def end_daemon(daemon: RunningDaemon, signal_number: int) -> None:
+    """End a daemon and its children."""
     with suppress(psutil.NoSuchProcess):
         # Its children may outlive it for a moment.
         processes = psutil.Process(daemon.pid).children(recursive=True)
@@ -125,7 +50,8 @@ def _end_daemon(daemon: RunningDaemon, signal_number: int) -> None:
         )
 
 
-def _start_again(box: Workspace, daemon: RunningDaemon) -> None:
+def start_again(box: Workspace, daemon: RunningDaemon) -> None:
+    """Start a daemon that has ended."""
     new = lifecycle.launch_daemon(box, daemon.spec)
     # Other daemons may have been replaced since this one ended.
     state = _load_state(box)
@@ -138,15 +64,6 @@ def _load_state(box: Workspace) -> WorkspaceState:
     if state is None:
         raise TestbedError("does not run", where=f"testbed {box.name}")
     return state
-
-
-def _find_daemon(box: Workspace, name: str) -> RunningDaemon:
-    daemons = {daemon.spec.name: daemon for daemon in _load_state(box).daemons}
-    if name not in daemons:
-        raise TestbedError(
-            f"there is no daemon {name!r}", where=box.name, hint=f"Known: {', '.join(daemons)}."
-        )
-    return daemons[name]
 
 
 def wait_until(condition: Callable[[], bool], message: str) -> None:
@@ -375,8 +292,8 @@ def _find_servers(box: Workspace, site: str, door: str) -> list[RunningDaemon]:
 
 def _restart_servers(box: Workspace, site: str, door: Door) -> None:
     for daemon in _find_servers(box, site, door.name):
-        _end_daemon(daemon, daemon.spec.stop_signal)
-        _start_again(box, daemon)
+        end_daemon(daemon, daemon.spec.stop_signal)
+        start_again(box, daemon)
     wait_until(
         lambda: _is_answering(door.prefix),
         f"door {door.name} of {site} does not answer; see treehammer testbed logs",

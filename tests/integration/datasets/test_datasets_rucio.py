@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import daemon_faults
 import pytest
 import replica_files
 import rucio_users
@@ -20,7 +21,6 @@ from tiny_dataset import write_dataset
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.sql.write.store import Store
-from treehammer.testbed import faults
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 ALL = "treehammer=True"
@@ -171,7 +171,7 @@ def test_replica_missing_on_storage_is_refused(hammer: RucioUser) -> None:
 def test_dead_site_does_not_block_other_replicas(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "not-at-b-b", make_files(1000))
     words = ("place", "not-at-b-b", "--sites", "all", "--timeout", "5s")
-    with faults.stop_daemon(hammer.grid.box, hammer.grid.parts, "xrootd-SITE_B"):
+    with daemon_faults.stop_daemon(hammer.grid.box, hammer.grid.parts, "xrootd-SITE_B"):
         rows = {row["site"]: row for row in hammer.datasets_rows(*words, code=4)}
         assert {site: row["state"] for site, row in rows.items()} == {
             "SITE_A": "complete",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import daemon_faults
 import pytest
 from job_factory import write_payload_job
 from load_generator import (
@@ -36,7 +37,6 @@ from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.xrootd_settings import RecorderPlugin
 from treehammer.load.kit.treehammer_load.server.log_formats import select_format
-from treehammer.testbed import faults
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
@@ -86,7 +86,7 @@ def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
 def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage) -> None:
     running = start("open", find_url(storage, "root"), 8, clients=10, rate_hz=5)
     running.wait_for(1.5)
-    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
+    with daemon_faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         running.wait_for(running.progress() + 1.5)  # progress may lag on a busy machine
     rows = running.read_rows()
     assert (total(rows, "scheduled"), total(rows, "done")) == (400, 400)
@@ -101,7 +101,7 @@ def test_killed_server_gives_failures_and_schedule_is_kept(
 ) -> None:
     running = start("read", find_url(storage, "root"), 300, clients=10, **READ_PACE)
     running.wait_for(2)
-    with faults.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
+    with daemon_faults.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
         running.wait_for(running.progress() + 2)
     rows = stop_load(running, "read")
     assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
@@ -115,7 +115,7 @@ def test_suspended_server_gives_timeouts_and_schedule_is_kept(
     axes = {"timeout_s": 1, "clients": 10, "rate_hz": 5}
     running = start("open", find_url(storage, "http"), 300, **axes)
     running.wait_for(2)
-    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
+    with daemon_faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         # An operation times out within 2 s; those of the last 2 s may still succeed.
         running.wait_for(running.progress() + 5)
     rows = stop_load(running, "open")
@@ -184,7 +184,7 @@ def test_storm_names_the_planted_limit(
         assert (figures["files_failed"], figures["reopens"]) == (20, 20)
         assert (figures["redirect_limits"], figures["redirects"]) == (40, 40 * 17)
         assert figures["lost_s"] > 0
-    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
+    with daemon_faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         failures, figures = storm(good, files=1, retries=0, timeout_s=2)
     assert failures == {"timeout": 10}
     assert (figures["timeouts"], figures["stalls"]) == (10, 0)
@@ -193,7 +193,7 @@ def test_storm_names_the_planted_limit(
         # Only the one that starts last can find the storage ready again.
         for site, parts in zip(storage.box.sites, ([storage], []), strict=True):
             name = f"xrootd-{site}"
-            stack.enter_context(faults.stop_daemon(storage.box, parts, name, signal.SIGKILL))
+            stack.enter_context(daemon_faults.stop_daemon(storage.box, parts, name, signal.SIGKILL))
         failures, _ = storm(good)
         assert failures == {"refused": 40}
         failures, figures = storm(federation, timeout_s=2)
@@ -249,7 +249,9 @@ def test_slow_server_behind_a_redirector_is_named(
     start: Any, storage: XrootdStorage, direction: str, clients: int, files: int
 ) -> None:
     _, slow, _ = storage.storage_address("SITE_A")
-    slow_site = faults.slow_daemon(storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02)
+    slow_site = daemon_faults.slow_daemon(
+        storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02
+    )
     axes: dict[str, Any] = {"clients": clients, "files": files, "direction": direction}
     if direction == "read":
         url, area = find_url(storage, "federation"), ""

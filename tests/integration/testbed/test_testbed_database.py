@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import daemon_faults
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
@@ -26,7 +27,7 @@ from treehammer.errors import TestbedError
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.testbed import cli, faults, lifecycle, mount_namespace, process_search, workspace
+from treehammer.testbed import cli, lifecycle, mount_namespace, process_search, workspace
 from treehammer.testbed.component import Component
 from treehammer.testbed.components import database_server, site_list
 from treehammer.testbed.credentials import CertificateAuthority
@@ -184,7 +185,7 @@ def test_campaign_survives_crash_of_the_database(brought: Brought, user: User) -
     submitting = user.begins("submit", str(user.test), "--wait", database=brought.url)
     records = "spool/jobs/*/*/attempt-1/records/*.json"
     Grid.wait_until(lambda: [*user.settings.data_dir.glob(records)], "one has measured")
-    with faults.stop_daemon(
+    with daemon_faults.stop_daemon(
         brought.box, brought.parts, database_server.DAEMON_NAME, signal.SIGKILL
     ):
         assert "does not answer" in user.shell("status", database=brought.url).stdout

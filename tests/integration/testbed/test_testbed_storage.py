@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 
+import daemon_faults
 import psutil
 import pytest
 from grid_fixtures import Grid
@@ -27,7 +28,7 @@ from treehammer.collectors.worker.run.xrootd_settings import ClientLog
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.testbed import faults, network
+from treehammer.testbed import network
 from treehammer.testbed.components import dataset_placement
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, programs_folder
 from treehammer.testbed.debian_packages import SUITE
@@ -178,7 +179,7 @@ def test_federation_finds_replica(placed: Grid) -> None:
         ]
 
     placed.wait_until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "all sites are found")
-    with faults.stop_daemon(placed.box, placed.parts, "xrootd-SITE_B"):
+    with daemon_faults.stop_daemon(placed.box, placed.parts, "xrootd-SITE_B"):
         # The redirector may have clients wait some seconds when it loses a server.
         placed.wait_until(lambda: signs() == ["SITE_A", "SITE_C"], "the others are found")
         assert xrdfs(placed, door(placed, "SITE_B", "root"), "stat", DATASET_FOLDER) is None

@@ -18,7 +18,7 @@ from polling import wait_until
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, TestbedError, TreehammerError
-from treehammer.testbed import cli, faults, lifecycle, process_search, workspace
+from treehammer.testbed import cli, lifecycle, process_search, workspace
 from treehammer.testbed.component import DaemonSpec, VisibleFolder
 from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
 from treehammer.testbed.lifecycle import RunningDaemon, WorkspaceState
@@ -212,13 +212,6 @@ def test_status_lists_running_daemons(boxes: Path) -> None:
 def test_status_reports_testbed_is_down(boxes: Path) -> None:
     remembered(boxes)
     assert "testbed testbed is down" in run(boxes, "status").stderr
-
-
-def test_fault_injection_refuses_unknown_daemon(boxes: Path, settings: Settings) -> None:
-    remembered(boxes)
-    box = workspace.define_workspace("testbed", 1, settings)
-    with pytest.raises(TestbedError, match=r"(?s)no daemon 'three'.*Known: one, two"):
-        faults.suspend_daemon(box, "three").__enter__()
 
 
 def test_logs_print_last_lines(boxes: Path) -> None:

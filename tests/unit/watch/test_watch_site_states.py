@@ -197,14 +197,16 @@ def test_failures_of_another_sites_storage_are_charged_to_it(store: Store) -> No
 
 def test_a_central_event_suspends_exclusion(store: Store) -> None:
     sites = "ABCDEF"
+    measurements = []
     for number, site in enumerate(sites):
         shift = number * 0.25
-        store.add(run_tests(0, 4, good=True, site=site))
+        measurements += run_tests(0, 4, good=True, site=site)
         # F has been broken before.
-        store.add(run_tests(4, 5, good=site != "F", site=site))
-        store.add(run_tests(5, 8 + shift, good=False, site=site))
+        measurements += run_tests(4, 5, good=site != "F", site=site)
+        measurements += run_tests(5, 8 + shift, good=False, site=site)
         # A stays broken when the others recover.
-        store.add(run_tests(8 + shift, 18, good=site not in "AF", site=site))
+        measurements += run_tests(8 + shift, 18, good=site not in "AF", site=site)
+    store.add(measurements)
     evaluate(store, 6.1)
     changes = state_history.list_state_changes(store)
     [central] = [row for row in changes if row.subject_kind == subjects.CENTRAL]

@@ -24,7 +24,7 @@ from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.backends("sqlite", "postgresql")
 KILLS = 2
-OLD, NEW = 600, 400
+OLD, NEW = 60, 40
 
 
 @pytest.fixture(autouse=True)
