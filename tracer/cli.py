@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from treehammer.terminal import (
     output_form,
     print_early,
     print_output,
+    print_remarks,
     prints_rows,
     progress_bar,
 )
@@ -134,6 +137,7 @@ def run_command(
     from treehammer.submit.tools.local_comparison import parse_sequential_plan
     from treehammer.tracer.command_test import NO_ROOT, CommandRequest, written_test
 
+    _check_releases(releases)
     request = CommandRequest(
         _choose_commands(command, a, b),
         releases or (NO_ROOT,),
@@ -146,7 +150,8 @@ def run_command(
     if request.compared_axis and runs > 1:
         raise ConfigError("a comparison runs until it is decided", where="--runs")
     sequential = parse_sequential_plan(max_launches, delta)
-    with written_test(request, settings.data_dir / "commands") as folder:
+    on_wait = partial(print_remarks, ["Waiting for another run of this command."])
+    with written_test(request, settings.data_dir / "commands", on_wait=on_wait) as folder:
         plan = _plan(str(folder), name, settings)
         if request.compared_axis:
             return _compare(plan, request, sequential, settings, verbose=verbose)
@@ -162,8 +167,21 @@ def _choose_commands(command: Sequence[str], a: str, b: str) -> tuple[str, ...]:
         raise ConfigError(
             "there is no command", hint="Write it after --: treehammer run -- python analysis.py"
         )
-    # A single word may be a line for a shell.
-    return (a, b) if a else (command[0] if len(command) == 1 else shlex.join(command),)
+    if a:
+        return a, b
+    # A single word that names no program may be a line for a shell.
+    is_line = len(command) == 1 and not shutil.which(command[0])
+    return (command[0] if is_line else shlex.join(command),)
+
+
+def _check_releases(releases: Sequence[str]) -> None:
+    from treehammer.collectors.software.providers import parse_software_request
+
+    for release in releases:
+        try:
+            parse_software_request(release)
+        except ValueError as error:
+            raise ConfigError(str(error), where="--root") from error
 
 
 def _parse_environments(*sides: Sequence[str]) -> tuple[Mapping[str, str], ...]:
@@ -187,7 +205,7 @@ def _plan(folder: str, name: str, settings: Settings) -> Plan:
 
 def _measure(plan: Plan, settings: Settings) -> CommandOutput:
     """Run a single command; return its files, with sentences on its processes."""
-    from treehammer.submit.campaigns.campaign_outcome import describe_failures
+    from treehammer.submit.campaigns.campaign_outcome import describe_groups, summarize_failures
     from treehammer.submit.campaigns.campaign_polling import make_tracker, wait_for_campaign
     from treehammer.submit.campaigns.submission import submit_plan
     from treehammer.submit.cli.campaign_output import rate_progress
@@ -199,7 +217,8 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
         progress = wait_for_campaign(campaign, settings, progress_bar)
     with open_store(settings) as store:
         rows = _load_rows(store, campaign.id)
-        failures = [*describe_failures(make_tracker(store, settings), campaign)]
+        groups = summarize_failures(store, campaign)
+        failures = [*describe_groups(make_tracker(store, settings), groups)]
     files = [file for row in rows for file in list_files(parse_trace(row))]
     sentences = [text for row in rows for text in describe_run(row, parse_trace(row))]
     return CommandOutput(
@@ -261,8 +280,8 @@ def _compare(
     if output_form() == TABLE:
         with open_store(settings) as store:
             rows = _load_rows(store, verdict.campaign.id)
-        sides = [*_summarize_sides(rows, request.compared_axis)]
-        print_early("", TextTable(sides, _SIDE_COLUMNS))
+        if sides := [*_summarize_sides(rows, request.compared_axis)]:
+            print_early("", TextTable(sides, _SIDE_COLUMNS))
     failed = campaign_output.rate_progress(verdict.progress)
     return ExitCode(failed or rate_results(verdict.results, sequential.delta))
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, THREADS_AXIS
+from treehammer.collectors.shared_files import hold_lock
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import ANY_COMMAND, RELEASE_AXIS
 from treehammer.tracer.kit.treehammer_tracer.command_payload import (
@@ -135,23 +136,28 @@ def _format_value(value: Any) -> str:
 
 @contextmanager
 def written_test(
-    request: CommandRequest, base: Path, environ: Mapping[str, str] = os.environ
+    request: CommandRequest,
+    base: Path,
+    environ: Mapping[str, str] = os.environ,
+    on_wait: Callable[[], object] | None = None,
 ) -> Iterator[Path]:
     """Write the test of a command below a folder, for a block.
 
     The environment lies in a file that only the user can read, and goes with the block: it may hold
-    secrets, which no database keeps.
+    secrets, which no database keeps. Runs of the same command come one after the other; ``on_wait`` is
+    called before waiting for another one.
     """
     digest = hashlib.sha256(format_test(request, "").encode()).hexdigest()[:12]
     folder = base / f"{request.name}-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
     variables = folder / "environment.json"
-    (folder / "test.toml").write_text(format_test(request, str(variables)), encoding="utf-8")
-    variables.unlink(missing_ok=True)
-    variables.touch(mode=0o600)
     kept = {name: value for name, value in environ.items() if name not in _LEFT_OUT}
-    variables.write_text(json.dumps(kept), encoding="utf-8")
-    try:
-        yield folder
-    finally:
+    with hold_lock(base / f"{folder.name}.lock", on_wait):
+        folder.mkdir(exist_ok=True)
+        (folder / "test.toml").write_text(format_test(request, str(variables)), encoding="utf-8")
         variables.unlink(missing_ok=True)
+        variables.touch(mode=0o600)
+        variables.write_text(json.dumps(kept), encoding="utf-8")
+        try:
+            yield folder
+        finally:
+            variables.unlink(missing_ok=True)

@@ -260,4 +260,11 @@ def main() -> None:
         state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
+    except OSError as error:
+        if not error.filename:
+            raise
+        # A full or read-only disk, or a folder that is missing, can stop any command.
+        hint = "'treehammer config show' lists the folders that it uses."
+        click.echo(f"treehammer: {error.filename}: {error.strerror}\n  {hint}", err=True)
+        code = ExitCode.INFRASTRUCTURE
     sys.exit(int(code or 0))

@@ -185,12 +185,24 @@ def _attempt_failures(
 def describe_failures(tracker: CampaignTracker, campaign: CampaignRow) -> Iterator[str]:
     """Describe the most frequent failures, each with a part of a log, and the causes at each site."""
     groups = summarize_failures(tracker.store, campaign)
+    yield from describe_groups(tracker, groups)
+    yield from _explain_groups(tracker, campaign, groups)
+
+
+def describe_groups(tracker: CampaignTracker, groups: Sequence[FailureGroup]) -> Iterator[str]:
+    """Describe the most frequent failures, each with a part of a log."""
     for group in groups[:MAX_DESCRIBED_FAILURES]:
         yield f"\n{group.count} × {group.failure} at {group.site}: {group.message}"
         yield from describe_log(tracker, group)
     if len(groups) > MAX_DESCRIBED_FAILURES:
         yield f"\nand {len(groups) - MAX_DESCRIBED_FAILURES} more failures: see failure_message,"
         yield "implausible_reasons and log_excerpt in the output of 'treehammer export'"
+
+
+def _explain_groups(
+    tracker: CampaignTracker, campaign: CampaignRow, groups: Sequence[FailureGroup]
+) -> Iterator[str]:
+    """Explain the failures of each site by those of others."""
     counts = PeriodCounts(tracker.store)
     ends_us: dict[str, int] = {}
     for group in groups:

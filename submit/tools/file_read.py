@@ -269,7 +269,7 @@ def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileD
     """Digest a local file, or copy a remote one; return its path here."""
     is_local = "://" not in url
     size = _require_success(url, doors.stat_file(url)).size or 0
-    title = f"{'Checking' if is_local else 'Copying'} {copy.name}"
+    title = f"{'Checking' if is_local else 'Copying'} {url.rpartition('/')[2]}"
     with byte_progress(bars, title, size) as advance:
         observation = _require_success(
             url, doors.read_file(url, size, advance, copy_to=None if is_local else copy)

@@ -213,8 +213,9 @@ def describe_content(result: ReadResult) -> Iterator[str]:
     sizes = [f"{format_size(rates.zipped_bytes)} compressed"]
     if rates.unzipped_bytes is not None:
         sizes.append(f"{format_size(rates.unzipped_bytes)} uncompressed")
+    names = (url.rpartition("/")[2] for url in result.urls)
     yield (
-        f"{', '.join(file.name for file in manifest.files)}: {kind} {manifest.tree!r}, "
+        f"{', '.join(names)}: {kind} {manifest.tree!r}, "
         f"{rates.events:,} events, {rates.branches} of {total}, {', '.join(sizes)}"
     )
     yield from manifest.describe_other_trees()

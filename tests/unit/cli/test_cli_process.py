@@ -77,6 +77,15 @@ def test_config_show_prints_value_and_source(
     assert rows["data_dir"]["source"] == "environment (TREEHAMMER_DATA_DIR)"
 
 
+def test_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data-dir", "/proc/none", "run", "true"]
+    code, _, message = run_here(tmp_path, monkeypatch, capsys, *words)
+    assert code == errors.ExitCode.INFRASTRUCTURE
+    assert message.startswith("treehammer: /proc/none: No such file or directory\n")
+
+
 def test_unencodable_output_gets_question_marks(tmp_path: Path) -> None:
     folder = tmp_path / "Ü"
     folder.mkdir()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,27 +135,44 @@ def test_node_without_a_compiler_has_the_figures_of_the_kernel(tmp_path: Path) -
         ("", "names no command"),
     ],
 )
-def test_failing_command_fails_the_execution(tmp_path: Path, command: str, message: str) -> None:
-    def perform() -> str:
-        os.chdir(tmp_path)
-        with pytest.raises(PayloadError) as failure:
-            command_payload.perform_task(make_task(tmp_path, command=command), PayloadReport())
-        return str(failure.value)
-
-    assert message in ForkedCall(perform).result()
-
-
-def test_failing_command_is_recorded_too(tmp_path: Path) -> None:
-    def perform() -> dict[str, Any]:
+def test_failing_command_is_recorded(tmp_path: Path, command: str, message: str) -> None:
+    def perform() -> tuple[str, dict[str, Any]]:
         os.chdir(tmp_path)
         report = PayloadReport()
-        with pytest.raises(PayloadError):
-            command_payload.perform_task(make_task(tmp_path, command="sh -c 'exit 7'"), report)
-        return report.values
+        with pytest.raises(PayloadError) as failure:
+            command_payload.perform_task(make_task(tmp_path, command=command), report)
+        return str(failure.value), report.values
 
-    values = ForkedCall(perform).result()
-    assert json.loads(values["file_reads"])["processes"] == 1
+    end, values = ForkedCall(perform).result()
+    assert message in end
+    assert ('"processes":1' in values.get("file_reads", "")) == ("exit code" in message)
     assert "passes_counted" not in values
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [("awk '{print $1}' 'a b'", "awk"), ("A=1 sort x", "/bin/sh"), ('cat "$A"', "/bin/sh")],
+)
+def test_shell_runs_what_only_a_shell_understands(command: str, program: str) -> None:
+    assert command_payload.split_command(command)[0] == program
+
+
+def test_second_run_of_a_command_leaves_the_first_its_environment(tmp_path: Path) -> None:
+    waiting = threading.Event()
+
+    def run_again() -> dict[str, str]:
+        with written_test(CommandRequest(["true"]), tmp_path, {"A": "2"}, waiting.set) as path:
+            return dict(json.loads((path / "environment.json").read_text()))
+
+    with ThreadPoolExecutor() as pool:
+        with written_test(CommandRequest(["true"]), tmp_path, {"A": "1"}) as folder:
+            second = pool.submit(run_again)
+            assert waiting.wait(10)
+            assert json.loads((folder / "environment.json").read_text()) == {"A": "1"}
+        assert second.result(10) == {"A": "2"}
+    task = make_task(tmp_path, environment_file=f"{folder}/environment.json")
+    with pytest.raises(PayloadError, match="environment of the command is gone"):
+        command_payload.compose_environment(task, {})
 
 
 def test_requested_root_replaces_that_of_the_user(tmp_path: Path) -> None:

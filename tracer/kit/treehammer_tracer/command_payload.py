@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -29,8 +30,9 @@ from .process_tree import CommandRun, run_command
 
 #: Axes whose values select a command and variables.
 COMMAND_AXIS, ENVIRONMENT_AXIS = "command", "environment"
-#: What only a shell understands.
+#: What only a shell understands: characters outside of quotes, and a variable before the program.
 _SHELL_CHARACTERS = frozenset("|&;<>()$`*?[~\n")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 #: Variables of this payload that a command must not obey.
 _OWN_VARIABLES = (
     "TREEHAMMER_TURNS",
@@ -115,12 +117,14 @@ def split_command(text: str) -> List[str]:
     Raises:
         PayloadError: a quotation has no end.
     """
-    if _SHELL_CHARACTERS.intersection(text):
-        return ["/bin/sh", "-c", text]
     try:
-        return shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise PayloadError("payload", "start", "start", f"{text}: {error}") from error
+    is_quoted = shlex.join(words) == text
+    if _ASSIGNMENT.match(text) or (_SHELL_CHARACTERS.intersection(text) and not is_quoted):
+        return ["/bin/sh", "-c", text]
+    return words
 
 
 def compose_environment(task: PayloadTask, own: Mapping[str, str]) -> Dict[str, str]:
@@ -133,17 +137,24 @@ def compose_environment(task: PayloadTask, own: Mapping[str, str]) -> Dict[str, 
         task: ``[settings] environment_file`` names a file with the user's; ``environments`` has
             further variables by value of the axis ``environment``.
         own: this payload's environment, with the requested ROOT.
+
+    Raises:
+        PayloadError: the file is gone.
     """
     environment = dict(own)
     path = task.settings.get("environment_file")
     if path:
-        with suppress(OSError), open(path, encoding="utf-8") as stream:
-            users = json.load(stream)
-            if task.variant.get("root") == "none":
-                environment = {**own, **users}
-            else:
-                kept = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
-                environment = {**kept, **own}
+        try:
+            with open(path, encoding="utf-8") as stream:
+                users = json.load(stream)
+        except OSError as error:
+            message = f"the environment of the command is gone ({error.strerror}); run it again"
+            raise PayloadError("payload", "start", "setup", message) from error
+        if task.variant.get("root") == "none":
+            environment = {**own, **users}
+        else:
+            kept = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
+            environment = {**kept, **own}
     name = str(task.variant.get(ENVIRONMENT_AXIS, ""))
     environment.update(task.settings.get("environments", {}).get(name, {}))
     return {k: v for k, v in environment.items() if k not in _OWN_VARIABLES}
