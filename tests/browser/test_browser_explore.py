@@ -34,7 +34,6 @@ def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> N
     [
         "by=variant&panels=site&metric=cpu_per_event_s",
         "by=day&color=site",
-        "by=site&metric=read_latency_p95_s",
         "by=site&color=variant&view=heatmap",
         "by=test_name&color=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],

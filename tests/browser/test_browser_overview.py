@@ -29,7 +29,6 @@ FILLED_PAGES = {
     f"/releases/{quote(HOSTILE_TEXTS[0], safe='')}": HOSTILE_TEXTS[0],
     f"/digest?week={datetime.now(UTC):%G-W%V}": HOSTILE_TEXTS[1],
     "/alarms": HOSTILE_TEXTS[0],
-    "/api/v1": "Permissions of the request's token",
     "/compare?axis=door": "reads of few branches",
     "/search?q=SITE": "SITE_A",
     f"/state-changes/{STATE_CHANGE}": HOSTILE_TEXTS[1],

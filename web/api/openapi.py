@@ -1,4 +1,4 @@
-"""OpenAPI description of the service, generated from metric catalogue and models, and its page."""
+"""OpenAPI description of the service, generated from metric catalogue and models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
+from starlette.responses import RedirectResponse, Response
 
 from treehammer.collectors.job_spec import (
     API_PREFIX,
@@ -16,10 +17,7 @@ from treehammer.collectors.job_spec import (
     STARTS_PATH,
 )
 from treehammer.collectors.record.measurement_record import build_record_schema
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.tables import DataTable
 from treehammer.version import __version__
-from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.api.ingest import MAX_ROWS, CampaignDocument
 from treehammer.web.api.page_data import (
@@ -33,10 +31,9 @@ from treehammer.web.api.page_data import (
     TOKEN_PATH,
     CampaignOperationsQuery,
 )
-from treehammer.web.columns import column
 from treehammer.web.core import responses as models
 from treehammer.web.core.request_limits import RequestLimits
-from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page import PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.measurement_page import MeasurementQuery
 
@@ -296,88 +293,7 @@ def _describe_refusal(status: int) -> dict[str, Any]:
     return {**_json_response(description, "Error"), "headers": headers}
 
 
-#: Operations with more parameters than this name the columns of the catalogue, which are left out.
-_MAX_PARAMETERS = 40
-
-
 @page(API_PREFIX, "api", position=92)
-def reference_page(request: PageRequest[PageQuery]) -> PageContent:
-    """Describe the operations of the service that answers."""
-    description = build_description(request.raw.app.state.limits)
-    operations = [
-        (f"{method.upper()} {path}", operation, _build_parameter_table(operation))
-        for path, methods in sorted(description["paths"].items())
-        for method, operation in methods.items()
-    ]
-    info = description["info"]
-    command = f'curl -H "Authorization: Bearer $KEY" https://SERVICE{link_to("api")}/campaigns'
-    contents = [
-        ui.Paragraph(
-            ui.Link(ui.Code(name), f"#{operation['operationId']}"), f" {operation['summary']}"
-        )
-        for name, operation, _ in operations
-    ]
-    sections: list[ui.Section] = [
-        ui.Paragraph(
-            f"Version {info['version']} of the interface. {info['description']} Programs read it as ",
-            ui.Link("OpenAPI document", link_to("openapi")),
-            ".",
-        ),
-        ui.Command(command),
-        ui.Paragraph(
-            *ui.split_code(
-                "Pages return the same as JSON: `title`, `tables` by name, and `about`. Refusals are JSON "
-                "with `error`."
-            )
-        ),
-        ui.Bullets(contents),
-        *(_show_operation(*operation) for operation in operations),
-    ]
-    return PageContent("API", sections, tuple(table for *_, table in operations))
-
-
-def _show_operation(name: str, operation: Mapping[str, Any], parameters: DataTable) -> ui.Titled:
-    security = operation.get("security")
-    need = "a token, unless reading is open" if {} in (security or ()) else "a token"
-    answers = [
-        (status, response["description"]) for status, response in operation["responses"].items()
-    ]
-    return ui.Titled(
-        ui.Paragraph(ui.Code(name)),
-        ui.Paragraph(f"{operation['summary']}. Needs {need if security else 'no token'}."),
-        ui.Paragraph(operation.get("description", "")),
-        ui.TableSection(parameters, is_static=True) if parameters.rows else None,
-        ui.Folded("Answers", ui.Facts(answers)),
-        anchor=operation["operationId"],
-    )
-
-
-def _build_parameter_table(operation: Mapping[str, Any]) -> DataTable:
-    parameters = operation.get("parameters", [])
-    columns = (
-        column("name", "parameter"),
-        column("place", "in"),
-        column("meaning", is_long=True),
-        column("values", is_long=True),
-    )
-    columns_apart = len(parameters) > _MAX_PARAMETERS
-    documented = [
-        parameter
-        for parameter in parameters
-        if not (columns_apart and parameter["name"] in METRICS_BY_NAME)
-    ]
-    hidden = len(parameters) - len(documented)
-    note = f"Conditions on {hidden} columns of the catalogue, as COLUMN=VALUE." if hidden else ""
-    rows = []
-    for parameter in documented:
-        schema = parameter["schema"]
-        values = schema.get("enum") or schema.get("items", {}).get("enum") or ()
-        rows.append(
-            {
-                "name": parameter["name"] + (" (required)" if parameter["required"] else ""),
-                "place": parameter["in"],
-                "meaning": parameter.get("description", ""),
-                "values": ", ".join(map(str, values)) or schema.get("type", ""),
-            }
-        )
-    return DataTable(operation["operationId"], "Parameters", columns, rows, "No parameters.", note)
+def reference_page(_request: PageRequest[PageQuery]) -> Response:
+    """Lead to the description of all operations, which any viewer of OpenAPI shows."""
+    return RedirectResponse(link_to("openapi"))

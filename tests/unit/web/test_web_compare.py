@@ -235,6 +235,7 @@ def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
     assert link.endswith("axis=cache_mb&a=30&b=300")
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_first_screen_says_where_on_which_node_and_links_outputs(pages: ServiceThread) -> None:
     """Sites that lose most by a setting, CPU models, the output of the slowest job, a slide."""
     measurements = [

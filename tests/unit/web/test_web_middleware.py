@@ -6,8 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -119,30 +117,29 @@ def test_entry_holds_no_control_characters() -> None:
     assert len(entry.reason.encode()) < 4000
 
 
-def test_audit_can_be_followed(tmp_path: Path) -> None:
+def test_audit_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'results.db'}"
+    settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
     first = audit_trail.make_entry("create key", "root@vm", "key 1", now_us=1_000_000)
+    # Clocks differ: this entry is older than the one before.
+    late = audit_trail.make_entry("revoke key", "root@vm", "key 1", now_us=900_000)
+    entries = [late]
     with Store.open(url) as store:
         store.add_audit_entries([first])
-        command = [sys.executable, "-m", "treehammer", "--database", url, "db", "audit"]
-        with subprocess.Popen(
-            [*command, "--follow", "--json"], stdout=subprocess.PIPE, text=True
-        ) as following:
-            try:
-                assert following.stdout is not None
-                assert json.loads(following.stdout.readline())["id"] == first.id
-                # Clocks differ: this entry is older than the one before.
-                late = audit_trail.make_entry("revoke key", "root@vm", "key 1", now_us=900_000)
-                store.add_audit_entries([late])
-                assert json.loads(following.stdout.readline())["id"] == late.id
-                following.send_signal(2)
-                assert following.wait(60) == 130
-            finally:
-                following.kill()
-    settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
-    result = CliRunner().invoke(
-        find_command("db"), ["audit", "--json", "--action", "revoke key"], obj=settings
-    )
+
+        def wait(_seconds: float) -> None:
+            if not entries:
+                raise KeyboardInterrupt
+            store.add_audit_entries([entries.pop()])
+
+        monkeypatch.setattr("treehammer.sql.cli.database_commands.time.sleep", wait)
+        followed = CliRunner().invoke(find_command("db"), ["audit", "-f", "--json"], obj=settings)
+    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()[:2]] == [
+        first.id,
+        late.id,
+    ]
+    words = ["audit", "--json", "--action", "revoke key"]
+    result = CliRunner().invoke(find_command("db"), words, obj=settings)
     assert [row["id"] for row in json.loads(result.stdout)] == [late.id]
 
 

@@ -150,7 +150,7 @@ def test_tables_are_sorted_by_every_column(
     filled_service: ServiceThread,
 ) -> None:
     """Each request sorts all tables of a page by another column."""
-    for address in ("/campaigns/over", "/sites", "/sites/SITE_A", "/compare/comparison"):
+    for address in ("/campaigns/over", "/compare/comparison"):
         orders: dict[str, list[str]] = {}
         for link in filled_service.read(address).list_links(r"\?.*sort-"):
             for name, value in parse_qsl(urlsplit(link).query):

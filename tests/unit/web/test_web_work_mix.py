@@ -20,15 +20,16 @@ from service_thread import ServiceThread, run_service
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.outcome import NOT_SUPPORTED
 from treehammer.web import display_formats
+from treehammer.web.figures import explore_figure
 from treehammer.web.figures.work_mix import count_aggregated
 
 ALL = "from=&to="
 LAST = date(2026, 6, 30)
-DAYS = 450
+DAYS = 120
 
 
 def measured() -> Iterator[Measurement]:
-    """Two tests at A, one at B, failures at C, and 450 days at D."""
+    """Two tests at A, one at B, failures at C, and 120 days at D."""
     shared: dict[str, Any] = {"door": "near", "dataset": "one", "plausible": True, "host": "node"}
     number = 0
     for site, test, variant, value in (
@@ -146,20 +147,23 @@ def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
         assert counts == (0, 1, 0, 1), query
 
 
-def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread) -> None:
+def test_long_trend_shows_newest_days_and_a_note(
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore_figure, "MAX_TIMES", 110)
     query = f"by=day&color=&site=D&{ALL}"
     chart = load_chart(filled, query)
-    assert len(list_names(chart, "places")) == 400
+    assert len(list_names(chart, "places")) == 110
     assert list_names(chart, "places")[-1] == LAST.isoformat()
-    expected = "The figure shows 400 of 450 marks: at most the 400 newest days, weeks or months"
+    expected = "The figure shows 110 of 120 marks: at most the 110 newest days, weeks or months"
     assert expected in " ".join(chart["title"]["subtitle"])
     page = filled.load_page(f"/explore?{query}")
     assert page.count(expected) == 2
     table = PageContents.parse(page).tables["figure"]
-    assert "First 100 of 450 rows" in page
+    assert "First 100 of 120 rows" in page
     assert table.column("day")[0] == LAST.isoformat(), "the newest comes first"
     assert LAST.isoformat() in table.column("day")
-    assert (LAST - timedelta(days=300)).isoformat() not in table.column("day")
+    assert (LAST - timedelta(days=105)).isoformat() not in table.column("day")
 
 
 def test_unrecorded_metric_is_explained(filled: ServiceThread) -> None:
