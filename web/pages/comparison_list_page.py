@@ -39,7 +39,6 @@ from treehammer.web.pages.compare_query import (
 )
 from treehammer.web.pages.comparison_findings import answer_doors
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
-from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
 
 if TYPE_CHECKING:
     pass
@@ -196,7 +195,7 @@ def _build_list(
         is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )
     pages = count_pages(count, COMPARISONS_PER_PAGE)
-    matrices = load_release_matrices(store) if number == 1 else []
+    figures = [*_draw_releases(store)] if number == 1 else []
     start = ui.suggest(
         "No stored comparisons yet. Compare two measured releases above, or in a terminal, which stores "
         "the result:",
@@ -211,18 +210,7 @@ def _build_list(
         ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
         ui.Links([*measured.list_settings()], "Settings"),
         ui.quiet(measured.missing_text),
-        ui.Titled(
-            "Releases",
-            ui.quiet(
-                "CPU time per event of the release above, against the one on the left: the newest stored "
-                "comparison, over all sites where possible."
-            ),
-            *(ui.TableSection(matrix, is_static=True) for matrix in matrices),
-            *_draw_releases(store),
-            anchor="releases",
-        )
-        if matrices
-        else None,
+        ui.Titled("Releases", *figures, anchor="releases") if figures else None,
         ui.Titled(
             "Stored comparisons",
             *((table, ui.build_pager(number, pages, "#stored")) if count else start),
@@ -253,7 +241,7 @@ def doors_page(request: PageRequest[PageQuery]) -> Response:
 def _draw_releases(store: Store) -> Iterator[ui.Figure]:
     """Draw all releases against the base of most comparisons, one forest plot for each test."""
     by_base: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for comparison in list_release_comparisons(store, METRIC):
+    for comparison in list_release_comparisons(store):
         by_base[comparison.test, comparison.a].append(comparison.comparison_id)
     for test in sorted({test for test, _ in by_base})[:MAX_FORESTS]:
         (_, base), ids = max(
