@@ -1,4 +1,4 @@
-"""Result files of hyperfine, pytest-benchmark, asv and Google Benchmark."""
+"""Result files of hyperfine, pytest-benchmark, asv and Google Benchmark, and logs of Darshan."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from treehammer.hctests.definition.judged_metrics import MetricTable
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.campaign_plan import describe_problem
 from treehammer.text_formatting import SECOND_US
+from treehammer.verticals import import_parts
 
 #: Metrics of these tests, of which each process has one value.
 TIME, CPU, MEMORY, TRACKED = "time_s", "cpu_s", "memory_bytes", "tracked"
@@ -42,6 +43,7 @@ class ProcessResult:
         test: name of the test.
         axes: its variant.
         metrics: of :data:`METRICS`.
+        values: further values of its measurement.
         started_us: its time; 0 for that of the file.
         failure: message of a failure; '' for none.
     """
@@ -49,6 +51,7 @@ class ProcessResult:
     test: str
     axes: Mapping[str, Scalar]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     started_us: int = 0
     failure: str = ""
 
@@ -287,6 +290,26 @@ FORMATS: Mapping[str, tuple[set[str], Callable[[Any], Any]]] = {
     "google-benchmark": ({"context", "benchmarks"}, _Google.model_validate),
     "asv": ({"commit_hash", "results"}, _Asv.model_validate),
 }
+
+
+#: Suffix of a log that a vertical can read -> its reader.
+LOGS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    suffix: reader for part in import_parts("tool_logs") for suffix, reader in part.READERS.items()
+}
+
+
+def read_log(path: Path) -> ToolResults:
+    """Read a log of one run; the name of its suffix is that of tool and test.
+
+    Raises:
+        MeasurementFileError: it is not readable.
+    """
+    log = LOGS[path.suffix.lower()](path)
+    tool = path.suffix[1:].lower()
+    process = ProcessResult(tool, log["axes"], {TIME: log["wall_s"]}, log["values"])
+    return ToolResults(
+        tool, (process,), "log of one run", started_us=log["started_us"], host=log["host"]
+    )
 
 
 def read_tool_results(path: Path, name: str | None = None) -> ToolResults:

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from treehammer.benchtools.tool_formats import METRICS, ProcessResult, read_tool_results
+from treehammer.benchtools.tool_formats import (
+    LOGS,
+    METRICS,
+    ProcessResult,
+    read_log,
+    read_tool_results,
+)
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, TIMED, JobState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import (
@@ -67,7 +73,8 @@ def make_row_reader(
     values = _parse_axes(axes)
 
     def read(path: Path) -> ImportedRows | None:
-        if not path.is_file() or (path.suffix.lower() != SUFFIX and not tool):
+        suffixes = (SUFFIX, *LOGS)
+        if not path.is_file() or (path.suffix.lower() not in suffixes and not tool):
             return None
         return _read_rows(path, tool, values, host or platform.node())
 
@@ -95,7 +102,8 @@ def _read_rows(path: Path, tool: str | None, axes: Mapping[str, str], host: str)
 
     The file's content and the axes make the identities, so that importing it again adds nothing.
     """
-    results = read_tool_results(path, tool)
+    is_log = path.suffix.lower() in LOGS and not tool
+    results = read_log(path) if is_log else read_tool_results(path, tool)
     content = hashlib.sha256(path.read_bytes()).hexdigest()
     campaign_id = hash_document({"content": content, "axes": axes})[:32]
     file_us = results.started_us or path.stat().st_mtime_ns // 1000
@@ -158,6 +166,7 @@ def _describe_process(
         # Pages and the search for changes follow this one: a run is an event.
         "wall_per_event_s": process.metrics.get("time_s"),
         "cpu_per_event_s": process.metrics.get("cpu_s"),
+        **process.values,
         **_describe_failure(process.failure),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -62,6 +63,7 @@ def _describe_file(file: Mapping[str, Any]) -> dict[str, Any]:
         "times_read": read / touched if read and touched else None,
         "sequential_share": file["sequential"] / calls if calls and "sequential" in file else None,
         "median_bytes": file.get("median"),
+        "sizes": file.get("sizes", {}),
         "read_s": file.get("read_s"),
         "mapped_bytes": file.get("mapped"),
         "size": file.get("size"),
@@ -83,7 +85,8 @@ def _format_order(row: Row) -> str:
     share = row["sequential_share"]
     if share is None:
         return "connection" if "://" in row["path"] else "mapped" if not row["calls"] else "–"
-    return f"{format_share(share)} of {format_size(row['median_bytes'] or 0)}"
+    size = row["median_bytes"]
+    return format_share(share) if size is None else f"{format_share(share)} of {format_size(size)}"
 
 
 def _format_branches(row: Row) -> str:
@@ -103,7 +106,7 @@ FILE_COLUMNS = (
     TableColumn("times_read", "times read", "{:.2f}".format, is_number=True),
     TableColumn("sequential_share", "in order, usual size", format_row=_format_order),
     TableColumn("branches_read", "branches", format_row=_format_branches),
-    *hidden_columns("median_bytes", "read_s", "mapped_bytes", "size", "branches_most"),
+    *hidden_columns("median_bytes", "sizes", "read_s", "mapped_bytes", "size", "branches_most"),
     *hidden_columns("branches_spanned"),
     *hidden_columns("branches", "baskets_read", "baskets_repeated", "over_read_bytes"),
     *hidden_columns("compression", "names", "map_missing"),
@@ -114,23 +117,33 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
     """Describe processes, threads and reads of a recorded run in sentences."""
     if not trace:
         return
-    parts = [
-        f"{format_significant(trace['cpu_s'])} s of CPU in {format_significant(trace['wall_s'])} s",
-        pluralize(trace["processes"], "process", "processes"),
-    ]
-    if row.get("threads_mean") is not None:
-        parts.append(f"{row['threads_mean']:.1f} threads, {row['threads_idle']:.1f} of them idle")
-    if "peak_bytes" in trace:
-        parts.append(f"{format_size(trace['peak_bytes'])} of memory")
-    switches = trace["switches_voluntary"] + trace["switches_involuntary"]
-    parts.append(f"{switches:,} context switches")
-    parts.append(f"{trace['faults_minor'] + trace['faults_major']:,} page faults")
-    yield f"The recorded run: {', '.join(parts)}."
+    yield f"The recorded run: {', '.join(_list_costs(row, trace))}."
     yield from _describe_reads(row)
-    for file in list_files(trace):
+    files = list_files(trace)
+    sizes = Counter[str]()
+    for file in files:
+        sizes.update(file["sizes"])
+    if sizes:
+        counts = join_names([f"{count:,} {size}" for size, count in sizes.items()], len(sizes))
+        yield f"Sizes of reads: {counts}."
+    for file in files:
         yield from _describe_map(file)
     if trace.get("survivors"):
         yield f"{pluralize(trace['survivors'], 'process', 'processes')} outlived the command."
+
+
+def _list_costs(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
+    """List what is known of times, processes, threads and memory of a run."""
+    wall = f"{format_significant(trace['wall_s'])} s"
+    yield f"{format_significant(trace['cpu_s'])} s of CPU in {wall}" if "cpu_s" in trace else wall
+    yield pluralize(trace["processes"], "process", "processes")
+    if row.get("threads_mean") is not None:
+        yield f"{row['threads_mean']:.1f} threads, {row['threads_idle']:.1f} of them idle"
+    if "peak_bytes" in trace:
+        yield f"{format_size(trace['peak_bytes'])} of memory"
+    if "switches_voluntary" in trace:
+        yield f"{trace['switches_voluntary'] + trace['switches_involuntary']:,} context switches"
+        yield f"{trace['faults_minor'] + trace['faults_major']:,} page faults"
 
 
 def _describe_reads(row: Row) -> Iterator[str]:

@@ -12,8 +12,9 @@ from repository_code import call_command, invoke_command
 from service_thread import ServiceThread, pages
 
 from treehammer.benchtools.imports import make_reader
-from treehammer.benchtools.tool_formats import read_tool_results
+from treehammer.benchtools.tool_formats import LOGS, read_tool_results
 from treehammer.errors import ExitCode, MeasurementFileError, TreehammerError
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.importer import import_files, list_files
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import no_progress
@@ -120,9 +121,9 @@ def write(folder: Path, document: Any, name: str = "numbers.json") -> Path:
 
 
 def import_documents(
-    store: Store, folder: Path, *documents: Any, axes: tuple[str, ...] = ()
+    store: Store, folder: Path, *documents: Any, axes: tuple[str, ...] = (), suffix: str = ".json"
 ) -> None:
-    paths = [write(folder, each, f"{number}.json") for number, each in enumerate(documents)]
+    paths = [write(folder, each, f"{number}{suffix}") for number, each in enumerate(documents)]
     results = import_files(
         store,
         list_files(paths),
@@ -291,3 +292,22 @@ def test_change_is_found_in_a_history(tmp_path: Path) -> None:
     (change,) = json.loads(done.stdout)
     assert change["since"] == f"{today - timedelta(days=20):%Y-%m-%d}"
     assert "b.time_sum" in change["quantity"]
+
+
+def test_log_of_a_vertical_is_a_run_with_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = {
+        "axes": {"command": "./reader a.root"},
+        "host": "node1",
+        "started_us": 1763640000000000,
+        "wall_s": 2.5,
+        "values": {"files_read": 1, "bytes_read": 92920},
+    }
+    monkeypatch.setitem(LOGS, ".log", lambda path: log)
+    with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
+        import_documents(store, tmp_path, {}, suffix=".log")
+        (row,) = store.measurements(
+            Selection(), ("test_name", "host", "wall_per_event_s", "bytes_read", "cpu_per_event_s")
+        )
+    assert [*row.values()] == ["log", "node1", 2.5, 92920, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 
 from .file_map import map_reads
 from .file_reads import MAX_FILES, FileReads, collect_file_reads, summarize_reads
@@ -86,12 +86,7 @@ class CommandTrace:
 
     def _write_document(self, reads: Dict[str, FileReads]) -> str:
         run = self._run
-        files = sorted(
-            (f for f in reads.values() if (f.calls or f.maps) and not f.is_software),
-            key=lambda file: (-file.bytes, -file.mapped_bytes, file.path),
-        )
-        software = [file for file in reads.values() if file.is_software and file.calls]
-        document: Dict[str, Any] = {
+        head: Dict[str, Any] = {
             "command": self._command,
             "programs": _count_programs(self._notes),
             "processes": run.processes,
@@ -104,21 +99,36 @@ class CommandTrace:
             "survivors": run.survivors,
             "threads_peak": run.threads_peak,
             "peak_bytes": run.peak_bytes,
-            "software_files": len(software),
-            "software_calls": sum(file.calls for file in software),
-            "software_bytes": sum(file.bytes for file in software),
-            "files_left_out": max(0, len(files) - MAX_FILES),
         }
-        document = {name: value for name, value in document.items() if value is not None}
-        rows: List[Dict[str, Any]] = []
-        for file in files[:MAX_FILES]:
-            row = file.to_document()
-            row.update(map_reads(file))
-            if len(json.dumps([*rows, row])) > _MAX_DOCUMENT:
-                document["files_left_out"] = len(files) - len(rows)
-                break
-            rows.append(row)
-        return json.dumps({**document, "files": rows}, separators=(",", ":"))
+        return compose_document(head, reads, map_reads)
+
+
+def compose_document(
+    head: Mapping[str, Any],
+    reads: Mapping[str, FileReads],
+    describe_map: Callable[[FileReads], Mapping[str, Any]],
+) -> str:
+    """Compose the document of a record: its head without unknown values, and the files of data."""
+    files = sorted(
+        (f for f in reads.values() if (f.calls or f.maps) and not f.is_software),
+        key=lambda file: (-file.bytes, -file.mapped_bytes, file.path),
+    )
+    software = [file for file in reads.values() if file.is_software and file.calls]
+    document = {
+        **{name: value for name, value in head.items() if value is not None},
+        "software_files": len(software),
+        "software_calls": sum(file.calls for file in software),
+        "software_bytes": sum(file.bytes for file in software),
+        "files_left_out": max(0, len(files) - MAX_FILES),
+    }
+    rows: List[Dict[str, Any]] = []
+    for file in files[:MAX_FILES]:
+        row = {**file.to_document(), **describe_map(file)}
+        if len(json.dumps([*rows, row])) > _MAX_DOCUMENT:
+            document["files_left_out"] = len(files) - len(rows)
+            break
+        rows.append(row)
+    return json.dumps({**document, "files": rows}, separators=(",", ":"))
 
 
 def _name_program(process: ProcessNotes) -> str:

@@ -31,12 +31,13 @@ class FileReads:
         skipped_forward: bytes from there to reads that began behind it.
         skipped_backward: bytes from there back to reads that began before it.
         is_complete: whether ``offsets`` holds every read.
+        sizes: reads by range of their size, of a tool that counts these where it notes no offsets.
         wanted: blocks that ROOT wanted of longer reads, with offset and length.
     """
 
     path: str
     is_connection: bool
-    size: int = 0
+    size: Optional[int] = None
     opens: int = 0
     calls: int = 0
     bytes: int = 0
@@ -49,13 +50,25 @@ class FileReads:
     is_complete: bool = True
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
-
+    sizes: Dict[str, int] = field(default_factory=dict)
     wanted: List[Tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_software(self) -> bool:
         """Whether it belongs to a program, which is no data that a command reads."""
         return not self.path.endswith(".root") and bool(_SOFTWARE.match(self.path))
+
+    def add_read(self, offset: int, length: int, last_end: int) -> int:
+        """Add a read of a process, whose last one ended at an offset; return the end of this one."""
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        if not length:
+            return last_end
+        skipped = offset - last_end
+        self.sequential += skipped == 0
+        self.skipped_forward += max(0, skipped)
+        self.skipped_backward += max(0, -skipped)
+        return offset + length
 
     def list_reads(self) -> List[Tuple[int, int]]:
         """List offset and length of each read."""
@@ -75,7 +88,7 @@ class FileReads:
     def to_document(self) -> Dict[str, Any]:
         """Return what a record says of the file; what is not known is left out."""
         document: Dict[str, Any] = {"path": self.path, "opens": self.opens}
-        if not self.is_connection:
+        if self.size is not None:
             document["size"] = self.size
         if self.calls:
             document.update(calls=self.calls, bytes=self.bytes, read_s=self.read_ns / 1e9)
@@ -86,6 +99,8 @@ class FileReads:
                 sequential=self.sequential,
                 median=nonempty[len(nonempty) // 2] if nonempty else 0,
             )
+        elif self.sizes:
+            document.update(sequential=self.sequential, sizes=self.sizes)
         if self.maps:
             document["mapped"] = self.mapped_bytes
         return document
@@ -118,21 +133,15 @@ def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
             if read.is_wanted_block:
                 file.wanted.append((read.offset, read.length))
                 continue
-            if read.length:
-                skipped = read.offset - ends[read.file]
-                file.sequential += skipped == 0
-                file.skipped_forward += max(0, skipped)
-                file.skipped_backward += max(0, -skipped)
-                ends[read.file] = read.offset + read.length
-            file.offsets.append(read.offset)
-            file.lengths.append(read.length)
+            ends[read.file] = file.add_read(read.offset, read.length, ends[read.file])
     return by_path
 
 
 def _add_sums(by_path: Dict[str, FileReads], process: ProcessNotes, number: int) -> FileReads:
     sums = process.files[number]
     file = by_path.setdefault(sums.path, FileReads(sums.path, sums.kind == INTERNET))
-    file.size = max(file.size, sums.size)
+    if not file.is_connection:
+        file.size = max(file.size or 0, sums.size)
     file.opens += sums.opens
     file.calls += sums.calls
     file.bytes += sums.bytes
