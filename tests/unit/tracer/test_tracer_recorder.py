@@ -199,8 +199,8 @@ def test_reads_that_only_the_kernel_saw_are_named(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(3_000_000))
     script = f"cat {large} > /dev/null; env -i cat {large} > /dev/null"
-    values, _ = summarize(tmp_path, ["/bin/sh", "-c", script])
-    assert values["bytes_read"] == 3_000_000
+    values, document = summarize(tmp_path, ["/bin/sh", "-c", script])
+    assert (values["bytes_read"], document["processes"] >= 2) == (3_000_000, True)
     assert values["file_reads_missing"].startswith("3.0 of the 6.0 MB that the kernel counted")
 
 

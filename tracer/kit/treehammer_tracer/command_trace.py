@@ -89,7 +89,7 @@ class CommandTrace:
         head: Dict[str, Any] = {
             "command": self._command,
             "programs": _count_programs(self._notes),
-            "processes": run.processes,
+            "processes": len(run.pids.union(process.pid for process in self._notes)),
             "cpu_s": run.cpu_s,
             "wall_s": run.wall_ns / 1e9,
             "switches_voluntary": run.switches_voluntary,

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Set
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Seconds between two samples of threads and memory.
@@ -23,6 +23,7 @@ class CommandRun:
 
     Attributes:
         status: exit code, or the negative number of the signal that ended it.
+        pids: processes that were seen: a parent's account does not say how many it reaped.
         io: counters of ``/proc/PID/io``; None where the kernel hides them.
         threads: mean number of threads; None for a run without samples.
         peak_bytes: largest resident size of all processes together, sampled.
@@ -37,7 +38,7 @@ class CommandRun:
     faults_major: int = 0
     switches_voluntary: int = 0
     switches_involuntary: int = 0
-    processes: int = 0
+    pids: Set[int] = field(default_factory=set)
     io: Optional[Dict[str, int]] = field(default_factory=dict)
     threads: Optional[float] = None
     threads_peak: Optional[int] = None
@@ -83,7 +84,7 @@ class CommandRun:
         self.faults_major += usage.ru_majflt
         self.switches_voluntary += usage.ru_nvcsw
         self.switches_involuntary += usage.ru_nivcsw
-        self.processes += 1
+        self.pids.add(pid)
         return pid
 
 
@@ -127,7 +128,7 @@ def run_command(
     process = subprocess.Popen(
         list(command), env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL
     )
-    sampler = _Sampler() if is_sampled else None
+    sampler = _Sampler(run.pids) if is_sampled else None
     while run.add_ended_child() != process.pid:
         pass
     status, run.wall_ns = run.status, time.monotonic_ns() - start
@@ -163,7 +164,8 @@ def list_descendants() -> List[int]:
 class _Sampler:
     """Samples threads and memory of all processes below this one, in a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, pids: Set[int]) -> None:
+        self._pids = pids
         self._end = threading.Event()
         self._thread_s = 0.0
         self._threads_peak = self._peak_bytes = 0
@@ -177,6 +179,7 @@ class _Sampler:
         while not self._end.wait(_SAMPLING_INTERVAL_S):
             threads = resident = 0
             for pid in list_descendants():
+                self._pids.add(pid)
                 with suppress(OSError, ValueError, IndexError):
                     threads += len(os.listdir(f"/proc/{pid}/task"))
                     with open(f"/proc/{pid}/statm", encoding="ascii") as stream:

@@ -133,6 +133,7 @@ class ProcessNotes:
     """
 
     path: str
+    pid: int
     program: str
     files: Tuple[FileSums, ...]
     event_count: int
@@ -192,6 +193,7 @@ def _parse_notes(path: str, header: _Header, table: bytes) -> ProcessNotes:
         files.append(FileSums(_decode(name), kind, size, *counts))
     return ProcessNotes(
         path=path,
+        pid=header.pid,
         program=_decode(header.program),
         files=tuple(files),
         event_count=min(header.events, header.max_events),
