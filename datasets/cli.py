@@ -26,7 +26,6 @@ from treehammer.datasets.manifest import (
     layout_facts,
 )
 from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOptions
-from treehammer.errors import DatasetError
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     DATASET,
@@ -112,21 +111,14 @@ def _planned_row(spec: AnySpec) -> dict[str, Any]:
 
 @datasets.command("show")
 @click.argument("name", type=DATASET)
-@click.option(
-    "--compare",
-    "compared",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Measure the main tree of this ROOT file too, and show both side by side.",
-)
 @prints_rows(keys="name or dataset, hash, and the facts of a file and its layout")
 @click.pass_obj
-def show(settings: Settings, name: str, compared: Path | None) -> CommandOutput:
+def show(settings: Settings, name: str) -> CommandOutput:
     """Show how a dataset's files are laid out, and where they came from.
 
     Beside a merged dataset stands the file that it was made from.
 
-    Example: treehammer datasets show nanoaod-merged --compare production.root
+    Example: treehammer datasets show nanoaod-merged
     """
     from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
     from treehammer.datasets.specs import dataset_specs
@@ -140,13 +132,11 @@ def show(settings: Settings, name: str, compared: Path | None) -> CommandOutput:
     rows = [
         {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
     ]
-    compared_layouts = _layouts_to_compare(manifest, compared, settings)
-    rows += [
-        {"name": title, **flatten_layout(layout)} for title, layout in compared_layouts.items()
-    ]
+    source_layout = _find_source_layout(manifest)
+    rows += [{"name": title, **flatten_layout(layout)} for title, layout in source_layout.items()]
     blocks: list[Block] = [_make_fact_table(_list_facts(catalogue, manifest))]
-    if compared_layouts:
-        layouts = {name: manifest.files[0].layout, **compared_layouts}
+    if source_layout:
+        layouts = {name: manifest.files[0].layout, **source_layout}
         blocks += ["", _make_comparison_table(layouts)]
     return CommandOutput(rows, (), above=blocks)
 
@@ -178,33 +168,12 @@ def _make_fact_table(facts: Iterable[tuple[str, Any]]) -> TextTable:
     return TextTable(rows, [TableColumn("key", ""), TableColumn("value", "")])
 
 
-def _layouts_to_compare(
-    manifest: Manifest, compared: Path | None, settings: Settings
-) -> dict[str, TreeLayout]:
-    """Return the layouts to compare with a dataset: a merged one's source, and the file given.
-
-    Raises:
-        DatasetError: the dataset holds no tree.
-    """
+def _find_source_layout(manifest: Manifest) -> dict[str, TreeLayout]:
+    """Return the layout of the file that a merged dataset was made from, by its name."""
     from treehammer.collectors.json_documents import parse_document
-    from treehammer.datasets import root_process, tree_measurement
 
-    if compared and manifest.is_raw:
-        raise DatasetError(
-            "holds raw files, which have no tree to compare",
-            where=manifest.name,
-            hint="Leave out --compare.",
-        )
     source = manifest.origin.get("source")
-    layouts = {str(source["file"]): parse_document(TreeLayout, source["layout"])} if source else {}
-    if compared:
-        software = root_process.prepare_dataset_root(
-            DEFAULT_ROOT, settings.software_dir, progress_bar
-        )
-        (layouts[str(compared)],) = tree_measurement.measure_layouts(
-            [compared], software, bars=progress_bar
-        )
-    return layouts
+    return {str(source["file"]): parse_document(TreeLayout, source["layout"])} if source else {}
 
 
 @datasets.command("make")

@@ -6,13 +6,10 @@ packages and programs, and the database.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
-import platform
 import re
 import shutil
-import struct
 import sys
 import threading
 import time
@@ -24,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from treehammer.config import Settings
-from treehammer.errors import NothingToDoError, StoreError, TreehammerError
-from treehammer.sql.engine.database_engine import parse_url, require_integrity
+from treehammer.errors import NothingToDoError, TreehammerError
+from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.engine.database_setup import REVISION
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.text_formatting import format_duration, pluralize
@@ -33,10 +30,6 @@ from treehammer.version import __version__
 
 #: Free bytes below which a folder is nearly full, and below which nothing fits.
 LOW_BYTES, FULL_BYTES = 5_000_000_000, 200_000_000
-_SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
-_PARANOID_FILE = Path("/proc/sys/kernel/perf_event_paranoid")
-#: ``perf_event_attr`` of 64 bytes (its first version): instructions in user mode, not started.
-_INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
 PACKAGE = "treehammer"
 #: Extras for developers, and sums of others.
 _UNCHECKED_EXTRAS = ("dev", "docs", "all")
@@ -60,15 +53,7 @@ def list_checks(settings: Settings) -> list[InstallationCheck]:
             partial(check_folders, settings),
             remedy="A file system does not answer: check its mount.",
         ),
-        InstallationCheck("processor counters", check_hardware_counters),
         InstallationCheck("database", partial(check_revision, settings)),
-        InstallationCheck(
-            "database integrity",
-            partial(check_integrity, settings),
-            limit_s=30.0,
-            remedy="A large database takes longer: run treehammer db check.",
-            late_state=DiagnosisState.WARNING,
-        ),
     ]
 
 
@@ -100,14 +85,12 @@ class InstallationCheck:
         examine: yields the findings; a TreehammerError is a finding, too.
         limit_s: seconds after which the remaining findings are ignored.
         remedy: advice if it takes longer.
-        late_state: state if it takes longer.
     """
 
     name: str
     examine: Callable[[], Iterable[Diagnosis]]
     limit_s: float = 15.0
     remedy: str = "Check the network and the server."
-    late_state: DiagnosisState = DiagnosisState.FAILED
 
 
 class _RunningCheck:
@@ -139,7 +122,7 @@ class _RunningCheck:
         if self._thread.is_alive():
             check = self.check
             finding = f"no answer within {format_duration(check.limit_s)}"
-            findings.append(Diagnosis(check.name, check.late_state, finding, check.remedy))
+            findings.append(Diagnosis(check.name, DiagnosisState.FAILED, finding, check.remedy))
         return findings
 
 
@@ -175,32 +158,6 @@ def check_folder(part: str, folder: Path) -> Diagnosis:
         "Make room: treehammer purge removes working folders, treehammer datasets remove datasets."
     )
     return Diagnosis(part, state, finding, remedy)
-
-
-def check_hardware_counters() -> Iterator[Diagnosis]:
-    """Check that the kernel offers counters of the processor to this user."""
-    part, number = "processor counters", _SYSCALL_NUMBERS.get(platform.machine())
-    if number is None or not _PARANOID_FILE.exists():
-        finding = "this kernel offers none"
-        yield Diagnosis(part, DiagnosisState.NOT_CONFIGURED, finding)
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(
-        number, ctypes.create_string_buffer(_INSTRUCTION_COUNTER), 0, -1, -1, 0
-    )
-    if descriptor >= 0:
-        os.close(descriptor)
-        yield Diagnosis(part, DiagnosisState.OK, "instructions can be counted")
-        return
-    reason = os.strerror(ctypes.get_errno())
-    paranoid = _PARANOID_FILE.read_text(encoding="ascii").strip()
-    finding = f"{reason} (perf_event_paranoid {paranoid}); hw_instructions stays empty"
-    remedy = (
-        "Run: sysctl kernel.perf_event_paranoid=2"
-        if paranoid.lstrip("-").isdigit() and int(paranoid) > 2
-        else "Virtual machines and containers often have none; treehammer count needs no counters."
-    )
-    yield Diagnosis(part, DiagnosisState.WARNING, finding, remedy)
 
 
 def check_packages() -> Iterator[Diagnosis]:
@@ -285,14 +242,3 @@ def check_revision(settings: Settings) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "database", DiagnosisState.OK, f"revision {REVISION}, {pluralize(count, 'campaign')}"
     )
-
-
-def check_integrity(settings: Settings) -> Iterator[Diagnosis]:
-    """Check every page, index and reference of an SQLite database."""
-    try:
-        reader = ResultsReader.open(settings.database)
-    except (NothingToDoError, StoreError):  # reported with the revision
-        return
-    with reader, reader.connection() as connection:
-        require_integrity(connection)
-    yield Diagnosis("database integrity", DiagnosisState.OK, "undamaged")

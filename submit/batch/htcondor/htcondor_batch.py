@@ -526,8 +526,11 @@ class HTCondorBatch(FolderBatch[Submission]):
                     yield f"{count} not accepted yet by {first.get('GridResource')}"
                 continue
             slots = query_slots()
-            if reason := self.connection.find_unmet_requirement(cluster, first["ProcId"], slots):
-                yield f"{count} idle: {reason}"
+            if not self.connection.is_matched(cluster, first["ProcId"], slots):
+                yield (
+                    f"{count} idle: no slot of {len(slots)} matches (condor_q -better-analyze "
+                    f"{cluster}.{first['ProcId']})"
+                )
 
 
 def _queue_statement(jobs: Iterable[JobDescription]) -> str:

@@ -8,7 +8,6 @@ before is used.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,8 +34,6 @@ _bindings_lock = threading.RLock()
 _configured_pool: HTCondorPool | None = None
 #: HTCondor's default configuration files.
 _DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
-_REQUIREMENT_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
-_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 @dataclass(frozen=True)
@@ -283,60 +280,20 @@ class PoolConnection:
         slots = self.query_slots()
         return sum(bool(slot.matches(job)) for slot in slots), len(slots)
 
-    def find_unmet_requirement(self, cluster: int, proc: int, slots: Sequence[Any]) -> str:
-        """Return the requirement of a queued job that no slot fulfills; '' if one slot fulfills all.
+    def is_matched(self, cluster: int, proc: int, slots: Sequence[Any]) -> bool:
+        """Return whether a slot fulfills the requirements of a queued job, as far as they are of slots.
 
         Raises:
             PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        import classad2
-
         name = f"ClusterId == {cluster} && ProcId == {proc}"
         jobs = self.query_schedd(lambda schedd: schedd.query(name, limit=1))
-        if not jobs:
-            return ""  # it has left the queue
-        if not slots:
-            return "the pool has no slots"
-        job = jobs[0]
-        # Clauses about time become true later and do not rule out a slot.
-        clauses = [
-            part
-            for part in split_conjunction(str(job.lookup("Requirements")))
-            if "time(" not in part
-        ]
-
-        def has_match(expression: str) -> bool:
-            job["Requirements"] = classad2.ExprTree(expression)
-            return any(slot.matches(job) for slot in slots)
-
-        for part in clauses:
-            if not has_match(part):
-                return f"no slot of {len(slots)} matches {part}"
-        if has_match(" && ".join(["true", *(f"({part})" for part in clauses)])):
-            return ""
-        return f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
-
-
-def split_conjunction(expression: str) -> list[str]:
-    """Split an expression at its outermost ``&&`` into clauses without enclosing parentheses."""
-    text, clauses = expression.strip(), []
-    depth = start = first_end = 0
-    for token in _REQUIREMENT_TOKEN.finditer(text):
-        depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
-        if depth:
-            continue
-        first_end = first_end or token.end()
-        if token[0] in ("|", "?"):
-            return [text]  # binds less than &&
-        if token[0] == "&&":
-            clauses.append(text[start : token.start()])
-            start = token.end()
-    if text.startswith("(") and first_end == len(text):
-        return split_conjunction(text[1:-1])
-    clauses.append(text[start:])
-    return (
-        clauses if len(clauses) == 1 else [part for c in clauses for part in split_conjunction(c)]
-    )
+        # One that has left the queue is not idle; requirements on the time become true later.
+        return (
+            not jobs
+            or "time(" in str(jobs[0].lookup("Requirements"))
+            or any(slot.matches(jobs[0]) for slot in slots)
+        )
 
 
 def _known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:

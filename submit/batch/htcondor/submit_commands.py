@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -42,21 +41,11 @@ _COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ec2_parameter_": ("names",),
     "cloud_label_": ("names",),
 }
-#: Names in expressions, in lower case, beside the job's own and those named like a submit command.
-_KNOWN_NAME = re.compile(
-    r"(my|target)\..*|true|false|undefined|error|clusterid|procid|owner|user|qdate|jobstatus|jobprio"
-    r"|jobuniverse|numjobstarts|numholds|diskusage|memoryusage|imagesize|residentsetsize|cmd|iwd"
-    r"|enteredcurrentstatus|currenttime"
-)
 _OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
 #: First words of lines that are not assignments.
 _NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
 _ASSIGNMENT = re.compile(r"\s*([+\w.]+)\s*(@?=)\s*(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\w*\((\w+)")
-_STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|[-+]?\d[\d.]*(e[-+]?\d+)?', re.IGNORECASE)
-#: Anything by which an expression is more than a text without its quotes.
-_EXPRESSION_MARK = re.compile(r'[()\[\]{}<>=!&|?"]|\b(is|isnt)\b', re.IGNORECASE)
-_NUMBER_OR_NAME = re.compile(r"\d[\w.]*|(?P<name>'[^']+'|[A-Za-z_][\w.]*)")
 
 
 @cache
@@ -66,13 +55,12 @@ def load_known_commands() -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
-def check_site_command(name: str, value: str, names: Iterable[str]) -> None:
+def check_site_command(name: str, value: str, _names: Iterable[str]) -> None:
     """Check a command that a site adds to every job.
 
     Args:
         name: submit command.
         value: its value.
-        names: all commands of the site.
 
     Raises:
         ConfigError: the command does not exist, or is set by Treehammer, or its value is invalid; the
@@ -85,7 +73,7 @@ def check_site_command(name: str, value: str, names: Iterable[str]) -> None:
             hint=f"Use {RESERVED_COMMANDS[plain]}.",
         )
     _check_command(name, "", frozenset())
-    check_command_value(name, value, "", names)
+    _check_value(name, value, "")
 
 
 def check_description(text: str, where: str) -> None:
@@ -97,7 +85,6 @@ def check_description(text: str, where: str) -> None:
         ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
     """
     variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
-    assignments = []
     for statement, name, value in split_statements(text):
         word = (statement.split() or ["#"])[0].lower().rstrip(":")
         if word.startswith("#") or word in _NON_COMMANDS:
@@ -109,10 +96,7 @@ def check_description(text: str, where: str) -> None:
                 hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
             )
         _check_command(name, where, variables)
-        assignments.append((name, value))
-    names = [name for name, _ in assignments]
-    for name, value in assignments:
-        check_command_value(name, value, where, names)
+        _check_value(name, value, where)
 
 
 def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
@@ -134,64 +118,14 @@ def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
     )
 
 
-def check_command_value(name: str, value: str, where: str, names: Iterable[str]) -> None:
-    """Check a value: no continued line and, of a custom attribute, no string without quotes.
-
-    Args:
-        name: submit command.
-        value: its value.
-        where: place of both, for messages.
-        names: all commands of the description; values may refer to custom attributes.
-
-    Raises:
-        ConfigError: HTCondor would read something else; the hint names the remedy.
-    """
-    value = value.strip()
-    if value.endswith("\\") or "\n" in value:
+def _check_value(name: str, value: str, where: str) -> None:
+    """Refuse a value that continues on the next line, which HTCondor would take as a part of it."""
+    if value.strip().endswith("\\") or "\n" in value.strip():
         raise ConfigError(
-            f"the value of {name!r} continues on the next line, which HTCondor would take as a part of it",
+            f"the value of {name!r} continues on the next line",
             where=where,
             hint="Remove the backslash or line break at its end.",
         )
-    if not _OWN_ATTRIBUTE.fullmatch(name.strip().lower()) or "$(" in value:
-        return
-    if problem := _find_expression_problem(value, names):
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-        raise ConfigError(
-            f"the value of {name!r} {problem}",
-            where=where,
-            hint=f"""Quote a string within the value: {name} = '"{quoted}"'. """
-            "An attribute of the job is written MY.NAME.",
-        )
-
-
-def _find_expression_problem(value: str, names: Iterable[str]) -> str:
-    """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
-    if not value or _STRING_OR_NUMBER.fullmatch(value):
-        return ""
-    # HTCondor's own parser; without the bindings, the pool's schedd refuses the value.
-    with suppress(ImportError):
-        import classad2
-
-        try:
-            classad2.ExprTree(value)
-        except classad2.ClassAdException:
-            return "is not a ClassAd expression"
-    if _EXPRESSION_MARK.search(value):
-        return ""
-    attributes = _list_attributes(names)
-    for match in _NUMBER_OR_NAME.finditer(value):
-        name = (match["name"] or "true").lower()
-        if name not in attributes and not _KNOWN_NAME.fullmatch(name):
-            return f"names the attribute {match['name']}, which jobs do not have"
-    return ""
-
-
-def _list_attributes(names: Iterable[str]) -> set[str]:
-    """List the custom attributes among commands, and those of submit commands, in lower case."""
-    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
-    attributes = {match[0].removeprefix(match[1]) for match in matches if match}
-    return attributes | {command.replace("_", "") for command in load_known_commands()}
 
 
 def split_statements(text: str) -> Iterator[tuple[str, str, str]]:
