@@ -84,7 +84,7 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ),
         ("x = " + "[" * 100_000, ("not valid TOML", "30 tables and lists within each other")),
         ("x = " + "[" * 31 + "]" * 31, ("30 tables and lists within each other",)),
-        ("[" + ".".join("a" * 20_000) + "]", ("30 tables and lists within each other",)),
+        ("[" + ".".join("a" * 32) + "]", ("30 tables and lists within each other",)),
         ("#" + "x" * 4_000_000, ("more than 4,000,000 characters",)),
         (
             "serve_oidc_issuer = 'https://i.example'",
@@ -207,6 +207,7 @@ def test_changed_settings_become_flags(
 
 
 NAME = "name of campaign (campaign)"
+SUMMARY = ("summary", "--metrics", "payload_wall_s")
 
 
 @pytest.fixture
@@ -245,16 +246,9 @@ def run(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(cli, ["--data-dir", str(folder), *words], standalone_mode=False)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("summary", "--metrics", "payload_wall_s", "--json"),
-        ("export", "{folder}/out.csv"),
-    ],
-)
-def test_what_waits_is_said_on_standard_error(folder: Path, words: tuple[str, ...]) -> None:
+def test_what_waits_is_said_on_standard_error(folder: Path) -> None:
     set_state(folder, "running")
-    done = run(folder, *(word.format(folder=folder) for word in words), "--no-collect")
+    done = run(folder, *SUMMARY, "--json", "--no-collect")
     assert (
         f"{NAME}: 3 of 4 measurements are not in this database (jobs: 1 done, 1 running); their "
         "submitter collects them" in done.stderr
@@ -265,34 +259,26 @@ def test_what_waits_is_said_on_standard_error(folder: Path, words: tuple[str, ..
 def test_output_on_this_machine_is_named_with_the_command_that_collects_it(folder: Path) -> None:
     set_state(folder, "queued")
     (folder / "spool" / "jobs" / "000001-campaign").mkdir(parents=True)
-    done = run(folder, "summary", "--metrics", "payload_wall_s", "--json", "--no-collect")
+    done = run(folder, *SUMMARY, "--json", "--no-collect")
     assert f"treehammer --data-dir {folder} collect campaign" in done.stderr
     assert json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("summary", "--metrics", "payload_wall_s"),
-        ("report", "--campaign", "campaign", "-o", "{folder}/report.html"),
-    ],
-)
-def test_campaigns_in_the_folder_of_a_pool_are_own(folder: Path, words: tuple[str, ...]) -> None:
-    words = tuple(word.format(folder=folder) for word in words)
+def test_campaigns_in_the_folder_of_a_pool_are_own(folder: Path) -> None:
     sites = folder / "sites.toml"
     sites.write_text(
         f'[pools.box]\nsubmit_dir = "{folder}/elsewhere"\n[sites.GRID]\npool = "box"\n'
         '[[sites.GRID.doors]]\nname = "d"\nprotocol = "root"\nprefix = "root://a.example//d"\n'
     )
     set_state(folder, "running", "htcondor@box")
-    without = run(folder, *words, "--no-collect")
+    without = run(folder, *SUMMARY, "--no-collect")
     assert "their submitter collects them (here: no sites file defines pool 'box'" in without.stderr
-    of_others = run(folder, "--sites-file", str(sites), *words, "--no-collect")
+    of_others = run(folder, "--sites-file", str(sites), *SUMMARY, "--no-collect")
     assert of_others.stderr.strip().endswith("their submitter collects them")
     submission = folder / "elsewhere/campaign/0123456789ab"
     submission.mkdir(parents=True)
     (submission / "submission.json").write_text("[]")
-    result = run(folder, "--sites-file", str(sites), *words, "--no-collect")
+    result = run(folder, "--sites-file", str(sites), *SUMMARY, "--no-collect")
     assert "their submitter" not in result.stderr
     assert "collect campaign" in result.stderr
 

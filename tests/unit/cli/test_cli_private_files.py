@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from measurement_factory import make_measurement
 from quick_databases import next_revision  # noqa: F401 - a fixture
 from repository_code import find_command
 
-from treehammer import config
+from treehammer import __main__, config
 from treehammer.sql.core.access_keys import derive_key, load_user_key
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.transfer.database_copy import copy_database
@@ -77,10 +77,14 @@ def test_nobody_else_reaches_the_spool(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", ["000"], indirect=True)
-def test_commands_let_nobody_else_write(tmp_path: Path) -> None:
+def test_commands_let_nobody_else_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--data-dir", str(tmp_path / "data"), "token", "create", "--role", "read", "--name"]
-    command = [sys.executable, "-m", "treehammer", *words, "a"]
-    subprocess.run(command, capture_output=True, check=True)
+    monkeypatch.setattr(sys, "argv", ["treehammer", *words, "a"])
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    with pytest.raises(SystemExit) as end:
+        __main__.main()
+    assert not end.value.code
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o755
 
 

@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import CONTENT, SIZE, make_authority, serve_http, serve_tcp
+from local_servers import CONTENT, SIZE, serve_http, serve_tcp
 
 from treehammer.collectors.http_answers import parse_digests
 from treehammer.collectors.http_requests import (
@@ -33,16 +33,10 @@ from treehammer.collectors.shared_files import (
 )
 from treehammer.collectors.software.providers import SoftwareSetup, parse_software_request
 from treehammer.collectors.storage_access import (
-    HTTP_CLIENT,
-    PELICAN_CLIENT,
     READ,
-    S3_CLIENT,
     STAGE,
-    XROOTD_CLIENT,
     describe_read_limits,
     find_limit,
-    find_scheme,
-    list_aliases,
     normalize_url,
 )
 from treehammer.collectors.worker.child_processes import StopSignals
@@ -79,21 +73,6 @@ WHEEL_638, WHEEL_640 = map(parse_software_request, ("6.38.00", "6.40.00"))
 )
 def test_aliases_are_replaced(url: str, normal: str) -> None:
     assert normalize_url(url) == normal
-
-
-def test_every_alias_has_a_client_and_a_port() -> None:
-    assert list_aliases("root") == ("root", "xroot", "roots", "xroots")
-    for protocol, client in (
-        ("root", XROOTD_CLIENT),
-        ("https", HTTP_CLIENT),
-        ("s3", S3_CLIENT),
-        ("pelican", PELICAN_CLIENT),
-    ):
-        for alias in list_aliases(protocol):
-            scheme = find_scheme(f"{alias}://se.example//a")
-            assert scheme is not None
-            assert (scheme.client, scheme.port > 0) == (client, True)
-    assert find_scheme("gsiftp://se.example/a") is None
 
 
 @pytest.mark.parametrize(
@@ -407,13 +386,6 @@ IN, OUT = _xroot(0, b"s" * 16), _xroot(4003, b"who are you?")
 def test_servers(scheme: str, answers: list[bytes], expected: ServerIdentity) -> None:
     with serve_tcp(_respond_with(*answers)) as port:
         assert query_server(scheme, "127.0.0.1", port) == expected
-
-
-def test_server_is_identified_whatever_its_authority(tmp_path: Path) -> None:
-    with serve_http(certificate=make_authority(tmp_path)) as port:
-        identity = query_server("https", "127.0.0.1", port, measures=True)
-    assert (identity.version or "").startswith("SimpleHTTP")
-    assert identity.rtt_s is not None
 
 
 def test_data_server_is_identified() -> None:

@@ -98,12 +98,6 @@ def test_token_is_found_in_the_order_of_the_client(tmp_path: Path) -> None:
     assert find({**variables, "BEARER_TOKEN": "t"}, auth_type="oidc").describe() == "BEARER_TOKEN"
 
 
-def test_passwords_are_not_checked() -> None:
-    login = find(auth_type="userpass")
-    login.check()
-    assert "username" in str(login.explain_refusal("no"))
-
-
 def test_missing_credentials_have_remedies() -> None:
     with pytest.raises(ConfigError, match=r"no valid certificate.*\n.*client_cert and client_key"):
         find(auth_type="x509").check()
@@ -439,17 +433,14 @@ def test_templates_need_their_placeholders(template: str) -> None:
 RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
 OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)
 HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Socket timeout")
-SPOILT = replace(HUNG, error="SOURCE CHECKSUM mismatch")
 ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
 
 
 class Played:
     """Scripted Rucio that repeats its last answer; sleeping advances its clock."""
 
-    def __init__(self, *answers: ReplicationRule | None, may_boost: bool = True) -> None:
+    def __init__(self, *answers: ReplicationRule | None) -> None:
         self.answers = list(answers)
-        self.may_boost = may_boost
-        self.boosts: list[float] = []
         self.now = 0.0
 
     def fetch_rule(self, rule_id: str) -> ReplicationRule:
@@ -457,11 +448,6 @@ class Played:
         if answer is None:
             raise RucioNotFoundError(f"no rule {rule_id}")
         return answer
-
-    def boost_rule(self, rule_id: str) -> None:
-        if not self.may_boost:
-            raise RucioDeniedError("not you")
-        self.boosts.append(self.now)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -484,28 +470,6 @@ def test_poll_replication_ends_when_all_files_are_complete() -> None:
     assert [look[0].files_complete for look in looks] == [0, 0, 1, 2]
 
 
-def test_stuck_rules_are_boosted_with_growing_pauses() -> None:
-    rucio = Played(HUNG)
-    looks = rucio.follow(patience_s=300)
-    assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Socket timeout")
-    assert len(rucio.boosts) == 4
-    pauses = [b - a for a, b in zip(rucio.boosts, rucio.boosts[1:], strict=False)]
-    assert pauses == sorted(pauses)
-    assert 300 <= rucio.now < 330
-
-
-def test_alternating_stuck_rule_times_out() -> None:
-    rucio = Played(*[RULE, HUNG] * 100)
-    assert rucio.follow()[-1][0].state == STUCK
-    assert rucio.now < 200
-
-
-@pytest.mark.parametrize("rucio", [Played(SPOILT), Played(HUNG, may_boost=False)])
-def test_hopeless_rules_are_not_boosted(rucio: Played) -> None:
-    assert rucio.follow()[-1][0].state == STUCK
-    assert not rucio.boosts
-
-
 def test_denied_and_deleted_rules_end_polling() -> None:
     refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
     (look,) = Played(None).follow(ASKED, refused)
@@ -522,16 +486,6 @@ def test_stuck_rule_does_not_block_others() -> None:
         ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"), patience_s=0
     )
     assert [status.state for status in looks[-1]] == [STUCK, COMPLETE]
-
-
-@pytest.mark.parametrize(
-    ("state", "told"),
-    [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
-)
-def test_suspended_rules_are_stuck(state: str, told: str) -> None:
-    looks = Played(replace(RULE, state=state)).follow()
-    assert looks[-1][0].state == STUCK
-    assert told in looks[-1][0].reason
 
 
 def test_parse_rule_converts_row() -> None:

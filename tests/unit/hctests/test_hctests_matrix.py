@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -121,13 +120,6 @@ cache_mb = 300
     assert expand_variants(undeclared, "https") == expand_variants(definition, "https")
 
 
-@given(st.integers(1, 40), st.integers(0, 2**63))
-def test_two_variants_alternate(rounds: int, seed: int) -> None:
-    found_rows = rows(2, rounds, seed)
-    assert all(sorted(row) == [0, 1] for row in found_rows)
-    assert all(a != b for a, b in pairwise(found_rows))
-
-
 @given(st.integers(1, 9), st.integers(1, 25), st.integers(0, 2**63))
 def test_rounds_are_complete_and_mirrored(count: int, rounds: int, seed: int) -> None:
     found_rows = rows(count, rounds, seed)
@@ -147,14 +139,6 @@ def test_full_set_of_rounds_is_balanced(count: int, seed: int) -> None:
     followers = Counter(pair for row in found_rows for pair in pairwise(row))
     assert set(followers.values()) == {rounds // count}
     assert len(followers) == count * (count - 1)
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_positions_are_equally_frequent_over_jobs(count: int) -> None:
-    jobs = 1000
-    first = Counter(rows(count, 1, derive_job_seed(7, job))[0][0] for job in range(jobs))
-    for letter in range(count):
-        assert first[letter] == pytest.approx(jobs / count, rel=0.15)
 
 
 def test_orders_are_stable() -> None:
@@ -282,16 +266,6 @@ def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.Mon
     assert len(keys | {compute_series(*columns[0])}) == 7
 
 
-def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
-    test = compute_test_hash(pin())
-    variant = expand_variants(pin().definition, "file")[0]
-    keys = [
-        compute_series(test, variant, "", "cern", "file", storage)
-        for storage in ("", "cern", "ral")
-    ]
-    assert keys[0] == keys[1] != keys[2]
-
-
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:
     test = pin()
     variants = expand_variants(test.definition, "file")
@@ -360,15 +334,6 @@ def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
     assert compute_comparison_key(row, without=()) == series
     assert compute_comparison_key(row, without=("root",)) != series
     assert set(SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
-
-
-def test_variant_identity_depends_on_values_alone() -> None:
-    variant = Variant((("root", "6.40.00"), ("cache_mb", 30)))
-    assert variant.canonical_json == Variant(variant.values[::-1]).canonical_json
-    assert (
-        dataclasses.replace(variant, values=(("root", "6.40.00"),)).canonical_json
-        != variant.canonical_json
-    )
 
 
 def test_variant_without_release_is_canonical() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from plan_factory import (
     CREATED_US,
     READING_TEST,
-    SHELL_TEST,
     make_local_plan,
     make_manifest,
     make_pinned_test,
@@ -28,7 +26,7 @@ from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.job_file import load_job
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.submit.campaigns.job_rendering import render_jobs
@@ -39,7 +37,6 @@ from treehammer.submit.planning.server_watch import load_watches, make_watch
 from treehammer.submit.planning.site_selection import SiteSelection, select_doors
 from treehammer.submit.planning.submission_options import CampaignRequest
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
-from treehammer.submit.sites.site_model import Door
 
 
 def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
@@ -111,24 +108,6 @@ def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> No
     )
 
 
-def test_document_names_the_pinned_test_and_its_files(tmp_path: Path) -> None:
-    plan = make_local_plan(tmp_path)
-    pinned, test = plan.pinned_test, plan.make_campaign_row().plan.test
-    assert test is not None
-    assert (test.commit, test.path, test.files) == (pinned.commit, pinned.path, pinned.hashes)
-    assert "test.toml" in test.files
-
-
-def test_series_is_equal_across_repeats_rounds_and_campaigns(tmp_path: Path) -> None:
-    plans = [
-        make_local_plan(tmp_path, created_us=created_us)
-        for created_us in (CREATED_US, CREATED_US + 1)
-    ]
-    timed = [e for plan in plans for job in [*plan.jobs][:-1] for e in job.spec.executions]
-    assert len({e.identity["series"] for e in timed}) == 4
-    assert len({(e.identity["series"], e.identity["variant"]) for e in timed}) == 4
-
-
 def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'cache = ["warm", "cold"]')
     passes = {
@@ -138,15 +117,6 @@ def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
         if e.kind == "timed"
     }
     assert passes == {("warm", 3, 3), ("cold", 1, 1)}
-
-
-def test_executable_without_dataset_is_planned(tmp_path: Path) -> None:
-    plan = make_local_plan(tmp_path, SHELL_TEST)
-    assert [job.kind for job in plan.jobs] == ["timed", "timed"]
-    execution = next(iter(plan.jobs)).spec.executions[0]
-    assert execution.files == ()
-    assert execution.identity["dataset"] is None
-    assert execution.software.provider == "none"
 
 
 def test_missing_door_is_noted_and_skipped(tmp_path: Path) -> None:
@@ -163,12 +133,6 @@ def test_missing_door_is_noted_and_skipped(tmp_path: Path) -> None:
     assert sum(times for _, times in plan.jobs.iterate_kinds()) == len(plan.jobs)
     assert len(list(plan.jobs)) == len(plan.jobs)
     assert plan.execution_count == sum(len(job.spec.executions) for job in plan.jobs)
-
-
-def test_plan_without_variants_is_refused(tmp_path: Path) -> None:
-    text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["https"]')
-    with pytest.raises(NothingToDoError, match="has no door 'https'"):
-        make_local_plan(tmp_path, text, make_site("file"))
 
 
 FORMATS_TEST = READING_TEST.replace(
@@ -277,24 +241,6 @@ def test_only_datasets_without_replica_are_skipped(tmp_path: Path) -> None:
     assert [note for note in plan.notes if "is skipped for other" in note]
 
 
-def measure_peak_memory(folder: Path, repeats: int) -> int:
-    """Iterate over all jobs, as storing does, and return the peak of allocated bytes."""
-    text = SHELL_TEST.replace("[matrix]", f"repeats = {repeats}\n[matrix]")
-    tracemalloc.start()
-    try:
-        plan = make_local_plan(folder, text)
-        assert sum(1 for _ in plan.make_job_rows()) == len(plan.jobs) == 2 * repeats
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_memory_is_independent_of_repeats(tmp_path: Path) -> None:
-    measure_peak_memory(tmp_path, 1)  # fills caches
-    few, many = (measure_peak_memory(tmp_path, repeats) for repeats in (20, 220))
-    assert many - few < 400 * 500, "a job takes several kilobytes"
-
-
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
 
 
@@ -358,35 +304,6 @@ def test_job_with_bundled_doors_reads_through_each(tmp_path: Path) -> None:
         assert len({half.identity["series"] for half in job.spec.executions}) == 2
     checked = {job.access.door_label for job in plan.jobs if job.kind == "checksum"}
     assert checked == {"near", "far"}
-
-
-def test_doors_of_one_protocol_are_bundled(tmp_path: Path) -> None:
-    """A site's stable and testing servers differ in version alone."""
-    doors = tuple(
-        Door(
-            name=name,
-            protocol="root",
-            prefix=f"root://{name}.example.org//data",
-            middleware="XRootD",
-            version=version,
-        )
-        for name, version in (("near", "5.8.1"), ("far", "6.2.0"))
-    )
-    plan = make_local_plan(tmp_path, DOORS_TEST, make_site("near").replace(doors=doors))
-    executions = [e for job in plan.jobs if job.kind == "timed" for e in job.spec.executions]
-    assert {(e.identity["door"], e.identity["door_protocol"], e.door_url) for e in executions} == {
-        (door.name, "root", door.prefix) for door in doors
-    }
-    assert len({e.identity["series"] for e in executions}) == 8
-
-
-def test_launches_run_in_another_order_in_each_job(tmp_path: Path) -> None:
-    text = PAIRED_TEST.replace("repeats = 2", "repeats = 20")
-    orders = {
-        tuple(half.kind + half.side for half in job.spec.executions)
-        for job in make_local_plan(tmp_path, text).jobs
-    }
-    assert len(orders) > 5
 
 
 def test_paired_mode_forms_series_of_its_own(tmp_path: Path) -> None:

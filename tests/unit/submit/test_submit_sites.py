@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_recent_runs
 from plan_factory import (
-    READING_TEST,
     TrackingHarness,
-    make_grid_plan,
     make_grid_site,
     make_settings,
-    make_site,
 )
 from repository_code import call_command, invoke_command
 
@@ -29,7 +26,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
+from treehammer.submit.sites.site_registry import open_batch_system, select_sites
 from treehammer.submit.sites.site_software import resolve_site_software
 from treehammer.submit.tools import node_probes
 
@@ -56,11 +53,6 @@ def settings(tmp_path: Path) -> Settings:
 
 def chosen(settings: Settings, *names: str) -> list[str]:
     return [site.name for site in select_sites(names, settings)]
-
-
-def test_local_site_is_always_present(settings: Settings, tmp_path: Path) -> None:
-    assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
-    assert list(load_sites(make_settings(tmp_path))) == ["local"]
 
 
 def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
@@ -252,16 +244,6 @@ def test_other_release_of_site_software_is_refused() -> None:
         _at("6.40.00", **{"*": "cvmfs:ROOT/6.38.00/P"})
 
 
-def test_identity_has_requested_release(tmp_path: Path) -> None:
-    plan = make_grid_plan(tmp_path, READING_TEST, make_site(), make_grid_site())
-    for job in plan.jobs:
-        for execution in job.spec.executions:
-            provider = "wheel" if job.site.name == "local" else "cvmfs"
-            assert execution.software.provider == provider
-            assert execution.identity["axis_root"] in ("6.38.00", "6.40.00")
-            assert execution.identity["axis_root"] == execution.software.version
-
-
 SITES_TOML = """
 [sites.DESK]
 labels = ["near", "mine"]
@@ -294,15 +276,6 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
     words = " ".join(call_command("sites", command_settings, "list").stdout.split())
     for word in ("near, mine", "1,000 jobs", "50 in", "10.0 TB", "100 MB/s"):
         assert word in words
-
-
-def test_list_shows_doors_that_permit_no_writing(command_settings: Settings) -> None:
-    path = command_settings.sites_file
-    assert path is not None
-    path.write_text(
-        "[sites.A]\ndoors = [{name = 'd', protocol = 'root', prefix = 'root://h//x', load = {clients = 7}}]\n"
-    )
-    assert "7 clients" in call_command("sites", command_settings, "list").stdout
 
 
 #: Options of checks without a job on a node.

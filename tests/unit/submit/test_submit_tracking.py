@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,12 +108,6 @@ def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:
     assert (count.measured, dict(count.missing), count.failures) == (1, {"lost": 1}, {})
 
 
-def test_stopped_worker_counts_as_evicted(scene: TrackingHarness) -> None:
-    (scene.make_sandbox() / "attempt.json").write_text(json.dumps({"stopped_by": "SIGTERM"}))
-    scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=1))
-    assert scene.read_failures() == ["evicted"]
-
-
 def test_attempt_that_repeats_an_end_is_no_failure(scene: TrackingHarness) -> None:
     """The batch system lost the end of the first attempt and started the job again."""
     for position in (1, 2):
@@ -125,17 +118,6 @@ def test_attempt_that_repeats_an_end_is_no_failure(scene: TrackingHarness) -> No
     assert [attempt.failure_class for attempt in scene.read_attempts()] == ["", ""]
     assert scene.read_attempts()[1].message.startswith("attempt 1 had ended")
     assert scene.tracker.compute_progress(scene.campaign).sites["local"].measured == 2
-
-
-def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
-    scene.write_record(0, 1, attempt=1)
-    for position in (1, 2):
-        scene.write_record(0, position, attempt=2)
-    scene.end_job(JobState.DONE, KILLED, make_attempt_status(JobState.DONE, 2))
-    attempts = scene.read_attempts()
-    assert [(a.number, a.failure_class) for a in attempts] == [(1, "lost"), (2, "")]
-    assert "SIGKILL" in attempts[0].message
-    assert scene.collect().new == 3
 
 
 def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from treehammer.collectors.job_spec import ExecutionLimits
-from treehammer.collectors.worker.child_processes import BoundedLog, ForkedCall, StopSignals
 from treehammer.collectors.worker.probes import energy, process_stats
 from treehammer.collectors.worker.probes.energy import EnergyMeter
 from treehammer.collectors.worker.probes.node_state import find_cpu_model
 from treehammer.collectors.worker.run import execution_record
-from treehammer.collectors.worker.run.payload_process import LaunchedPayload, run_payload
 
 RANGE_UJ = 1_000_000
 
@@ -78,28 +73,6 @@ def test_missing_energy_has_a_reason(powercap: Path, monkeypatch: pytest.MonkeyP
     assert EnergyMeter(0).finish()["energy_missing"] == f"{counter} holds no number: 'busy'"
     monkeypatch.setattr(energy, "POWERCAP_FOLDER", str(powercap / "none"))
     assert "none is missing" in EnergyMeter(0).finish()["energy_missing"]
-
-
-def test_payload_energy_is_measured_unless_it_takes_turns(powercap: Path, tmp_path: Path) -> None:
-    counter = add_zone(powercap, "intel-rapl:0", "package-0", 5)
-
-    def run(launched: LaunchedPayload | None = None) -> Mapping[str, Any]:
-        command = [sys.executable, "-c", f"open({str(counter)!r}, 'w').write('500005')"]
-        with (
-            StopSignals() as signals,
-            BoundedLog(str(tmp_path / "out")) as out,
-            BoundedLog(str(tmp_path / "err")) as err,
-        ):
-            limits = ExecutionLimits(20, 0)
-            done = run_payload(command, {}, str(tmp_path), limits, signals, out, err, launched)
-        assert done.exit_code == 0
-        return done.values
-
-    # In processes of their own: all other children are killed when a payload has ended.
-    use = ForkedCall(run).result()
-    assert (use["energy_j"], use["energy_idle_w"], use["energy_idle_fraction"]) == (0.5, 0.0, 0.0)
-    shared = ForkedCall(lambda: run(LaunchedPayload({}, lambda: None))).result()
-    assert shared["energy_missing"] == energy.SHARED_BY_TURNS
 
 
 def test_energy_per_event_covers_all_passes() -> None:
