@@ -32,7 +32,7 @@ from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns.job_reporting import (
     JobReporting,
-    TokenDeadlines,
+    find_token_lives,
     proxy_environment,
 )
 from treehammer.submit.planning.job_planner import (
@@ -138,12 +138,13 @@ def render_jobs(
     if plan.options.credentials.authorities:
         bundle = write_bundle(plan.options.credentials.authorities, folder / BUNDLE_NAME)
         sandbox[BUNDLE_NAME] = bundle
-    deadlines = TokenDeadlines(plan, slots)
+    token_lives = find_token_lives(plan, slots)
 
     def tokens(job: PlannedJob) -> dict[str, Path]:
         if service is None:
             return {}
-        expires_us = time.time_ns() // 1000 + round(deadlines.next_deadline_s(job) * 1e6)
+        life_s = token_lives[job.site.name, job.lane]
+        expires_us = time.time_ns() // 1000 + round(life_s * 1e6)
         return {
             TOKEN_FILE: service.write_token(folder, plan.campaign_id, job.spec.job_id, expires_us)
         }

@@ -7,16 +7,15 @@ description, log, plan or database.
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from treehammer.collectors.job_spec import (
     CA_FILE,
-    LOCAL_BATCH,
     PROXY_VARIABLES,
     SERVICE_FILE,
     TOKEN_FILE,
@@ -34,7 +33,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     RETRY_PAUSE_S,
 )
 from treehammer.submit.batch.local_batch import MAX_LOCAL_ATTEMPTS, TERMINATE_GRACE_S
-from treehammer.submit.planning.job_planner import PlannedJob
+from treehammer.submit.planning.job_planner import Lane
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 
@@ -167,38 +166,28 @@ def proxy_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-class TokenDeadlines:
-    """Latest end of each job of a plan, assuming that every start fails as late as possible.
+def find_token_lives(plan: Plan, slots: int) -> dict[tuple[str, Lane], float]:
+    """Find the seconds from submission to the expiry of the tokens of jobs, by site and lane.
 
-    Request the jobs in the order of the plan.
+    Each is the end of the last of these jobs if every start fails as late as possible.
 
     Args:
         plan: the plan.
         slots: number of jobs with one CPU that this machine runs at once.
     """
-
-    def __init__(self, plan: Plan, slots: int) -> None:
-        self._pace = plan.options.pace
-        # A job takes as many slots as CPUs, and runs alone if there are fewer.
-        most_cpus = max((job.cpus for job, _ in plan.jobs.iterate_kinds()), default=1)
-        self._local_jobs = max(1, slots // most_cpus)
-        self._clusters = {
-            (cluster.site.name, lane): cluster
-            for cluster in plan.clusters
-            for lane in cluster.lanes
-        }
-        self._job_counts: Counter[tuple[object, ...]] = Counter()
-
-    def next_deadline_s(self, job: PlannedJob) -> float:
-        """Return the seconds from submission to the expiry of the next job's token."""
-        cluster = self._clusters.get((job.site.name, job.lane))
-        queue = (cluster.site.name, *cluster.lanes) if cluster else (LOCAL_BATCH,)
-        jobs_before = self._job_counts[queue]
-        self._job_counts[queue] += 1
-        if cluster is None:
-            longest_s = MAX_LOCAL_ATTEMPTS * (job.wall_limit_s + TERMINATE_GRACE_S)
-            return (jobs_before // self._local_jobs + 1) * longest_s + TOKEN_GRACE_S
-        return grid_deadline_s(jobs_before, cluster.in_flight, cluster.wall_s, self._pace)
+    lives = {
+        (cluster.site.name, lane): grid_deadline_s(
+            cluster.jobs - 1, cluster.in_flight, cluster.wall_s, plan.options.pace
+        )
+        for cluster in plan.clusters
+        for lane in cluster.lanes
+    }
+    # A job takes as many slots as CPUs, and runs alone if there are fewer.
+    jobs = [job for job, _ in plan.jobs.iterate_kinds()]
+    at_once = max(1, slots // max((job.cpus for job in jobs), default=1))
+    longest_s = max((job.wall_limit_s for job in jobs), default=0.0) + TERMINATE_GRACE_S
+    local_s = math.ceil(len(plan.jobs) / at_once) * MAX_LOCAL_ATTEMPTS * longest_s + TOKEN_GRACE_S
+    return {(job.site.name, job.lane): local_s for job in jobs} | lives
 
 
 def grid_deadline_s(jobs_before: int, in_flight: int, wall_s: float, pace: Pace) -> float:

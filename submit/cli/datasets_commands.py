@@ -7,8 +7,7 @@ that read bad ones are flagged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,6 @@ from treehammer.terminal import (
     SITE,
     CommandOutput,
     TextTable,
-    build_grid,
-    make_console,
     on_interrupt,
     print_early,
     print_remarks,
@@ -155,12 +152,10 @@ def place(
             manifest, rses, options, upload_to, catalogue, settings
         )
         if not no_wait:
-            with _live_rules(name) as show:
-                for latest in rucio_replication.poll_replication(
-                    requested, catalogue.rucio, timeout
-                ):
-                    statuses = latest
-                    show(statuses)
+            statuses = []
+            for latest in rucio_replication.poll_replication(requested, catalogue.rucio, timeout):
+                _print_changes(statuses, latest)
+                statuses = latest
     states = {status.state for status in statuses}
     is_bad = bool(states & {rucio_replication.STUCK, rucio_replication.DENIED})
     return CommandOutput(
@@ -247,30 +242,13 @@ def _rule_row(status: ReplicationStatus) -> dict[str, Any]:
     return asdict(status) | {"progress": f"{status.files_complete} of {status.files_total}"}
 
 
-@contextmanager
-def _live_rules(name: str) -> Iterator[Callable[[Sequence[ReplicationStatus]], None]]:
-    """Show statuses: a live table on a terminal, otherwise a line for each change."""
-    from rich.live import Live
-    from rich.text import Text
-
-    console = make_console()
-    if not console.is_terminal:
-        printed: dict[str, ReplicationStatus] = {}
-
-        def print_changes(statuses: Sequence[ReplicationStatus]) -> None:
-            for now in statuses:
-                before = printed.get(now.rse)
-                if before is None or (before.state, before.reason) != (now.state, now.reason):
-                    reason = f": {now.reason}" if now.reason else ""
-                    click.echo(f"{now.site} {now.rse}: {now.state}{reason}", err=True)
-                printed[now.rse] = now
-
-        yield print_changes
-        return
-    with Live(Text(name), console=console, transient=True, auto_refresh=False) as live:
-        yield lambda statuses: live.update(
-            build_grid([_rule_row(status) for status in statuses], _RULE_COLUMNS), refresh=True
-        )
+def _print_changes(before: Sequence[ReplicationStatus], now: Sequence[ReplicationStatus]) -> None:
+    """Print a line for each rule whose state or reason changed."""
+    states = {(status.rse, status.state, status.reason) for status in before}
+    for status in now:
+        if (status.rse, status.state, status.reason) not in states:
+            reason = f": {status.reason}" if status.reason else ""
+            click.echo(f"{status.site} {status.rse}: {status.state}{reason}", err=True)
 
 
 @datasets.command()

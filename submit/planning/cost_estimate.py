@@ -397,8 +397,7 @@ def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) ->
             " Or reduce the campaign: -S repeats=N, -P axis=values.",
         ),
     )
-    load_bounds = () if load_lines else permission_checks.list_load_bounds(plan, concurrent)
-    notes = (*list_concurrency_bounds(plan), *list_memory_bounds(plan), *load_bounds)
+    notes = (*list_concurrency_bounds(plan), *list_memory_bounds(plan))
     return PlanReview(costs, rules, notes)
 
 

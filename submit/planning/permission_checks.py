@@ -5,7 +5,6 @@ Each job of a load test gets its share of the permitted load.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -148,74 +147,6 @@ def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int)
     for key, text in _computed_excesses(plan, access, permitted, jobs).items():
         if key not in excesses:
             yield f"{door} {text}"
-
-
-def list_load_bounds(plan: Plan, concurrent: Mapping[DoorKey, int]) -> list[str]:
-    """Describe each door whose ceiling will or may be the limit of a load without a rate of its own.
-
-    Args:
-        plan: the plan, whose load is permitted.
-        concurrent: from :func:`count_loading_jobs`.
-    """
-    load = plan.pinned_test.definition.load
-    if load is None:
-        return []
-    return [
-        f"Door {access.door.name} of site {access.storage.name} {bound}"
-        for key, access in _list_site_doors(plan).items()
-        if access.door.load and (bound := _describe_bound(plan, access, load, concurrent[key]))
-    ]
-
-
-def _describe_bound(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> str:
-    permitted = access.door.load
-    rates = {key: rate for key in ("opens_per_s", "mb_per_s") if (rate := getattr(permitted, key))}
-    times = [*_list_times(plan, access, rates, jobs)]
-    if not times:
-        return ""
-    seconds, key, files, size_mb = max(times)
-    if seconds <= load.duration_s:
-        limits = " and ".join(f"{rate:g} {_LOAD_UNITS[key]}" for key, rate in rates.items())
-        return (
-            f"permits at most {limits} (load): the test states no rate, so this ceiling may be the "
-            "limit, not the storage. Summary, page and report say if it was."
-        )
-    size = f" of {size_mb:,.4g} MB" if key == "mb_per_s" else ""
-    return (
-        f"permits at most {rates[key]:g} {_LOAD_UNITS[key]} (load.{key}): {files:,.10g} files{size} need "
-        f"{seconds:,.4g} s at this rate, and the load ends after {load.duration_s:g} s with about "
-        f"{files * load.duration_s / seconds:,.0f} of them. Choose fewer files or clients, or "
-        "-S load.duration_s=SECONDS."
-    )
-
-
-def _list_times(
-    plan: Plan, access: DoorAccess, rates: Mapping[str, float], jobs: int
-) -> Iterator[tuple[float, str, float, float]]:
-    """Yield the seconds that each closed loop needs at each rate, the rate, files and their MB."""
-    for variant in plan.jobs.variants_at(access):
-        demand = compute_demand(plan.pinned_test.definition, variant)
-        if demand.keys() != {"clients"} or demand["clients"].is_assumed:
-            continue
-        files, size_mb = _compute_files(plan, variant, jobs)
-        amounts = {"opens_per_s": files, "mb_per_s": files * size_mb}
-        yield from ((amounts[key] / rate, key, files, size_mb) for key, rate in rates.items())
-
-
-def _compute_files(plan: Plan, variant: Variant, jobs: int) -> tuple[float, float]:
-    """Return the number of files that a closed loop moves in all, and their mean size in MB.
-
-    The number is 0 for loads that count no files.
-    """
-    definition = plan.pinned_test.definition
-    values = {**definition.settings, **dict(variant.values)}
-    count, clients, size_mb = (values.get(name, 0) for name in ("files", "clients", "size_mb"))
-    if not all(isinstance(value, (int, float)) for value in (count, clients, size_mb)):
-        return 0.0, 0.0
-    manifest = plan.jobs.planner.manifest_for(variant)
-    if not size_mb and manifest and manifest.files:
-        size_mb = statistics.fmean(file.size for file in manifest.files) / 1e6
-    return float(count * clients * jobs), float(size_mb)
 
 
 def _list_excesses(load: LoadTable, permitted: LoadPermission) -> Iterator[tuple[str, str]]:

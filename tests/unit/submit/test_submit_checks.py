@@ -32,7 +32,7 @@ from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
-from treehammer.submit.planning.cost_estimate import estimate_site_costs, review_plan
+from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.permission_checks import (
     check_common_start,
@@ -147,35 +147,6 @@ def test_understated_load_is_refused(tmp_path: Path, values: Any, expected: str)
     (line,) = list_violations(understated_plan(tmp_path, **values))
     assert line.startswith("Door root of site SITE_A permits at most ")
     assert expected in line
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (
-            {"matrix": "clients = [1, 2]", "settings": "files = 100\nsize_mb = 25"},
-            "Door root of site SITE_A permits at most 20 MB/s (load.mb_per_s): 200 files of 25 MB need "
-            "250 s at this rate, and the load ends after 60 s",
-        ),
-        (
-            {"matrix": "clients = [80]", "settings": "files = 1000\nsize_mb = 0.01"},
-            "permits at most 200 opens/s (load.opens_per_s): 80,000 files need 400 s at this rate",
-        ),
-        (
-            {"matrix": "clients = [2]", "settings": "files = 10\nsize_mb = 25"},
-            "permits at most 200 opens/s and 20 MB/s (load): the test states no rate",
-        ),
-        ({"matrix": "clients = [2]\nrate_hz = [2]", "settings": "files = 100"}, ""),
-        ({"matrix": ""}, ""),
-    ],
-)
-def test_plan_names_the_ceiling_that_its_load_hits(
-    tmp_path: Path, values: Any, expected: str
-) -> None:
-    review = review_plan(understated_plan(tmp_path, **values), {}, 1)
-    assert [
-        line[: line.find(expected) + len(expected)][-len(expected) :] for line in review.notes
-    ] == ([expected] if expected else [])
 
 
 def test_all_broken_rules_are_named_once() -> None:
