@@ -31,9 +31,10 @@ def make_authority(folder: Path) -> Path:
     if not shutil.which("openssl"):
         skip_or_fail("openssl is not installed")
     file = folder / "host.pem"
+    key = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
     subject = ("-subj", "/CN=storage", "-addext", "subjectAltName=IP:127.0.0.1")
     for command in (
-        ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject),
+        ("req", "-x509", "-newkey", *key, "-nodes", "-days", "2", *subject),
         ("x509", "-in", str(file), "-noout", "-hash"),
     ):
         out = ("-keyout", str(file), "-out", str(file)) if command[0] == "req" else ()

@@ -64,7 +64,6 @@ WHEEL_638, WHEEL_640 = map(parse_software_request, ("6.38.00", "6.40.00"))
         ("davs://se.example:443/a", "https://se.example:443/a"),
         ("dav://se.example/a", "http://se.example/a"),
         ("xroot://se.example//a", "root://se.example//a"),
-        ("xroots://se.example//a", "roots://se.example//a"),
         ("roots://se.example//a", "roots://se.example//a"),
         ("file:///data/a", "/data/a"),
         ("/data/a", "/data/a"),
@@ -79,7 +78,6 @@ def test_aliases_are_replaced(url: str, normal: str) -> None:
     ("software", "url", "has_credential", "limited"),
     [
         (WHEEL_638, "roots://se.example//a", True, False),
-        (WHEEL_640, "roots://se.example//a", True, False),
         (WHEEL_638, "http://se.example/a", False, False),
         (WHEEL_640, "http://se.example/a", False, True),
         (WHEEL_638, "https://se.example/a", False, False),
