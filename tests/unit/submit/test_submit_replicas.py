@@ -22,6 +22,7 @@ from treehammer.datasets import doors
 from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRIED, FileObservation
 from treehammer.datasets.manifest import Manifest, Replica
 from treehammer.errors import ConfigError, DatasetError, NothingToDoError
+from treehammer.sql.write.store import Store
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.sites import replicas as rucio_placement
 from treehammer.submit.sites.replica_selection import list_expected_replicas, select_storage
@@ -36,6 +37,7 @@ from treehammer.submit.sites.replicas import (
     RucioPlacement,
     check_replicas,
     find_placement,
+    record_findings,
 )
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 
@@ -151,6 +153,22 @@ def test_remote_folders_are_not_tried(settings: config.Settings, manifest: Manif
 def test_unknown_door_is_refused(settings: config.Settings, manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match="no site has a door https"):
         at(settings, manifest, "all", "https")
+
+
+def test_rse_expression_needs_rucio(settings: config.Settings) -> None:
+    with pytest.raises(ConfigError, match="Rucio is not configured"):
+        select_storage("tier=2", settings, None)
+
+
+def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest) -> None:
+    expected = at(settings, manifest, "NEAR", "file")
+    assert record_findings(manifest, check_replicas(manifest, expected), settings) == 0
+    assert not (settings.data_dir / "results.db").exists()
+    checks = check_replicas(manifest, expected, full=True)
+    bad = replace(checks[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
+    assert record_findings(manifest, [bad, checks[1]], settings) == 0
+    with Store.open(settings.database) as store:
+        assert store.mark_bad_replicas() == 0  # there are no measurements
 
 
 def run(settings: config.Settings, *words: str, alone: bool = False) -> Result:
@@ -307,6 +325,14 @@ def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
         placement.lacking["B", "root", "tiny"]
         == f"{file.name}: Rucio has no replica at B_DISK for root"
     )
+
+
+def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
+    pinned = Door(
+        name="pinned", protocol="root", prefix="root://r//store/test/xrootd/A", rse="A_DISK"
+    )
+    placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", pinned))
+    assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
 
 @pytest.mark.parametrize(
