@@ -488,6 +488,16 @@ def test_stuck_rule_does_not_block_others() -> None:
     assert [status.state for status in looks[-1]] == [STUCK, COMPLETE]
 
 
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
+)
+def test_suspended_rules_are_stuck(state: str, told: str) -> None:
+    looks = Played(replace(RULE, state=state)).follow()
+    assert looks[-1][0].state == STUCK
+    assert told in looks[-1][0].reason
+
+
 def test_parse_rule_converts_row() -> None:
     row = {
         "id": "r1",
