@@ -177,11 +177,13 @@ class _GoogleBenchmark(_Document):
     run_name: str = ""
     run_type: str = "iteration"
     aggregate_name: str = ""
-    real_time: _Time | None = None
+    # 0 of one that failed or was skipped.
+    real_time: Annotated[float, Field(ge=0, lt=1e18)] | None = None
     cpu_time: float = 0.0
     time_unit: Literal["ns", "us", "ms", "s"] = "ns"
     error_occurred: bool = False
     error_message: str = ""
+    skipped: bool = False
 
 
 class _Google(_Document):
@@ -192,6 +194,8 @@ class _Google(_Document):
         runs: dict[str, list[_GoogleBenchmark]] = {}
         medians: dict[str, list[_GoogleBenchmark]] = {}
         for item in self.benchmarks:
+            if item.skipped:
+                continue
             if item.run_type == "iteration":
                 runs.setdefault(item.run_name or item.name, []).append(item)
             elif item.aggregate_name == "median":  # alone where only aggregates are reported

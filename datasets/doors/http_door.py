@@ -72,6 +72,8 @@ OVERLOAD_HINT = (
     "The server is overloaded or in maintenance: try again later, with fewer requests at once."
 )
 
+#: Ampersand in a listing of a server that writes names as they are.
+_BARE_AMPERSAND = re.compile(rb"&(?!#?\w+;)")
 #: Elements of a listing by WebDAV.
 _MULTISTATUS, _RESPONSE, _HREF, _STATUS, _COLLECTION = (
     f"{{DAV:}}{name}" for name in ("multistatus", "response", "href", "status", "collection")
@@ -322,7 +324,10 @@ class HttpSession:
         content = answer.read(MAX_LISTING_BYTES)
         is_cut = len(content) == MAX_LISTING_BYTES
         try:
-            root = parse_xml(content, is_cut=is_cut)
+            try:
+                root = parse_xml(content, is_cut=is_cut)
+            except XmlError:
+                root = parse_xml(_BARE_AMPERSAND.sub(b"&amp;", content), is_cut=is_cut)
         except XmlError as error:
             raise HttpAnswerError(f"its listing {error}") from error
         if is_cut and len(root):

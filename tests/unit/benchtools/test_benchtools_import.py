@@ -89,7 +89,8 @@ GOOGLE: dict[str, Any] = {
             "time_unit": "us",
         },
         {"name": "sum/1000_BigO", "run_name": "sum/1000", "run_type": "aggregate"},
-        {"name": "bad", "run_name": "bad", "error_occurred": True, "error_message": "no file"},
+        {"name": "bad", "error_occurred": True, "error_message": "no file", "real_time": 0.0},
+        {"name": "left out", "skipped": True, "skip_message": "no GPU", "real_time": 0.0},
     ],
 }
 ASV: dict[str, Any] = {

@@ -84,13 +84,13 @@ LISTINGS = {
 }
 NAMES = [
     "a&amp;b.root",
+    "a&b.root",
     "c++.root",
     "50%25.root",
     "a%2520b.root",
-    "x:y.root",
     "é.root",
     "%C3%A9",
-    "a;b=c,d",
+    "x:y;b=c,d",
 ]
 
 
