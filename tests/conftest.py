@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +184,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the first failures of tests that were run once more."""
+    """Print the first failures of tests that were run once more, and the slowest files."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first failure of {report.nodeid}", "_")
         terminalreporter.write_line(report.longreprtext)
+    seconds, tests = Counter[str](), dict[str, set[str]]()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            file = report.nodeid.partition("::")[0]
+            seconds[file] += report.duration
+            tests.setdefault(file, set()).add(report.nodeid)
+    if terminalreporter.config.option.durations and seconds:
+        terminalreporter.section("slowest files")
+        for file, duration in seconds.most_common(30):
+            terminalreporter.write_line(f"{duration:5.0f} s  {file}, {len(tests[file])} tests")
 
 
 def rank_folder(path: Path) -> int:

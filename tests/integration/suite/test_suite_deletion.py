@@ -1,12 +1,14 @@
-"""Deletion of each vertical and of all, in a copy: the core passes its checks without them."""
+"""Deletion of verticals: nothing needs a single one, and the core passes its checks without all of them."""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ from repository_code import REPOSITORY
 
 from treehammer.verticals import VERTICALS
 
-#: Unit tests that run without all verticals, of commands, pages and plans, and without a single one,
-#: whose absence the walk over all pages notices; all others are collected, which imports them.
+#: Unit tests that run without all verticals, of commands, pages and plans; all others are collected,
+#: which imports them.
 WITHOUT_ALL = "test_docs or test_extensions or test_web_walk or test_submit_plan"
-WITHOUT_ONE = "test_every_page_has_search"
+#: Follows the links of all pages, which is where the pages of verticals meet.
+WALK = "tests/unit/web/test_web_walk.py::test_every_page_has_search_heading_and_footer"
+#: Verticals whose absence the pages of others might notice.
+WITH_PAGES = [name for name in VERTICALS if (REPOSITORY / name / "pages").is_dir()]
 
 
 @pytest.fixture(scope="module")
@@ -83,29 +88,51 @@ def run(copy: Path, *command: str) -> str:
     return done.stdout
 
 
-def run_unit_tests(copy: Path, selection: str) -> None:
-    """Run some unit tests by the recipe of ``make check``, without installing again."""
-    run(copy, "make", "--old-file=install", "unit", f'ARGS=tests/unit -k "{selection}"')
+HELPERS = {file.stem: file for file in (REPOSITORY / "tests/helpers").glob("*/*.py")}
+
+
+@cache
+def list_imports(file: Path) -> frozenset[str]:
+    """List the modules that a file and its helpers import when they are loaded, with imported names."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    helpers = HELPERS.keys() & {name.partition(".")[0] for name in names}
+    return frozenset(names).union(*(list_imports(HELPERS[name]) for name in helpers))
+
+
+@pytest.mark.parametrize("vertical", VERTICALS)
+def test_unit_tests_of_a_vertical_need_no_other(vertical: str) -> None:
+    """A contract of import-linter holds that neither does its code: a single one can be deleted."""
+    others = tuple(f"treehammer.{name}." for name in VERTICALS if name != vertical)
+    foreign = {
+        f"{file}: {module}"
+        for file in (REPOSITORY / "tests/unit" / vertical).rglob("*.py")
+        for module in list_imports(file)
+        if f"{module}.".startswith(others)
+    }
+    assert foreign == set()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vertical", [name for name in VERTICALS if (REPOSITORY / name).is_dir()])
-def test_core_works_without(vertical: str, copy: Path) -> None:
-    code = (
-        "from importlib.util import find_spec; import treehammer;"
-        f"print(treehammer.__file__, find_spec('treehammer.{vertical}'))"
-    )
+@pytest.mark.parametrize("vertical", WITH_PAGES)
+def test_pages_work_without(vertical: str, copy: Path) -> None:
     with without(copy, [vertical]):
-        imported = run(copy, ".venv/bin/python", "-c", code)
-        assert imported == f"{copy / 'src' / 'treehammer' / '__init__.py'} None\n"
-        run_unit_tests(copy, WITHOUT_ONE)
+        run(copy, ".venv/bin/pytest", "-p", "no:cacheprovider", "--quiet", WALK)
 
 
 @pytest.mark.slow
 def test_core_alone_is_complete(copy: Path) -> None:
     """Without all verticals at once, since types take most of the time of ``make lint``."""
+    code = "import treehammer; print(treehammer.__file__)"
     with without(copy, VERTICALS):
+        imported = run(copy, ".venv/bin/python", "-c", code)
+        assert imported == f"{copy / 'src' / 'treehammer' / '__init__.py'}\n"
         run(copy, ".venv/bin/lint-imports", "--no-logo")
-        run_unit_tests(copy, WITHOUT_ALL)
+        # By the recipe of ``make check``, without installing again.
+        run(copy, "make", "--old-file=install", "unit", f'ARGS=tests/unit -k "{WITHOUT_ALL}"')
         run(copy, ".venv/bin/mypy")
         run(copy, ".venv/bin/mypy", "tests", "docs", "benchmarks", "scripts")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import psutil
 from repository_code import REPOSITORY
 
 HANGING = """
@@ -22,6 +23,10 @@ def test_waits():
 def test_after():
     pass
 """
+#: A child that ends with the test.
+HANGING_IN_CHILD = HANGING.replace(
+    "time.sleep(900)", 'import subprocess; subprocess.run(["sleep", "901.5"])'
+)
 #: A deadlock that no signal ends.
 HANGING_IN_C = HANGING.replace(
     "time.sleep(900)",
@@ -39,8 +44,9 @@ def test_hanging_test_fails_alone(tmp_path: Path) -> None:
         shutil.copy2(REPOSITORY / name, tmp_path / name)
     for name in ("tests/helpers", ".venv", "docs"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
-    for name, text in (("in_python", HANGING), ("in_c", HANGING_IN_C), ("nowhere", "")):
-        (tmp_path / "tests" / f"test_{name}.py").write_text(text or "def test_nothing(): pass")
+    hanging = {"python": HANGING, "child": HANGING_IN_CHILD, "c": HANGING_IN_C}
+    for name, text in hanging.items():
+        (tmp_path / "tests" / f"test_in_{name}.py").write_text(text)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
@@ -54,6 +60,13 @@ def test_hanging_test_fails_alone(tmp_path: Path) -> None:
         check=False,
     )
     failures = re.findall(r"^FAILED tests/(\S+)", done.stdout, re.MULTILINE)
-    assert sorted(failures) == ["test_in_c.py::test_waits", "test_in_python.py::test_waits"]
-    assert "2 failed, 5 passed" in done.stdout, done.stdout
+    assert sorted(failures) == [f"test_in_{name}.py::test_waits" for name in sorted(hanging)]
+    assert "3 failed, 6 passed" in done.stdout, done.stdout
     assert re.search(r"slowest .* durations", done.stdout)
+    (slow,) = re.findall(r"^ *(\d+) s +tests/test_in_child.py, 3 tests$", done.stdout, re.MULTILINE)
+    assert int(slow) >= 5
+    assert not [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if process.info["cmdline"] == ["sleep", "901.5"]
+    ]
