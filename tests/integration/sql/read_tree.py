@@ -1,4 +1,4 @@
-"""Prints exports as read by TTree::Draw and RDataFrame, one a line; run by a ROOT release's Python.
+"""Prints an export as read by TTree::Draw and RDataFrame; run by a ROOT release's Python.
 
 RDataFrame reads a few columns of each type: ROOT compiles code for each of them.
 """
@@ -55,5 +55,4 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, ROOT.std.string) else [plain(item) for item in value]
 
 
-for argument in sys.argv[1:]:
-    main(argument)
+main(sys.argv[1])

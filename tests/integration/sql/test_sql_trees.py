@@ -7,7 +7,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +76,12 @@ def differences(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> l
     ]
 
 
-def test_draw_and_rdataframe(exports: Mapping[str, Any], root: Path) -> None:
-    run = [
-        root / "bin" / "python",
-        HERE / "read_tree.py",
-        *(each.file for each in exports.values()),
-    ]
+@pytest.mark.parametrize("exported", ["6.40.00"], indirect=True)
+def test_draw_and_rdataframe(exported: Any, root: Path) -> None:
+    """Read the tree of the newest release; uproot and JSROOT read those of all."""
+    run = [root / "bin" / "python", HERE / "read_tree.py", exported.file]
     printed = subprocess.run(run, check=True, capture_output=True, timeout=300).stdout
-    for exported, line in zip(exports.values(), printed.splitlines(), strict=True):
-        check_reading(exported, json.loads(line))
-
-
-def check_reading(exported: Any, read: Mapping[str, Any]) -> None:
-    """Compare the output of ``read_tree.py`` with the rows of the database."""
+    read = json.loads(printed)
     names = list(exported.rows[0])
     columns = read["frame"]
     assert {kind(name) for name in columns} == BRANCH_TYPES.keys()
