@@ -40,7 +40,7 @@ test: install ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tes
 
 # Otherwise, in a fresh clone, every worker would compile all tests. Errors appear when the tests run.
 bytecode: install
-	@$(BIN)/pytest --collect-only --quiet --services >/dev/null 2>&1 || true
+	@ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || $(BIN)/pytest --collect-only --quiet --services >/dev/null 2>&1 || true
 
 bench: install ## run the benchmarks; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks

@@ -251,10 +251,10 @@ def find_text(page: Page, pattern: str) -> Mapping[str, str | bool] | None:
 
 @pytest.fixture(scope="module")
 def planted_world() -> Iterator[ModuleType]:
-    """The planted world in two weeks, all of them with the regression."""
+    """The planted world without its days before the regression."""
     with import_short_benchmarks() as import_benchmark:
         world: Any = importlib.import_module("planted_world")
-        world.PLANTED_DAYS = world.SLOW_DAYS = world.DOOR_DAYS = 14
+        world.PLANTED_DAYS = world.SLOW_DAYS
         world.COMPARED = world.COMPARED[-1:]
         jobs: Any = import_benchmark("harness.synthetic_jobs")
         jobs.CAMPAIGN_COUNT = 1

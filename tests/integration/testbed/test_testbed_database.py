@@ -150,7 +150,11 @@ def test_database_is_listed_with_one_port(brought: Brought) -> None:
     assert row["state"] == "running"
     assert row["ports"] == [brought.part.port]
     user, _ = brought.box.user or (os.getuid(), 0)
-    assert Path(f"/proc/{row['pid']}").stat().st_uid == user
+    process = Path(f"/proc/{row['pid']}")
+    assert process.stat().st_uid == user
+    # Its shared memory ends with it, also when it is killed.
+    assert (process / "ns/ipc").readlink() != Path("/proc/self/ns/ipc").readlink()
+    assert (process / "root/dev/shm").stat().st_dev != Path("/dev/shm").stat().st_dev
 
 
 def test_driver_verifies_server_over_tls(brought: Brought, tmp_path: Path) -> None:

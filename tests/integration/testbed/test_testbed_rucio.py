@@ -1,12 +1,10 @@
-"""The testbed's real Rucio: storages, distance, ordinary accounts and its end."""
+"""The testbed's real Rucio: storages, distance and ordinary accounts."""
 
 from __future__ import annotations
 
 import os
 import stat
 import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +16,7 @@ import rucio_users
 from grid_fixtures import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
-from treehammer import config
-from treehammer.testbed import lifecycle, process_search, workspace
+from treehammer.testbed import lifecycle, process_search
 from treehammer.testbed.components import rucio_server, site_list
 from treehammer.testbed.components.xrootd_storage import (
     RUCIO_FOLDER,
@@ -169,46 +166,3 @@ def test_status_and_logs_include_rucio(rucio_grid: Grid) -> None:
     assert ours <= daemons
     assert ours <= set(lifecycle.find_logs(rucio_grid.box))
     assert process_search.find_processes(rucio_grid.box.folder)
-
-
-UP = """
-import sys
-from treehammer import config
-from treehammer.testbed.components import database_server, rucio_server, xrootd_storage
-from treehammer.testbed import lifecycle, process_search, workspace
-box = workspace.define_workspace(sys.argv[1], 1, config.load_settings(), rucio=True)
-storage = xrootd_storage.XrootdStorage(box)
-server = database_server.DatabaseServer(box)
-lifecycle.bring_up(box, [storage, server, rucio_server.RucioServer(box, storage, server)], print)
-"""
-
-
-def test_killed_up_is_cleaned(rucio_grid: Grid) -> None:
-    assert rucio_grid  # which has fetched what is needed
-    box = workspace.define_workspace(
-        f"t{os.getpid()}-killed", 1, config.load_settings(), rucio=True
-    )
-    before = left_memory()
-    killed = subprocess.Popen([sys.executable, "-c", UP, box.name], stdout=subprocess.DEVNULL)
-    try:
-        rucio_grid.wait_until((box.folder / "postgresql").exists, "it has begun")
-        time.sleep(2.0)
-    finally:
-        killed.kill()
-        killed.wait()
-        lifecycle.take_down(box, print)  # the watch of its owner may have done so already
-
-    assert not process_search.find_processes(box.folder)
-    assert not box.folder.exists()
-    # Servers of tests beside this one come and go, and for moments leave some, too.
-    rucio_grid.wait_until(lambda: not left_memory() - before, "no shared memory is left")
-
-
-def left_memory() -> set[str]:
-    """Shared memory without attached processes, and PostgreSQL's files."""
-    segments = Path("/proc/sysvipc/shm").read_text().splitlines()
-    names = segments[0].split()
-    rows = [dict(zip(names, line.split(), strict=True)) for line in segments[1:]]
-    return {row["shmid"] for row in rows if row["nattch"] == "0"} | {
-        path.name for path in Path("/dev/shm").glob("PostgreSQL*")
-    }

@@ -146,16 +146,12 @@ def send_on(connection: ssl.SSLSocket) -> None:
         connection.sendall(b"a" * 100_000)
 
 
-def test_serve_exits_with_code_of_error(administrator: Administrator) -> None:
-    done = administrator.types("serve", "--host", "0.0.0.0")
-    assert (done.returncode, "without a proxy" in done.stderr) == (2, True)
-    done = administrator.types("--database", "postgresql://me@127.0.0.1:1/none", "serve")
-    assert (done.returncode, "the server does not answer" in done.stderr) == (4, True)
-    assert "Traceback" not in done.stderr
-
-
-def test_serve_warns_of_database_that_others_can_read(administrator: Administrator) -> None:
-    open_engine(administrator.database, create=True).dispose()
+def test_serve_warns_of_readers_of_its_database_and_of_keys_of_another_master_key(
+    administrator: Administrator,
+) -> None:
+    engine = open_engine(administrator.database, create=True)
+    Keyring(engine).create_key(b"x" * 32, "read", "old", now_us=1)
+    engine.dispose()
     (administrator.folder / "data" / "results.db").chmod(0o640)
     process = subprocess.Popen(
         administrator.command("serve", "--port", str(administrator.port)),
@@ -164,20 +160,9 @@ def test_serve_warns_of_database_that_others_can_read(administrator: Administrat
     administrator._running.append(process)
     assert process.stderr is not None
     assert "run chmod 600" in process.stderr.readline()
-
-
-def test_serve_warns_of_keys_of_other_master_key(administrator: Administrator) -> None:
-    engine = open_engine(administrator.database, create=True)
-    Keyring(engine).create_key(b"x" * 32, "read", "old", now_us=1)
-    engine.dispose()
-    done = subprocess.Popen(
-        administrator.command("serve", "--port", str(administrator.port)),
-        stderr=subprocess.PIPE, text=True, env=clean_environment(), cwd=administrator.folder,
-    )  # fmt: skip
-    assert done.stderr is not None
-    assert "1 key created with another master key" in done.stderr.readline()
-    assert "serving at" in done.stderr.readline()
-    administrator.ends(done, signal.SIGTERM)
+    assert "1 key created with another master key" in process.stderr.readline()
+    assert "serving at" in process.stderr.readline()
+    administrator.ends(process, signal.SIGTERM)
     assert load_master_keys(administrator.folder / "data" / "service.key").current
 
 
