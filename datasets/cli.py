@@ -206,6 +206,11 @@ def _find_source_layout(manifest: Manifest) -> dict[str, TreeLayout]:
     help="Size of all baskets together, which ROOT divides among the branches (10MB).",
 )
 @click.option(
+    "--across-clusters",
+    is_flag=True,
+    help="Write baskets when they are full, so that they span clusters.",
+)
+@click.option(
     "--order",
     default="",
     type=click.Choice(["", *ORDERS]),
@@ -250,7 +255,7 @@ def make(
 ) -> None:
     """Make a shipped dataset; one that is there already is verified.
 
-    NAME may also be a file NAME.toml with a table [raw], which describes files of seeded bytes.
+    NAME may also be a file NAME.toml: a spec of your own, of random values or of raw files.
 
     Options for another layout, or --as, rewrite the content of any dataset as a new one: a shipped,
     an added or a rewritten dataset. --root alone makes a shipped dataset with that release.

@@ -120,6 +120,7 @@ class TreeLayout:
             a cluster's part of them is taken in proportion.
         branch_ratio: uncompressed by compressed bytes of each branch that holds any.
         embedded_baskets: number of these baskets, among all.
+        spanning_baskets: baskets with entries of several clusters.
         basket_order: how the baskets of a TTree are sorted in the file, as measured: ``entry``,
             ``branch``, ``entry and branch``, ``neither``, or '' where it was not measured.
         mean_jump_bytes: mean distance in the file, forth or back, from the end of a basket to the
@@ -141,6 +142,7 @@ class TreeLayout:
     basket_order: str = ""
     mean_jump_bytes: float = 0.0
     embedded_baskets: int = 0
+    spanning_baskets: int = 0
 
     @property
     def ratio(self) -> float:
@@ -350,7 +352,7 @@ def layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
     ]
     parts = [
         ("largest 2 % of branches", f"{100 * layout.top2_share:.1f} % of the compressed bytes"),
-        ("clusters", _format_distribution(layout.cluster_zipped_bytes, "B")),
+        ("clusters", _format_clusters(layout)),
     ]
     ratio = ("ratio by branch", _format_distribution(layout.branch_ratio, ""))
     if layout.format == RNTUPLE:
@@ -364,7 +366,7 @@ def layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
         *sizes,
         ("inside the tree's record", _format_embedded(layout)),
         *parts,
-        ("baskets", _format_distribution(layout.basket_zipped_bytes, "B")),
+        ("baskets", _format_baskets(layout)),
         ("baskets are sorted by", _format_basket_order(layout)),
         ratio,
     ]
@@ -377,6 +379,19 @@ def _format_embedded(layout: TreeLayout) -> str:
         f"{format_size(layout.embedded_bytes)}, {pluralize(layout.embedded_baskets, 'basket')}; "
         "compressed together, so that their sizes and ratios are shares"
     )
+
+
+def _format_clusters(layout: TreeLayout) -> str:
+    if not layout.spanning_baskets:
+        return _format_distribution(layout.cluster_zipped_bytes, "B")
+    events = layout.entries / max(1, layout.clusters)
+    return f"{layout.clusters} of {events:,.0f} events; baskets do not end with them"
+
+
+def _format_baskets(layout: TreeLayout) -> str:
+    sizes = _format_distribution(layout.basket_zipped_bytes, "B")
+    spanning = layout.spanning_baskets
+    return f"{sizes}; {spanning} of them span several clusters" if spanning else sizes
 
 
 def _format_basket_order(layout: TreeLayout) -> str:

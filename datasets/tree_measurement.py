@@ -198,6 +198,7 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
             [sizes[0] / sizes[1] for sizes in zip(unzipped, zipped, strict=True) if sizes[1] > 0]
         ),
         embedded_baskets=len(embedded_baskets),
+        spanning_baskets=item["spanning"],
         basket_order=" and ".join(item["sorted"]) or "neither" if item["format"] == TTREE else "",
         mean_jump_bytes=item["mean_jump"],
     )

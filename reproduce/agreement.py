@@ -17,8 +17,10 @@ from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.distributions import student_quantile
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.reproduce.published_result import CAMPAIGN_PREFIX, PublishedResult, QuantityTable
+from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -165,12 +167,22 @@ def _load_rows(
     They are timed, but for a checksum of values, which an execution of its own computes.
     """
     names = {quantity.metric, quantity.divisor} - {""}
-    columns = ("variant", *names, *OUTCOME_COLUMNS)
+    if quantity.axis in METRICS_BY_NAME:
+        names.add(quantity.axis)
+    extra_names = {name for name in names if name.startswith(EXTRA_PREFIX)}
+    columns = ("measurement_id", "variant", "dataset", *names - extra_names, *OUTCOME_COLUMNS)
     kind = CHECKSUM if quantity.metric == "value_checksum" else TIMED
     selection = Selection.parse((campaign.id,), [f"kind={kind}"])
+    extras: dict[str, dict[str, float]] = defaultdict(dict)
+    if extra_names:
+        for extra in store.extras(selection):
+            extras[extra.measurement_id][EXTRA_PREFIX + extra.name] = extra.value
     rows = []
-    for row in store.measurements(selection, tuple(dict.fromkeys(columns))):
-        variant = json.loads(str(row["variant"]))
+    for stored in store.measurements(selection, tuple(dict.fromkeys(columns))):
+        # The dataset is no part of the variant where each has jobs of its own.
+        variant = {"dataset": stored["dataset"], **json.loads(str(stored["variant"]))}
+        missing = dict.fromkeys(extra_names)
+        row = {**stored, **missing, **extras[str(stored["measurement_id"])]}
         is_selected = all(str(variant.get(axis)) == value for axis, value in quantity.where.items())
         if is_selected and classify_outcome(row) is Outcome.GOOD:
             rows.append((variant, row))
@@ -186,21 +198,34 @@ def _collect_sides(
     quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
 ) -> tuple[list[Any], list[Any]]:
     """Collect the values of a metric on both sides."""
-    values: dict[str, list[Any]] = defaultdict(list)
-    for variant, row in rows:
-        if row[quantity.metric] is not None:
-            values[str(variant.get(quantity.axis))].append(row[quantity.metric])
+    values = _collect_values(quantity, rows)
     for side in (quantity.a, quantity.b):
         if not values[side]:
             raise UnmeasuredError(f"nothing was measured with {quantity.axis}={side}")
     return values[quantity.a], values[quantity.b]
 
 
+def _collect_values(
+    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+) -> dict[str, list[Any]]:
+    """Collect the values of a metric by the value of the axis."""
+    values: dict[str, list[Any]] = defaultdict(list)
+    for variant, row in rows:
+        if row[quantity.metric] is not None:
+            values[str(variant.get(quantity.axis))].append(row[quantity.metric])
+    return values
+
+
 def _compare_texts(
     quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
 ) -> MeasuredRatio:
-    a, b = _collect_sides(quantity, rows)
-    share = float(len({*a, *b}) == 1)
+    if quantity.a:
+        groups = [*_collect_sides(quantity, rows)]
+    else:
+        groups = [*_collect_values(quantity, rows).values()]
+        if len(groups) < 2:
+            raise UnmeasuredError(f"one value of {quantity.axis} cannot be compared")
+    share = float(len({text for group in groups for text in group}) == 1)
     return MeasuredRatio(share, share, share)
 
 
@@ -233,9 +258,10 @@ def _measure_slope(
 ) -> MeasuredRatio:
     """Fit a straight line of the metric over the axis, divided by the divisor's mean."""
     points = [
-        (quantity.scale * float(variant[quantity.axis]), float(row[quantity.metric]))
+        (quantity.scale * float(value), float(row[quantity.metric]))
         for variant, row in rows
-        if quantity.axis in variant and row[quantity.metric] is not None
+        if (value := variant.get(quantity.axis, row.get(quantity.axis))) is not None
+        and row[quantity.metric] is not None
     ]
     if len({x for x, _ in points}) < 2:
         raise UnmeasuredError(f"one value of {quantity.axis} has no slope")

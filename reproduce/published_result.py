@@ -9,9 +9,11 @@ A result is a folder with that file; a person adds one without code. Several qua
 ``quotient``
     one counter divided by another one of the same measurements;
 ``slope``
-    growth of a metric with a numeric axis, divided by another metric: seconds of latency by calls;
+    growth of a metric with a numeric axis, or with another metric, divided by a third one: seconds of
+    latency by calls;
 ``same``
-    1 if a text, such as the checksum of all values, is the same for A and B; otherwise 0.
+    1 if a text, such as the checksum of all values, is the same for A and B, or for all values of the
+    axis; otherwise 0.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from treehammer.hctests.definition.document_problems import (
     load_document,
     read_document_text,
 )
+from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 
 #: Name of the file in the folder of a result.
 RESULT_FILE = "result.toml"
@@ -68,16 +71,39 @@ class PublishedTable(StrictModel):
 
 
 class DatasetTable(StrictModel):
-    """A table ``[[dataset]]``: another layout of a dataset, as ``datasets make`` writes it."""
+    """A table ``[[dataset]]``: a dataset to make, to write with another layout, or to add.
+
+    Attributes:
+        source: dataset to write with another layout; a spec beside ``result.toml``, by its suffix; or
+            a ROOT file of another writer, which is looked for in ``sources_dir``.
+        name: of the dataset; that of a spec is in it.
+    """
 
     source: Annotated[Text, Field(alias="from")]
-    name: Text
+    name: str = ""
+    root: str = ""
     compression: str = ""
     autoflush: str = ""
     basket_size: str = ""
     basket_memory: str = ""
+    across_clusters: bool = False
     order: str = ""
     format: str = ""
+
+    @property
+    def is_spec(self) -> bool:
+        """Whether it is made from a spec beside ``result.toml``."""
+        return self.source.endswith(".toml")
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file of another writer."""
+        return self.source.endswith(".root")
+
+    @property
+    def dataset_name(self) -> str:
+        """Name of the dataset."""
+        return self.name or Path(self.source).stem
 
     @cached_property
     def options(self) -> RewriteOptions:
@@ -132,7 +158,12 @@ class PublishedResult(StrictModel):
     dataset: Items[DatasetTable] = ()
     campaign: CampaignTable
     quantity: QuantityTable
-    name: Annotated[str, Field(exclude=True)] = ""
+    folder: Annotated[Path, Field(exclude=True)] = Path()
+
+    @property
+    def name(self) -> str:
+        """Name of the result: that of its folder."""
+        return self.folder.name
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -161,7 +192,7 @@ _TABLES = DocumentTables(
 _KEYS = {
     "effect": ({"axis", "a", "b"}, set()),
     "count": ({"axis", "a", "b"}, {"where"}),
-    "same": ({"axis", "a", "b"}, {"where"}),
+    "same": ({"axis"}, {"a", "b", "where"}),
     "quotient": ({"divisor"}, {"where"}),
     "slope": ({"axis", "divisor"}, {"where", "scale"}),
 }
@@ -173,6 +204,8 @@ def _find_problems(result: PublishedResult) -> Iterator[DocumentProblem]:
     if result.published.ratio and result.published.ratio[0] > result.published.ratio[-1]:
         yield DocumentProblem(("published", "ratio"), "the smallest ratio comes first")
     for number, dataset in enumerate(result.dataset):
+        if not (dataset.name or dataset.is_spec):
+            yield DocumentProblem(("dataset", number), "'name' is missing")
         try:
             _ = dataset.options
         except DatasetError as error:
@@ -182,7 +215,8 @@ def _find_problems(result: PublishedResult) -> Iterator[DocumentProblem]:
 def _find_quantity_problems(quantity: QuantityTable) -> Iterator[DocumentProblem]:
     for key in ("metric", "divisor"):
         name = getattr(quantity, key)
-        if name and name not in METRICS_BY_NAME:
+        is_catalogued = name in METRICS_BY_NAME or name.startswith(EXTRA_PREFIX)
+        if name and not is_catalogued:
             near = suggest_nearest(name, METRICS_BY_NAME)
             yield DocumentProblem(("quantity", key), f"no metric {name!r}{near}")
     needed, possible = _KEYS[quantity.kind]
@@ -212,7 +246,7 @@ def _fill_missing_keys(document: dict[str, Any]) -> None:
     if isinstance(datasets, list):
         for dataset in datasets:
             if isinstance(dataset, dict):
-                dataset |= {key: "?" for key in ("from", "name") if key not in dataset}
+                dataset.setdefault("from", "?")
 
 
 def read_result(folder: Path) -> PublishedResult:
@@ -233,7 +267,7 @@ def read_result(folder: Path) -> PublishedResult:
         _find_problems,
         ResultFileError,
     )
-    return result.replace(name=folder.resolve().name)
+    return result.replace(folder=folder.resolve())
 
 
 def list_shipped_names() -> list[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
 from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED
 from treehammer.config import Settings
+from treehammer.datasets import DEFAULT_ROOT
 from treehammer.datasets.catalogues.dataset_rewriting import make_dataset
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.errors import TreehammerError
+from treehammer.datasets.root_process import prepare_dataset_root
+from treehammer.errors import DatasetError, TreehammerError
 from treehammer.reproduce.agreement import Agreement, Reproduction, judge
-from treehammer.reproduce.published_result import PublishedResult
+from treehammer.reproduce.published_result import DatasetTable, PublishedResult
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import CampaignDisplay, wait_for_campaign
@@ -59,6 +62,30 @@ def reproduce_results(
             yield judge(store, result, campaign)
 
 
+def _make_dataset(
+    catalogue: FolderCatalogue,
+    result: PublishedResult,
+    dataset: DatasetTable,
+    settings: Settings,
+    bars: ProgressFactory,
+) -> None:
+    """Make a dataset of a result, or add the file of another writer.
+
+    Raises:
+        DatasetError: it cannot be made, or the file is not in ``sources_dir``.
+    """
+    if dataset.is_file:
+        path = (settings.sources_dir or Path()) / dataset.source
+        if not settings.sources_dir or not path.is_file():
+            hint = "Set sources_dir to the folder that holds it."
+            raise DatasetError("is not at hand", where=dataset.source, hint=hint)
+        software = prepare_dataset_root(DEFAULT_ROOT, settings.software_dir, bars)
+        catalogue.add(dataset.name, [path], software, bars=bars)
+        return
+    source = str(result.folder / dataset.source) if dataset.is_spec else dataset.source
+    make_dataset(catalogue, settings, source, dataset.options, dataset.name, bars=bars)
+
+
 def _measure(
     result: PublishedResult,
     sites: tuple[str, ...],
@@ -69,10 +96,8 @@ def _measure(
     """Make the data of a result and run its campaign."""
     catalogue = FolderCatalogue(settings.datasets_dir)
     for dataset in result.dataset:
-        if not catalogue.has(dataset.name):
-            make_dataset(
-                catalogue, settings, dataset.source, dataset.options, dataset.name, bars=bars
-            )
+        if not catalogue.has(dataset.dataset_name):
+            _make_dataset(catalogue, result, dataset, settings, bars)
     request = CampaignRequest(
         result.campaign.test,
         result.campaign.axes,

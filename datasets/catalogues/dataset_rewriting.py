@@ -25,7 +25,7 @@ from treehammer.datasets.catalogues.folder_catalogue import (
 )
 from treehammer.datasets.manifest import RNTUPLE, Manifest, ManifestFile, digest_file
 from treehammer.datasets.specs import dataset_specs, rewrite_options
-from treehammer.datasets.specs.dataset_specs import RawSpec
+from treehammer.datasets.specs.dataset_specs import AnySpec, RawSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import ProgressFactory, byte_progress
@@ -73,10 +73,10 @@ def make_dataset(
         DatasetError: there is no such dataset, or the options do not apply to it.
         SoftwareError: the requested ROOT cannot be used.
     """
-    plan = dataset_specs.load_shipped_spec(name)
     if name.endswith(SPEC_SUFFIX):
-        spec = _load_own_spec(Path(name), options, new_name)
-        return catalogue.make_raw(spec, bars=bars, replace_existing=replace_existing)
+        plan: AnySpec | None = _load_own_spec(Path(name), options, new_name)
+    else:
+        plan = dataset_specs.load_shipped_spec(name)
     if options.changes_layout or new_name or (options.root and not plan):
         source = ensure_dataset(name, settings, bars)
         release = options.root or source.origin.get("root_requested", DEFAULT_ROOT)
@@ -109,22 +109,24 @@ def make_dataset(
     raise DatasetError("is not a shipped dataset", where=name, hint=hint)
 
 
-def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> RawSpec:
+def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> AnySpec:
     """Load a user's spec.
 
     Raises:
-        DatasetError: it is not a spec of raw files, or has a name or options that it cannot have.
+        DatasetError: it is wrong, or has a name or options that it cannot have.
     """
     spec = dataset_specs.load_spec(path)
-    if not isinstance(spec, RawSpec):
-        raise DatasetError(
-            "is not a spec of raw files", where=str(path), hint="It needs a table [raw]."
-        )
-    if options != RewriteOptions() or new_name:
+    if isinstance(spec, RawSpec) and (options != RewriteOptions() or new_name):
         raise DatasetError(
             "raw files have no layout",
             where=str(path),
             hint="Options other than --replace do not apply.",
+        )
+    if options.changes_layout or new_name:
+        raise DatasetError(
+            "is a spec, which has one layout",
+            where=str(path),
+            hint=f"Make it without these options, then rewrite {spec.name!r}.",
         )
     check_new_name(spec.name)
     return spec
@@ -321,6 +323,7 @@ class _DatasetRewriter:
             "autoFlush": options.auto_flush,
             "basketSize": options.basket_bytes,
             "basketMemory": options.memory_bytes,
+            "acrossClusters": options.across_clusters,
         }
         sort = {"method": rewrite_options.ORDERS.get(options.order, "")}
         if not _needs_sorting_pass(file, options):

@@ -189,10 +189,8 @@ class FolderCatalogue:
         """Build the remedy for a dataset that has changed."""
         name, origin = manifest.name, manifest.origin
         if origin.get("kind") in MADE_KINDS:
-            is_user_spec = (
-                origin["kind"] == RAW_KIND and name not in dataset_specs.list_shipped_specs()
-            )
-            spec = f"{name}.toml" if is_user_spec else name
+            is_shipped = name in dataset_specs.list_shipped_specs()
+            spec = name if is_shipped else f"{name}.toml"
             return f"Make it again: treehammer datasets make {spec} --replace"
         if origin.get("kind") == REWRITTEN:
             command = rewrite_options.parse_rewrite_options(origin["options"]).to_command(

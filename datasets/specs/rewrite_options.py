@@ -32,6 +32,7 @@ class RewriteOptions:
         autoflush: of a cluster, its events (``400``) or its compressed bytes (``30MB``).
         basket_size: bytes of a basket of every branch (``32kB``).
         basket_memory: bytes of all baskets together, which ROOT divides (``10MB``).
+        across_clusters: baskets are written when they are full, not at the end of a cluster.
         order: of the baskets in the file: one of :data:`ORDERS`.
         format: one of :data:`FORMATS`.
         skip_unwritable: leave out branches that cannot be written, instead of failing.
@@ -47,6 +48,7 @@ class RewriteOptions:
     basket_memory: str = ""
     order: str = ""
     format: str = ""
+    across_clusters: bool = False
     skip_unwritable: bool = False
 
     def __post_init__(self) -> None:
@@ -63,6 +65,12 @@ class RewriteOptions:
         if self.basket_size and self.basket_memory:
             raise _conflict_error(
                 "--basket-size", "--basket-memory", "Baskets have one size or share one."
+            )
+        if self.across_clusters and not (self.basket_size and self.auto_flush > 0):
+            raise DatasetError(
+                "needs the events of a cluster and the size of a basket",
+                where="--across-clusters",
+                hint="For example: --autoflush 100 --basket-size 4kB",
             )
         if self.writes_rntuple:
             self._check_rntuple_options()
@@ -164,6 +172,7 @@ class RewriteOptions:
             "autoflush": "flush{}",
             "basket-size": "baskets{}",
             "basket-memory": "memory{}",
+            "across-clusters": "across",
             "order": "by-{}",
             "format": "{}",
         }
@@ -180,8 +189,8 @@ class RewriteOptions:
 def parse_rewrite_options(options: Mapping[str, str]) -> RewriteOptions:
     """Parse the options that a manifest keeps."""
     values = {name.replace("-", "_"): value for name, value in options.items()}
-    skip_unwritable = bool(values.pop("skip_unwritable", ""))
-    return RewriteOptions(**values, skip_unwritable=skip_unwritable)
+    flags = {name: name in values for name in ("across_clusters", "skip_unwritable")}
+    return RewriteOptions(**{**values, **flags})  # type: ignore[arg-type]
 
 
 def _parse_size(flag: str, text: str, or_else: str = "") -> int:

@@ -423,6 +423,7 @@ def layout_to_json(layout: Any) -> dict[str, Any]:
     )
     return {
         "entries": int(layout.entries),
+        "spanning": int(layout.spanning),
         **{name: [int(value) for value in getattr(layout, name)] for name in lists},
         "sorted": [
             name

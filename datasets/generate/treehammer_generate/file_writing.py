@@ -114,7 +114,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     source = open_file(where, channel, request["tree"])
     item, tree = find_tree(source, where, request["tree"])
     layout = ROOT.treehammer.NewLayout()
-    for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
+    for key in ("compression", "autoFlush", "basketSize", "basketMemory", "acrossClusters"):
         setattr(layout, key, request[key])
     entries = int(tree.GetEntries())
     with explain_exceptions(path):

@@ -20,6 +20,7 @@ namespace treehammer {
 struct Layout {
    Long64_t entries = 0;
    std::vector<Long64_t> unzipped, zipped, embedded, baskets, clusters, embeddedBaskets, embeddedClusters;
+   Long64_t spanning = 0; ///< baskets with entries of several clusters
    bool byEntry = true, byBranch = true; ///< how the baskets are sorted; both can be true
    double meanJump = 0;                  ///< from a basket to the next that an event loop needs
 };
@@ -63,6 +64,7 @@ private:
          const Long64_t entry = branch.GetBasketEntry()[i];
          layout.baskets.push_back(bytes);
          addToCluster(layout.clusters, entry, bytes);
+         layout.spanning += findCluster(entry) != findCluster(branch.GetBasketEntry()[i + 1] - 1);
          fPlaces.push_back({entry, fBranches, branch.GetBasketSeek(i), branch.GetBasketSeek(i) + bytes});
       }
       ++fBranches;
@@ -83,9 +85,14 @@ private:
    /// Add the bytes of a basket to its cluster; a tree without entries has none, though a branch may.
    void addToCluster(std::vector<Long64_t> &clusters, Long64_t entry, Long64_t bytes) const
    {
-      const auto after = std::upper_bound(fStarts.begin(), fStarts.end(), entry);
       if (!clusters.empty())
-         clusters[after == fStarts.begin() ? 0 : after - fStarts.begin() - 1] += bytes;
+         clusters[findCluster(entry)] += bytes;
+   }
+
+   std::size_t findCluster(Long64_t entry) const
+   {
+      const auto after = std::upper_bound(fStarts.begin(), fStarts.end(), entry);
+      return after == fStarts.begin() ? 0 : after - fStarts.begin() - 1;
    }
 
    void findOrder()

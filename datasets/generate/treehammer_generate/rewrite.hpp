@@ -11,6 +11,7 @@ struct NewLayout {
    Long64_t autoFlush = 0;    ///< events of a cluster; bytes where negative; 0: clusters as the source's
    int basketSize = 0;        ///< bytes of a basket of every branch; 0: see below
    Long64_t basketMemory = 0; ///< bytes of all baskets together, which ROOT divides; 0: see below
+   bool acrossClusters = false; ///< whether a basket is written when it is full, not at the end of a cluster
    // Without either the baskets are the source's where the clusters are, else what ROOT chooses.
 };
 
@@ -40,6 +41,10 @@ public:
          if (cluster != fClusters.end())
             fTree->SetAutoFlush(cluster->second);
          read(event);
+         if (fLayout.acrossClusters) {
+            fillBranches();
+            continue;
+         }
          if (fTree->Fill() < 0)
             throw std::runtime_error("cannot be written");
          // At the end of the first cluster ROOT chooses baskets.  A limit in bytes has by then become
@@ -53,6 +58,15 @@ public:
    }
 
 private:
+   /// Fill branch by branch, as TBranch::Fill does for one that is added later: no cluster ends a basket.
+   void fillBranches()
+   {
+      for (auto *item : *fTree->GetListOfBranches())
+         if (static_cast<TBranch *>(item)->Fill() < 0)
+            throw std::runtime_error("cannot be written");
+      fTree->SetEntries(fTree->GetEntries() + 1);
+   }
+
    /// Calls the function for each branch of the source that is copied, and its copy.
    template <class Function>
    void eachPair(Function function)

@@ -87,6 +87,7 @@ def warm_up_datasets(scripts: str) -> None:
         ROOT.treehammer.WriteWarmUpFile(old, "warm")
         files = {"paths": [old], "adler32s": [""], "tree": "warm"}
         layout = {"compression": 101, "autoFlush": 100, "basketSize": 32000, "basketMemory": 0}
+        layout["acrossClusters"] = False
         target = {"source": old, "path": new, "file_name": "new", "skip_unwritable": True}
         ACTIONS["rewrite"]({**files, **layout, **target}, channel)
         ACTIONS["measure"](files, channel)

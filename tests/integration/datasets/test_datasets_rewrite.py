@@ -134,6 +134,21 @@ def test_rewrite_changes_compression_and_clusters_only(
     )
 
 
+def test_baskets_span_clusters_on_request(catalogue: FolderCatalogue, make: Make) -> None:
+    layout = (
+        make("tiny", "across", autoflush="20", basket_size="4kB", across_clusters=True)
+        .files[0]
+        .layout
+    )
+    with uproot.open(_file(catalogue, "across")) as file:
+        branch = file["events"]["event"]
+        baskets = [branch.basket_entry_start_stop(i) for i in range(branch.num_baskets)]
+    assert all(stop - start > 40 for start, stop in baskets[:-1])
+    assert layout.clusters == layout.entries / 20
+    assert layout.spanning_baskets > len(baskets) - 2
+    assert catalogue.manifest("tiny").files[0].layout.spanning_baskets == 0
+
+
 def test_rewrite_without_options_keeps_layout(catalogue: FolderCatalogue, make: Make) -> None:
     made = make("tiny", "zstd", compression="zstd:5", root="6.38.00")
     assert made.origin["root"] == "6.38.00"

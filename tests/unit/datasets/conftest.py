@@ -107,6 +107,7 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             "format": "ttree",
             "sorted": ["entry"],
             "mean_jump": 0.0,
+            "spanning": 0,
             "entries": 100,
             "record_zipped": 10,
             "record_unzipped": 40,

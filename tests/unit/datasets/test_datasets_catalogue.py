@@ -114,7 +114,7 @@ def test_changed_dataset_is_refused(
     with pytest.raises(DatasetError) as caught:
         made.verify("tiny")
     assert message in str(caught.value)
-    assert "treehammer datasets make tiny --replace" in caught.value.hint
+    assert "treehammer datasets make tiny.toml --replace" in caught.value.hint
     with pytest.raises(DatasetError, match="refused"):
         made.make(plan, software)
     made.make(plan, software, replace_existing=True)

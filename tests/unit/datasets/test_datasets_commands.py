@@ -94,6 +94,21 @@ def test_other_bytes_than_pinned_are_refused(settings: Settings, raw_spec_file: 
     assert catalogue.make_raw(pinned, replace_existing=True) == made
 
 
+def test_own_spec_is_made_and_rewritten_by_name(
+    settings: Settings, fake_root: list[str], spec_file: Write, spec_text: str
+) -> None:
+    path = spec_file(spec_text)
+    assert "tree 'events'" in run(settings, "make", path).stdout
+    assert fake_root == ["make", "measure"]
+    problem = run(settings, "make", path, "--autoflush", "10").exception
+    assert isinstance(problem, DatasetError)
+    assert "one layout" in str(problem)
+    (settings.datasets_dir / "tiny" / "tiny.root").chmod(0o600)
+    (settings.datasets_dir / "tiny" / "tiny.root").write_bytes(b"x")
+    problem = run(settings, "make", path).exception
+    assert "treehammer datasets make tiny.toml --replace" in str(problem)
+
+
 @pytest.mark.parametrize("options", [("--compression", "zlib:1"), ("--as", "other")])
 def test_raw_files_have_no_layout(
     settings: Settings, raw_spec_file: Path, options: tuple[str, ...]
@@ -377,6 +392,13 @@ def test_conflicting_options_are_refused(options: dict[str, str], where: str, ot
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("options", [{"autoflush": "67"}, {"basket_size": "2kB"}])
+def test_baskets_over_clusters_need_both_sizes(options: dict[str, str]) -> None:
+    with pytest.raises(DatasetError, match="needs the events of a cluster") as caught:
+        RewriteOptions(**options, across_clusters=True)  # type: ignore[arg-type]
+    assert caught.value.where == "--across-clusters"
+
+
 def test_suggested_names_contain_options() -> None:
     asked = RewriteOptions(root="6.38.00", compression="zstd:5", autoflush="30MB", order="branch")
     assert asked.suggest_name("nano") == "nano-root6.38.00-zstd5-flush30mb-by-branch"
@@ -390,11 +412,18 @@ def test_suggested_names_contain_options() -> None:
 
 
 def test_options_round_trip_through_manifest() -> None:
-    asked = RewriteOptions(compression="lz4:4", basket_size="16kB", skip_unwritable=True)
+    asked = RewriteOptions(
+        compression="lz4:4",
+        autoflush="67",
+        basket_size="16kB",
+        across_clusters=True,
+        skip_unwritable=True,
+    )
     assert parse_rewrite_options(asked.to_mapping()) == asked
     command = asked.to_command("nano", "mine")
     assert command == (
-        "treehammer datasets make nano --compression lz4:4 --basket-size 16kB --skip-unwritable --as mine"
+        "treehammer datasets make nano --compression lz4:4 --autoflush 67 --basket-size 16kB "
+        "--across-clusters --skip-unwritable --as mine"
     )
 
 

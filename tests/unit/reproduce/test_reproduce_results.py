@@ -12,6 +12,8 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from repository_code import call_command, invoke_command
 from service_thread import ServiceThread
 
+from treehammer.config import load_settings
+from treehammer.datasets.specs.dataset_specs import load_spec
 from treehammer.errors import ExitCode
 from treehammer.reproduce.agreement import (
     Agreement,
@@ -88,6 +90,8 @@ def test_shipped_results_are_right(name: str) -> None:
     (result,) = find_results((name,))
     low, high = result.bounds
     assert 0 < low <= result.published.ratio[0] <= result.published.ratio[1] <= high
+    for dataset in result.dataset:
+        assert not dataset.is_spec or load_spec(result.folder / dataset.source).name
     if result.quantity.a:
         values = result.campaign.axes[result.quantity.axis]
         assert {result.quantity.a, result.quantity.b} <= {*values}
@@ -160,6 +164,11 @@ def test_whole_interval_decides(
             MeasuredRatio(2.1, 2, 2.2),
         ),
         (
+            QuantityTable(kind="count", metric="bytes_read", axis="dataset", a="one", b="two"),
+            [({}, {"dataset": "one", "bytes_read": 5}), ({}, {"dataset": "two", "bytes_read": 10})],
+            MeasuredRatio(2, 2, 2),
+        ),
+        (
             QuantityTable(
                 kind="quotient", metric="bytes_read", divisor="read_calls", where={"root": "A"}
             ),
@@ -168,6 +177,11 @@ def test_whole_interval_decides(
                 ({"root": "B"}, {"bytes_read": 90, "read_calls": 10}),
             ],
             MeasuredRatio(3, 3, 3),
+        ),
+        (
+            QuantityTable(kind="quotient", metric="extra_fetched_mb", divisor="extra_asked_mb"),
+            [({}, {"extras": {"fetched_mb": 9.0, "asked_mb": 4.0}})],
+            MeasuredRatio(2.25, 2.25, 2.25),
         ),
         (
             QuantityTable(
@@ -183,6 +197,16 @@ def test_whole_interval_decides(
             ],
             MeasuredRatio(1, 1, 1),
         ),
+        (
+            QuantityTable(
+                kind="slope", metric="loop_wall_s", axis="origin_rtt_s", divisor="read_calls"
+            ),
+            [
+                ({}, {"loop_wall_s": 1 + 100 * rtt_s, "origin_rtt_s": rtt_s, "read_calls": 100})
+                for rtt_s in (0.0, 0.02, 0.04)
+            ],
+            MeasuredRatio(1, 1, 1),
+        ),
         *(
             (
                 QuantityTable(kind="same", metric="value_checksum", axis="root", a="A", b="B"),
@@ -194,8 +218,31 @@ def test_whole_interval_decides(
             )
             for other, same in (("12ab", 1), ("12ac", 0))
         ),
+        *(
+            (
+                QuantityTable(kind="same", metric="value_checksum", axis="dataset"),
+                [
+                    ({}, {"dataset": name, "value_checksum": text, "kind": "checksum"})
+                    for name, text in (("a", "12ab"), ("b", "12ab"), ("c", last))
+                ],
+                MeasuredRatio(same, same, same),
+            )
+            for last, same in (("12ab", 1), ("12ac", 0))
+        ),
     ],
-    ids=["count", "count that varies", "quotient", "slope", "same", "other"],
+    ids=[
+        "count",
+        "count that varies",
+        "datasets",
+        "quotient",
+        "extras",
+        "slope",
+        "measured trips",
+        "same",
+        "other",
+        "all alike",
+        "one differs",
+    ],
 )
 def test_ratio_of_a_campaign(
     store: Store,
@@ -255,10 +302,20 @@ def test_stored_results_are_printed_without_measuring(store: Store, tmp_path: Pa
     assert "rntuple-size 0.69 to 0.87 – – cannot be judged here" in lines
 
 
-def test_what_a_machine_lacks_is_said_before_anything_runs(tmp_path: Path) -> None:
-    done = call_command("reproduce", tmp_path, "distance-by-calls")
+@pytest.mark.parametrize(
+    "name, problem",
+    [
+        ("distance-by-calls", "start a testbed and name its last site with --sites"),
+        ("foreign-writers-hzz", "uproot-HZZ.root: is not at hand Set sources_dir to the folder"),
+    ],
+)
+def test_what_a_machine_lacks_is_said_before_anything_runs(
+    tmp_path: Path, name: str, problem: str
+) -> None:
+    settings = load_settings({"data_dir": tmp_path, "cache_dir": tmp_path / "cache"})
+    done = call_command("reproduce", settings, name)
     assert done.return_value == ExitCode.NOTHING
-    assert "start a testbed and name its last site with --sites" in " ".join(done.output.split())
+    assert problem in " ".join(done.output.split())
     assert not list(tmp_path.glob("*.db"))
 
 
@@ -267,7 +324,8 @@ def test_page_shows_print_beside_the_newest_campaign(pages: ServiceThread) -> No
     values = [({"format": name}, {"file_size_bytes": size}) for name, size in sizes]
     add_campaign(pages.store, "in-print-rntuple-size", values)
     page = pages.load_page("/published")
-    assert "1 of 10 published results agrees with what was measured here, 0 differ." in page
+    number = len(list_shipped_names())
+    assert f"1 of {number} published results agrees with what was measured here, 0 differ." in page
     (row,) = [
         row for row in pages.load_tables("/published")["results"] if row["measured"] is not None
     ]

@@ -87,6 +87,16 @@ def test_link_is_set_for_a_job_and_set_back(tmp_path: Path) -> None:
         assert set_link(control, -1, 5) == (0, 0)
 
 
+def test_delays_are_not_rounded_up_to_milliseconds() -> None:
+    def wait(seconds: float) -> float:
+        start = time.monotonic()
+        selector.select(seconds)
+        return time.monotonic() - start
+
+    with delay_proxy.PreciseSelector() as selector:
+        assert 0.3e-3 <= min(wait(0.3e-3) for _ in range(50)) < 0.9e-3
+
+
 def test_unreachable_link_is_a_clear_failure(distance: JobDistance) -> None:
     spec = make_distant_spec("root://127.0.0.1:1//a", "127.0.0.1:9", latency_ms=50)
     with pytest.raises(ExecutionError, match=r"link at 127\.0\.0\.1:9 does not answer") as caught:
