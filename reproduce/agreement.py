@@ -177,7 +177,7 @@ def _load_rows(
     if extra_names:
         for extra in store.extras(selection):
             extras[extra.measurement_id][EXTRA_PREFIX + extra.name] = extra.value
-    rows = []
+    rows: list[tuple[Mapping[str, Any], dict[str, Any]]] = []
     for stored in store.measurements(selection, tuple(dict.fromkeys(columns))):
         # The dataset is no part of the variant where each has jobs of its own.
         variant = {"dataset": stored["dataset"], **json.loads(str(stored["variant"]))}
