@@ -219,13 +219,10 @@ def _collect_values(
 def _compare_texts(
     quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
 ) -> MeasuredRatio:
-    if quantity.a:
-        groups = [*_collect_sides(quantity, rows)]
-    else:
-        groups = [*_collect_values(quantity, rows).values()]
-        if len(groups) < 2:
-            raise UnmeasuredError(f"one value of {quantity.axis} cannot be compared")
-    share = float(len({text for group in groups for text in group}) == 1)
+    texts = _collect_values(quantity, rows)
+    if len(texts) < 2:
+        raise UnmeasuredError(f"one value of {quantity.axis} cannot be compared")
+    share = float(len({text for group in texts.values() for text in group}) == 1)
     return MeasuredRatio(share, share, share)
 
 

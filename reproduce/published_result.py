@@ -12,8 +12,7 @@ A result is a folder with that file; a person adds one without code. Several qua
     growth of a metric with a numeric axis, or with another metric, divided by a third one: seconds of
     latency by calls;
 ``same``
-    1 if a text, such as the checksum of all values, is the same for A and B, or for all values of the
-    axis; otherwise 0.
+    1 if a text, such as the checksum of all values, is the same for all values of an axis; otherwise 0.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ _TABLES = DocumentTables(
 _KEYS = {
     "effect": ({"axis", "a", "b"}, set()),
     "count": ({"axis", "a", "b"}, {"where"}),
-    "same": ({"axis"}, {"a", "b", "where"}),
+    "same": ({"axis"}, {"where"}),
     "quotient": ({"divisor"}, {"where"}),
     "slope": ({"axis", "divisor"}, {"where", "scale"}),
 }
