@@ -116,17 +116,11 @@ def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> AnySpe
         DatasetError: it is wrong, or has a name or options that it cannot have.
     """
     spec = dataset_specs.load_spec(path)
-    if isinstance(spec, RawSpec) and (options != RewriteOptions() or new_name):
-        raise DatasetError(
-            "raw files have no layout",
-            where=str(path),
-            hint="Options other than --replace do not apply.",
-        )
-    if options.changes_layout or new_name:
+    if options.changes_layout or new_name or (options.root and isinstance(spec, RawSpec)):
         raise DatasetError(
             "is a spec, which has one layout",
             where=str(path),
-            hint=f"Make it without these options, then rewrite {spec.name!r}.",
+            hint=f"Make it without these options; a tree can then be rewritten as {spec.name!r}.",
         )
     check_new_name(spec.name)
     return spec

@@ -135,11 +135,8 @@ def test_rewrite_changes_compression_and_clusters_only(
 
 
 def test_baskets_span_clusters_on_request(catalogue: FolderCatalogue, make: Make) -> None:
-    layout = (
-        make("tiny", "across", autoflush="20", basket_size="4kB", across_clusters=True)
-        .files[0]
-        .layout
-    )
+    made = make("tiny", "across", autoflush="20", basket_size="4kB", across_clusters=True)
+    layout = made.files[0].layout
     with uproot.open(_file(catalogue, "across")) as file:
         branch = file["events"]["event"]
         baskets = [branch.basket_entry_start_stop(i) for i in range(branch.num_baskets)]
