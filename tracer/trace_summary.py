@@ -128,6 +128,9 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
         yield f"Sizes of reads: {counts}."
     for file in files:
         yield from _describe_map(file)
+    if counters := trace.get("counters"):
+        texts = [f"{c['name'].rpartition('.')[2]} {_format_counter(c)}" for c in counters]
+        yield f"ROOT's own counters: {join_names(texts, len(texts))}."
     if trace.get("survivors"):
         yield f"{pluralize(trace['survivors'], 'process', 'processes')} outlived the command."
 
@@ -167,6 +170,12 @@ def _describe_reads(row: Row) -> Iterator[str]:
         )
     if row.get("file_reads_missing"):
         yield f"Not known: {row['file_reads_missing']}."
+
+
+def _format_counter(counter: Mapping[str, Any]) -> str:
+    value, unit = counter["value"], counter["unit"]
+    text = f"{value:,.0f}" if value == int(value) else format_significant(value)
+    return f"{text} {unit}".rstrip()
 
 
 def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:

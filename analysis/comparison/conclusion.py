@@ -342,7 +342,7 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
         "a": a if row.axis == "root" else _name_side(row.axis, a),
         "base": _name_side(row.axis, a),
         "b": _name_side(row.axis, b),
-        "time": f"{METRIC_TITLES[row.metric]} time per event" if is_time else row.metric,
+        "time": f"{METRIC_TITLES[row.metric]} time per {evidence.work}" if is_time else row.metric,
         "delta": format_delta(evidence.delta).removeprefix("±"),
         "more": "better" if evidence.better == "higher" else "worse",
         "less": "worse" if evidence.better == "higher" else "better",

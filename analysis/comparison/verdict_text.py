@@ -76,16 +76,18 @@ def name_directions(rows: Iterable[VerdictRow]) -> str:
     return "faster ← 0 → slower" if is_time else "lower ← 0 → higher"
 
 
-def title_side(rows: Iterable[VerdictRow], side: str, separator: str) -> str:
+def title_side(rows: Sequence[VerdictRow], side: str, separator: str) -> str:
     """Return the heading of a side's values, with the unit if all are times per event."""
     unit = find_common_unit(rows)
     return f"{side}{separator}{unit}" if unit else side
 
 
-def find_common_unit(rows: Iterable[VerdictRow]) -> str:
+def find_common_unit(rows: Sequence[VerdictRow]) -> str:
     """Find the unit of times per event, ``ms/event``; '' if rows have units of their own."""
-    metrics = {row.metric for row in rows}
-    return head_unit(next(iter(METRIC_TITLES))) if metrics <= METRIC_TITLES.keys() else ""
+    if any(row.metric not in METRIC_TITLES for row in rows):
+        return ""
+    works = {row.evidence.work for row in rows}
+    return head_unit(next(iter(METRIC_TITLES)), work=works.pop() if len(works) == 1 else "event")
 
 
 def format_delta(delta: float | None) -> str:

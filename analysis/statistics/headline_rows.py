@@ -10,7 +10,12 @@ from typing import Any
 from treehammer.analysis.statistics.verdict import share_error_rate
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_headline_metric
+from treehammer.hctests.definition.judged_metrics import (
+    COMMAND_HEADLINE,
+    HeadlineMetric,
+    find_headline_metric,
+)
+from treehammer.hctests.definition.model import ANY_COMMAND
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
@@ -128,6 +133,8 @@ def _parse_plans(plans: Iterable[tuple[str, CampaignPlan]]) -> dict[str, _Statem
     for campaign, plan in plans:
         declared = plan.definition.own_metrics
         headline = tuple(_find_headline(plan.definition))
+        if not headline and plan.definition.payload == ANY_COMMAND:
+            headline = COMMAND_HEADLINE
         exact = {
             name: metric.better
             for name, metric in declared.items()

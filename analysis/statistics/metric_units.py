@@ -68,10 +68,10 @@ def find_display_unit(metric: str, unit: str = "1") -> DisplayUnit:
     return _UNITS.get(unit, DisplayUnit(unit))
 
 
-def head_unit(metric: str, unit: str = "1") -> str:
+def head_unit(metric: str, unit: str = "1", work: str = "event") -> str:
     """Return the unit for a heading, such as ``ms/event``; '' for plain numbers."""
     name = find_display_unit(metric, unit).name
-    return f"{name}/event" if name and _PER_EVENT in metric else name
+    return f"{name}/{work}" if name and _PER_EVENT in metric else name
 
 
 def format_metric(metric: str, value: Any, unit: str = "1", *, with_unit: bool = True) -> str:

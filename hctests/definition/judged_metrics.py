@@ -6,7 +6,7 @@ A metric has a unit and a direction; a limit is absolute or a multiple of a base
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from pydantic import Field
@@ -45,6 +45,7 @@ class HeadlineMetric:
         better: ``lower`` or ``higher``; '' for neither.
         figure: of :data:`OPERATION_FIGURES`; '' for a metric that measurements hold.
         operation: operation of the figure; '' for the main one of a load.
+        work: what times are per: an event, or a run of a command.
     """
 
     name: str
@@ -52,6 +53,7 @@ class HeadlineMetric:
     better: str = "lower"
     figure: str = ""
     operation: str = ""
+    work: str = field(default="event", compare=False)
 
     @property
     def sign(self) -> int:
@@ -66,6 +68,8 @@ def is_hash(name: str) -> bool:
 
 #: The headline of tests that state none: seconds per event.
 DEFAULT_HEADLINE = (HeadlineMetric("cpu_per_event_s"), HeadlineMetric("wall_per_event_s"))
+#: That of commands.
+COMMAND_HEADLINE = tuple(replace(metric, work="run") for metric in DEFAULT_HEADLINE)
 
 
 def find_headline_metric(

@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from treehammer.errors import ConfigError, StoreError
 from treehammer.hctests.definition.model import (
+    ANY_COMMAND,
     COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
@@ -282,8 +283,11 @@ class CampaignPlan(_PlanModel):
 
     @property
     def has_own_metrics(self) -> bool:
-        """Whether the test states headline or exact metrics."""
-        return bool(self.definition.headline or self.definition.exact_metrics)
+        """Whether the test states headline or exact metrics, or is a command's with times per run."""
+        definition = self.definition
+        return bool(
+            definition.headline or definition.exact_metrics or definition.payload == ANY_COMMAND
+        )
 
     @property
     def is_sequential(self) -> bool:

@@ -126,6 +126,7 @@ class VerdictEvidence(Evidence):
         level: error rate of the row's interval, the one at which its claim was judged; 0.05 where
             it stands outside every family.
         unit, better: unit of the metric, and whether ``lower`` or ``higher`` values are better.
+        work: what times are per: ``event``, or ``run`` of a command.
         delta: effects within ±delta (in ln) count as none.
         cpu_s: CPU seconds of a job's loops on the side with fewer, over all passes; median.
         launches: launches that are the units of a host's verdict, in paired mode; 0 where jobs are.
@@ -176,6 +177,7 @@ class VerdictEvidence(Evidence):
     level: float | None = None
     unit: str = "s"
     better: str = "lower"
+    work: str = "event"
     delta: float | None = None
     cpu_s: float | None = None
     launches: int = 0

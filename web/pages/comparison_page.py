@@ -383,7 +383,7 @@ def _chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
         return None
     colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
     display_unit = find_display_unit(row.metric, row.evidence.unit)
-    unit = head_unit(row.metric, row.evidence.unit)
+    unit = head_unit(row.metric, row.evidence.unit, row.evidence.work)
     lines = []
     for side, css_class, is_round in _SIDES:
         name, dots = getattr(row, side), []

@@ -88,3 +88,6 @@ def test_commands_are_compared_until_decided(
     assert ("cpu_per_event_s", "slower") in verdicts
     compared = call_command("compare", settings, "A", "B", "--axis", "command", "--json")
     assert "slower" in compared.stdout
+    table = call_command("compare", settings, "A", "B", "--axis", "command").stdout
+    assert "CPU time per run than A" in table
+    assert "ms/run" in table

@@ -25,6 +25,8 @@ from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import make_payload_spec
 from treehammer.tracer.command_test import CommandRequest, written_test
 from treehammer.tracer.kit.treehammer_tracer import command_payload
+from treehammer.tracer.kit.treehammer_tracer.process_tree import run_command
+from treehammer.tracer.kit.treehammer_tracer.root_counters import OutputReader, short_name
 from treehammer.tracer.trace_summary import describe_run, list_files, parse_trace
 
 
@@ -296,3 +298,26 @@ def test_any_command_is_a_payload_without_a_file(tmp_path: Path) -> None:
     assert get_payload_hash(first) != get_payload_hash(second)
     with pytest.raises(DefinitionError, match="payload = 'any' measures a command"):
         load_pinned_test(str(write_any(tmp_path / "c", "")), {}, {}, settings)
+
+
+def test_counters_that_root_prints_are_taken_from_the_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        "RNTupleReader.RPageSourceFile.nReadV||number of vector read requests|3",
+        "RNTupleReader.RPageSourceFile.bwRead|MB/s|bandwidth|793.971025",
+        "RNTupleReader.RPageSourceFile.nReadV||number of vector read requests|4",
+        "RNTupleReader.RPageSourceFile.bwRead|MB/s|bandwidth|1.5",
+        "RNTupleReader.RPageSourceFile.szReadPayload|B|volume read|44117",
+        "RNTupleReader.RPageSourceFile.nothing||none|–",
+    ]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    output = OutputReader()
+    command = ["cat", str(tmp_path / "lines.txt")]
+    run_command(command, os.environ, str(tmp_path), is_sampled=False, output=output.descriptor)
+    counters = output.finish()
+    values = [(short_name(c["name"]), c["value"], c["unit"]) for c in counters]
+    assert values == [("nReadV", 7, ""), ("szReadPayload", 44117, "B")]
+    assert capfd.readouterr().out == "\n".join(lines) + "\n"
+    text = " ".join(describe_run(VALUES, TRACE | {"counters": counters}))
+    assert "ROOT's own counters: nReadV 7, szReadPayload 44,117 B." in text

@@ -27,6 +27,7 @@ from ....collectors.kit.treehammer_kit.turn_server import TurnFigures, open_pipe
 from . import recorder
 from .command_trace import CommandTrace
 from .process_tree import CommandRun, run_command
+from .root_counters import OutputReader, short_name
 
 #: Axes whose values select a command and variables.
 COMMAND_AXIS, ENVIRONMENT_AXIS = "command", "environment"
@@ -84,6 +85,10 @@ def perform_task(task: PayloadTask, report: PayloadReport) -> None:
         finally:
             if runner.trace is not None:
                 report.values.update(runner.trace.summarize())
+                counters = runner.trace.counters
+                report.add_offered(
+                    {short_name(c["name"]): c["value"] for c in counters}, task.metrics
+                )
         if passes:
             report.values.update(_summarize_passes(passes, task.threads))
 
@@ -203,7 +208,7 @@ class CommandRunner:
         is_first = self.trace is None
         if self._prepare:
             prepare = split_command(self._prepare)
-            _require_success(prepare, self._run(prepare, self._environment, is_sampled=False))
+            _require_success(prepare, self._run(prepare, self._environment, None, is_sampled=False))
         environment = self._environment
         missing = "" if self._is_recorded else "recording of reads is turned off"
         if is_first and not missing:
@@ -213,9 +218,15 @@ class CommandRunner:
                 environment = {**environment, **variables}
             except recorder.RecorderError as error:
                 missing = str(error)
-        done = self._run(self._command, environment, is_sampled=is_first)
+        output = OutputReader() if is_first else None
+        counters: List[Dict[str, Any]] = []
+        try:
+            done = self._run(self._command, environment, output, is_sampled=is_first)
+        finally:
+            if output:
+                counters = output.finish()
         if is_first:  # of a failing command, too
-            self.trace = CommandTrace(self.text, done, self._notes, missing)
+            self.trace = CommandTrace(self.text, done, self._notes, missing, counters)
         _require_success(self._command, done)
         self._runs.append(done)
         io = done.io or {}
@@ -229,13 +240,23 @@ class CommandRunner:
         ).write_answer(io.get("rchar", 0))
 
     def _run(
-        self, command: Sequence[str], environment: Mapping[str, str], *, is_sampled: bool
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        output: Optional[OutputReader],
+        *,
+        is_sampled: bool,
     ) -> CommandRun:
         program = command[0]
         path = shutil.which(program, path=environment.get("PATH")) or program
         try:
             return run_command(
-                [path, *command[1:]], environment, self._folder, self._cores, is_sampled=is_sampled
+                [path, *command[1:]],
+                environment,
+                self._folder,
+                self._cores,
+                is_sampled=is_sampled,
+                output=output.descriptor if output else None,
             )
         except OSError as error:
             message = f"{program} cannot be started in {self._folder}: {error.strerror}"

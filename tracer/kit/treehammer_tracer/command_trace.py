@@ -27,9 +27,18 @@ class CommandTrace:
         run: figures of the kernel.
         folder: folder with the notes of its processes.
         missing: reason for which reads were not recorded; '' if they were.
+        counters: counters that ROOT printed.
     """
 
-    def __init__(self, command: str, run: CommandRun, folder: str, missing: str) -> None:
+    def __init__(
+        self,
+        command: str,
+        run: CommandRun,
+        folder: str,
+        missing: str,
+        counters: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.counters = counters
         self._command = command
         self._run = run
         self._notes = [] if missing else read_notes(folder)
@@ -99,6 +108,7 @@ class CommandTrace:
             "survivors": run.survivors,
             "threads_peak": run.threads_peak,
             "peak_bytes": run.peak_bytes,
+            "counters": self.counters or None,
         }
         return compose_document(head, reads, map_reads)
 

@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Seconds between two samples of threads and memory.
-_SAMPLING_INTERVAL_S = 0.05
+_SAMPLING_INTERVAL_S = 0.1
 
 
 @dataclass
@@ -105,6 +105,7 @@ def run_command(
     cores: Optional[Sequence[int]] = None,
     *,
     is_sampled: bool,
+    output: Optional[int] = None,
 ) -> CommandRun:
     """Run a command to its end, and then end whatever it left behind.
 
@@ -114,6 +115,7 @@ def run_command(
         folder: its working folder.
         cores: cores that it may use; None for those of this process.
         is_sampled: whether threads and memory are sampled, which takes CPU of another process.
+        output: descriptor for its output; None for that of this process.
 
     Raises:
         OSError: it does not start.
@@ -126,7 +128,11 @@ def run_command(
             os.sched_setaffinity(0, cores)
     start = time.monotonic_ns()
     process = subprocess.Popen(
-        list(command), env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL
+        list(command),
+        env=dict(environment),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
     )
     sampler = _Sampler(run.pids) if is_sampled else None
     while run.add_ended_child() != process.pid:
