@@ -155,12 +155,12 @@ class Claim(Enum):
     Claims with B as the subject come first, so that "it" refers to B.
     """
 
+    MORE = "{b} needs {size} more {time} than {a}", "it needs {size} more"
+    LESS = "{b} needs {size} less {time} than {a}", "it needs {size} less"
     SCATTERS = (
         "{b} scatters {size}, so that one number does not describe its {time}",
         "it scatters {size}",
     )
-    MORE = "{b} needs {size} more {time} than {a}", "it needs {size} more"
-    LESS = "{b} needs {size} less {time} than {a}", "it needs {size} less"
     SAME = (
         "there is no difference beyond {delta} in {time} between {b} and {a}",
         "there is no difference beyond {delta}",
@@ -315,9 +315,9 @@ class _Scope:
         wall_times = {_identify_part(row): row for row in rows if row.metric == WALL}
         return cls(len(results), noun, wall_times)
 
-    def describe_wall_time(self, group: Sequence[_Result]) -> str:
+    def describe_wall_time(self, claim: Claim, group: Sequence[_Result]) -> str:
         """Describe the change of wall time where the same is claimed of it; '' elsewhere."""
-        claim, metric = group[0].claim, group[0].row.metric
+        metric = group[0].row.metric
         if metric == WALL or claim not in (Claim.MORE, Claim.LESS):
             return ""
         rows = [self.wall_times.get(_identify_part(result.row)) for result in group]
@@ -349,30 +349,35 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
     }
     clauses: list[str] = []
     for claim in Claim:
-        group = [result for result in results if result.claim is claim]
+        group = [result for result in results if claim in _list_claims(result.row)]
         if group:
             wordings = claim.value if is_time else _PLAIN_WORDING.get(claim, claim.value)
             wording = wordings[bool(clauses)]
-            clause = wording.format(**words, size=_describe_size(group))
-            clauses.append(clause + scope.describe_wall_time(group) + _join_parts(group, scope))
+            clause = wording.format(**words, size=_describe_size(claim, group))
+            wall_time = scope.describe_wall_time(claim, group)
+            clauses.append(clause + wall_time + _join_parts(group, scope))
     return "; ".join(clauses)
 
 
 def _find_claim(row: VerdictRow) -> Claim:
+    return _list_claims(row)[0]
+
+
+def _list_claims(row: VerdictRow) -> tuple[Claim, ...]:
+    """List what is claimed of a row: a certain effect, then its scatter, which else stands alone."""
     verdict = Verdict(row.verdict)
-    if row.evidence.scatter and verdict.is_statistical:
-        return Claim.SCATTERS
+    scatter = (Claim.SCATTERS,) if row.evidence.scatter and verdict.is_statistical else ()
     if verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT):
-        return Claim.MORE if (row.effect or 0.0) > 0 else Claim.LESS
-    return Claim[verdict.name]
+        return Claim.MORE if (row.effect or 0.0) > 0 else Claim.LESS, *scatter
+    return scatter or (Claim[verdict.name],)
 
 
-def _describe_size(group: Sequence[_Result]) -> str:
+def _describe_size(claim: Claim, group: Sequence[_Result]) -> str:
     """Describe one change with its interval, or the smallest and the largest of several changes."""
     interval = _list_ends(group[0].row) if len(group) == 1 else []
-    if group[0].claim is Claim.UNDECIDED:
+    if claim is Claim.UNDECIDED:
         return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
-    if group[0].claim is Claim.SCATTERS:
+    if claim is Claim.SCATTERS:
         return _describe_scatter(group)
     sizes = _join_sizes([result.row.effect or 0.0 for result in group])
     details = [f"{_join_sizes(interval)} %"] if interval else []
@@ -381,12 +386,12 @@ def _describe_size(group: Sequence[_Result]) -> str:
 
 
 def _describe_scatter(group: Sequence[_Result]) -> str:
-    """Describe the scatter where it is largest, against that of equal sides, and the mean effect."""
-    row = max((result.row for result in group), key=lambda row: row.evidence.scatter[1])
-    usual, scatter = row.evidence.scatter
+    """Describe the scatter where it is largest, against that of equal sides, and an uncertain effect."""
+    result = max(group, key=lambda result: result.row.evidence.scatter[1])
+    usual, scatter = result.row.evidence.scatter
     sizes = " against ".join(f"±{format_significant(100 * sd, 2)} %" for sd in (scatter, usual))
-    ends = " to ".join(map(_describe_amount, _list_ends(row)))
-    means = [f"on average {ends}"] if ends else []
+    ends = " to ".join(map(_describe_amount, _list_ends(result.row)))
+    means = [f"on average {ends}"] if ends and result.claim is Claim.SCATTERS else []
     times = f"{scatter / usual:.0f} times more from launch to launch than equal sides"
     return f"{times} ({'; '.join([sizes, *means])})"
 

@@ -388,14 +388,16 @@ def test_wall_time_that_lacks_jobs_is_no_news() -> None:
 
 
 @pytest.mark.parametrize("spread, scatters", [(0.09, True), (0.02, False)])
-def test_launches_that_scatter_have_no_one_size(spread: float, scatters: bool) -> None:
+def test_certain_effect_stands_before_its_scatter(spread: float, scatters: bool) -> None:
     ratios = [0.5 + spread * step for step in (-1, -0.5, 0, 0.5, 1)]
     scatter = find_scatter(ratios, 1, 0.007**2)
     assert bool(scatter) == scatters
-    row = make_row(Verdict.SLOWER, (63.0, 40.0, 90.0))
-    row = replace(row, evidence=replace(row.evidence, scatter=scatter))
-    wall = make_row(Verdict.SLOWER, (70.0, 50.0, 90.0), metric=WALL)
-    text = describe_conclusion([row, wall])
-    assert ("needs 63.0 %" in text) != scatters
-    assert ("scatters 5 times more from launch to launch than equal sides" in text) == scatters
-    assert ("70.0 %" in text) != scatters
+    size = "scatters 5 times more from launch to launch than equal sides"
+    for verdict, values in ((Verdict.SLOWER, MORE), (Verdict.UNDECIDED, UNCLEAR)):
+        row = make_row(verdict, values)
+        row = replace(row, evidence=replace(row.evidence, scatter=scatter))
+        text = describe_conclusion([row, make_row(verdict, values, metric=WALL)])
+        assert (size in text) == scatters
+        assert ("on average" in text) == (scatters and verdict is Verdict.UNDECIDED)
+        is_certain = verdict is Verdict.SLOWER
+        assert ("needs" in text.partition(size)[0]) == (is_certain or not scatters), text
