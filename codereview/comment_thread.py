@@ -8,16 +8,19 @@ import re
 import urllib.error
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http.client import FORBIDDEN, NOT_FOUND, TOO_MANY_REQUESTS, UNAUTHORIZED
 from typing import Any
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.json_documents import decode_json
-from treehammer.errors import ConfigError, StoreError
+from treehammer.errors import ConfigError, StoreError, TreehammerError
 
 GITHUB, GITLAB = "github", "gitlab"
 _TIMEOUT_S = 30.0
 _PAGE_SIZE, _MAX_PAGES = 100, 30
 _MAX_ANSWER_BYTES = 20_000_000
+#: Bytes of a refusal that are read, and characters of its message.
+_MAX_MESSAGE_BYTES, _MAX_MESSAGE = 20_000, 200
 _PULL_REQUEST = re.compile(r"refs/pull/(\d+)/")
 
 
@@ -103,16 +106,36 @@ class CommentThread:
                 return decode_json(answer.read(_MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                if error.code in (401, 403, 404):
-                    raise ConfigError(
-                        f"the token may not comment (status {error.code})",
-                        where=self.api + path,
-                        hint=self.remedy,
-                    ) from error
-            raise StoreError(f"answered with status {error.code}", where=self.api + path) from error
+                raise self._explain(error, path) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise StoreError(f"no usable answer: {reason}", where=self.api + path) from error
+
+    def _explain(self, error: urllib.error.HTTPError, path: str) -> TreehammerError:
+        """Explain a refusal: by a bad token, by missing rights or a lock, or by a limit of requests."""
+        answer = f"status {error.code}{_read_message(error)}"
+        where = self.api + path
+        is_limited = error.headers.get("x-ratelimit-remaining") == "0"
+        if error.code == TOO_MANY_REQUESTS or is_limited or "retry-after" in error.headers:
+            hint = "Run this job again later; the comment of the earlier run stays."
+            return StoreError(f"takes no more requests for now ({answer})", where=where, hint=hint)
+        if error.code == UNAUTHORIZED:
+            return ConfigError(f"the token is not valid ({answer})", where=where, hint=self.remedy)
+        if error.code in (FORBIDDEN, NOT_FOUND):
+            return ConfigError(
+                f"the token may not comment ({answer})", where=where, hint=self.remedy
+            )
+        return StoreError(f"answered with {answer}", where=where)
+
+
+def _read_message(error: urllib.error.HTTPError) -> str:
+    """Read the reason that the service states; '' without one."""
+    try:
+        document = decode_json(error.read(_MAX_MESSAGE_BYTES))
+    except (OSError, http.client.HTTPException, ValueError):
+        return ""
+    message = document.get("message") if isinstance(document, dict) else None
+    return f": {message}"[:_MAX_MESSAGE] if isinstance(message, str) else ""
 
 
 def _open_github(environment: Mapping[str, str]) -> CommentThread:

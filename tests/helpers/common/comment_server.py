@@ -20,6 +20,8 @@ class CommentServer:
         self.requests: list[tuple[str, str]] = []
         self.headers: Mapping[str, str] = {}
         self.status = 200
+        self.refusal: Mapping[str, str] = {}
+        self.refusal_headers: Mapping[str, str] = {}
 
     def add(self, body: str, user: int = OWN) -> dict[str, Any]:
         kind = "Bot" if user == OWN else "User"
@@ -35,7 +37,7 @@ class CommentServer:
     def answer(self, method: str, path: str, document: Any) -> tuple[int, Any]:
         self.requests.append((method, path))
         if self.status != 200:
-            return self.status, {}
+            return self.status, self.refusal
         path, _, query = path.partition("?")
         if path.endswith("/user"):
             return (200, {"id": OWN}) if self.knows_user else (403, {})
@@ -61,6 +63,8 @@ class CommentServer:
                 content = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
+                for name, value in server.refusal_headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 

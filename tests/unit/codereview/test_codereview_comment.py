@@ -100,20 +100,33 @@ def test_one_comment_is_updated(
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "message"),
-    [(403, ConfigError, "may not comment"), (302, StoreError, "302"), (500, StoreError, "500")],
+    ("status", "headers", "kind", "message"),
+    [
+        (
+            401,
+            {},
+            ConfigError,
+            r"token is not valid \(status 401: Bad luck\)\n.*(permission|scope)",
+        ),
+        (403, {}, ConfigError, r"may not comment \(status 403: Bad luck\)"),
+        (403, {"X-RateLimit-Remaining": "0"}, StoreError, "takes no more requests for now"),
+        (429, {"Retry-After": "60"}, StoreError, "Run this job again later"),
+        (302, {}, StoreError, "302"),
+        (500, {}, StoreError, "500"),
+    ],
 )
 def test_refusal_names_the_remedy(
     store: Store,
     tmp_path: Path,
     service: tuple[str, CommentServer],
     status: int,
+    headers: dict[str, str],
     kind: type[Exception],
     message: str,
 ) -> None:
     fill_with_limits(store, LIMIT)
     name, server = service
-    server.status = status
+    server.status, server.refusal, server.refusal_headers = status, {"message": "Bad luck"}, headers
     with pytest.raises(kind, match=message) as caught:
         call_command("review", tmp_path, "--comment", name)
     assert "secret" not in str(caught.value)
