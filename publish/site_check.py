@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,7 @@ _IDENTITY = re.compile(r'\bid="([^"]*)"')
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]*\w")
 #: Names of a kind that a problem lists.
 MAX_NAMED = 5
-_TEXTS = (".html", ".json", ".svg", ".atom")
+_TEXTS = (".html", ".json", ".svg", ".atom", ".xz")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class PublishedSite:
         """Bytes of all files."""
         return sum((self.folder / file).stat().st_size for file in self.files)
 
+    def read_text(self, file: str) -> str:
+        """Read the text of a file, which may be compressed."""
+        content = (self.folder / file).read_bytes()
+        return (lzma.decompress(content) if file.endswith(".xz") else content).decode()
+
     def measure_pages(self) -> list[dict[str, object]]:
         """Count the pages of each kind, with the bytes of the largest."""
         sizes: dict[str, list[int]] = {}
@@ -101,7 +107,7 @@ class PublishedSite:
             path = self.folder / file
             if path.suffix not in _TEXTS or not path.is_file() or file.startswith("static/"):
                 continue
-            text = path.read_text("utf-8")
+            text = self.read_text(file)
             for kind, names in hidden.items():
                 if found := find_names(text, names):
                     words = ", ".join(found[:MAX_NAMED])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import lzma
 import posixpath
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,14 @@ OVERVIEW, COMPARISON, CHANGE = "verdicts", "comparison", "change"
 PAGES = (OVERVIEW, "compare", COMPARISON, "changes", CHANGE, "bisection", "release", "published")
 #: Pages that are published although the others may not link them.
 _SEEDS = ("/verdicts", "/compare", "/changes", "/published")
-_ALIASES = {"/": "/verdicts", "/changes.atom": "feed"}
+_ALIASES = {"/changes.atom": "feed"}
 _ASSETS = ("base.css", "page.css", "figure.css", "icon.svg", "page.js", "figure.js",
            "vendor/vega.min.mjs", "vendor/vega.min.mjs.LICENSE")  # fmt: skip
 FEED, MANIFEST = "feed.atom", "site.json"
+#: Table that no page shows, and bytes of others in JSON; larger ones have a file of their own.
+PAIRS, MAX_TABLE_BYTES = "pairs", 40_000
+#: Digits of numbers: intervals have three.
+_DIGITS = ".6g"
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,16 @@ class SiteWriter:
         return _relate(page.file, file) + (f"#{fragment}" if fragment else "")
 
     def _write_page(self, page: SitePage) -> None:
+        tables: dict[str, Any] = {}
+        files: dict[str, str] = {}
         further = {"Badge": _relate(page.file, page.badge)} if page.badge else {}
+        for name, rows in page.document["tables"].items():
+            tables[name] = [] if name == PAIRS else select_fitting_rows(rows)
+            if len(tables[name]) < len(rows):
+                file = f"{page.file.removesuffix('.html')}-{name}.csv.xz"
+                self._write(file, compress_rows(rows))
+                files[name] = _relate(page.file, file)
+                further[f"All {len(rows):,} {name.replace('_', ' ')} (CSV)"] = files[name]
         static = StaticPage(
             page.markup,
             lambda link: self._resolve(page, link),
@@ -154,7 +170,8 @@ class SiteWriter:
             _relate(page.file, FEED),
         )
         self._write(page.file, static.render().encode())
-        self._write(page.data, json.dumps(page.document, separators=(",", ":")).encode())
+        document = {**page.document, "tables": tables, "files": files}
+        self._write(page.data, json.dumps(document, separators=(",", ":")).encode())
 
     def _list_comparisons(self) -> dict[str, dict[str, Any]]:
         """Return the rows of the list of comparisons, by the addresses of their pages."""
@@ -202,6 +219,37 @@ class SiteWriter:
         path.write_bytes(content)
 
 
+def compress_rows(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Write rows as compressed CSV; lists and documents in them are JSON."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow(
+            json.dumps(value) if isinstance(value, list | dict) else _round(value)
+            for value in row.values()
+        )
+    return lzma.compress(text.getvalue().encode())
+
+
+def select_fitting_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Select the first rows of a table that fit into a page's JSON, without their empty values."""
+    selected, size = [], 0
+    for row in rows:
+        values = {
+            name: _round(value) for name, value in row.items() if value not in (None, "", [], {})
+        }
+        size += len(json.dumps(values))
+        if size > MAX_TABLE_BYTES:
+            break
+        selected.append(values)
+    return selected
+
+
+def _round(value: object) -> object:
+    return float(f"{value:{_DIGITS}}") if isinstance(value, float) else value
+
+
 def name_file(address: str) -> str:
     """Name the file of a page: that of its path, with the number of a page of a list."""
     parts = urlsplit(address)
@@ -237,6 +285,6 @@ def _has_rows(tables: Mapping[str, list[dict[str, Any]]]) -> bool:
 #: Page -> whether its tables say anything.
 _HAS_CONTENT: Mapping[str, Callable[[Mapping[str, list[dict[str, Any]]]], bool]] = {
     "changes": _has_rows,
-    "release": lambda tables: bool(tables.get("ratios")),
+    "release": lambda tables: bool(tables.get("ratios") or tables.get("checks")),
     "published": lambda tables: any(row["measured"] is not None for row in tables["results"]),
 }

@@ -21,6 +21,8 @@ _DROPPED_TAGS = ("form", "noscript")
 _DROPPED_CLASSES = frozenset(("files", "find", "service"))
 _DROPPED_META = ("htmx-config", "robots")
 _SEPARATOR = " · "
+#: Identity of the list of a page's files.
+_DATA_FILES = "data-files"
 #: Elements that say nothing without their content.
 _CONTAINERS = ("details", "li", "nav", "ul")
 #: Digits of a drawing that nobody sees, and attributes that the page's style sets or that are usual.
@@ -55,7 +57,7 @@ class StaticPage:
     feed: str = ""
 
     def render(self) -> str:
-        """Render the page with as many rows of its tables as fit; the JSON has them all."""
+        """Render the page with as many rows of its tables as fit; its data files have them all."""
         for limits in _ROW_LIMITS:
             text = _Rewriting(self, *limits).render()
             if len(text.encode()) <= MAX_PAGE_BYTES:
@@ -163,12 +165,12 @@ class _Rewriting:
             _unlink(parent, link)
 
     def _link_data(self, downloads: Element) -> None:
-        """Replace the files of a table by the page's data."""
+        """Replace the files of a table by those of the page."""
         tail = downloads.tail
         downloads.clear()
         downloads.tail = tail
         downloads.set("class", "downloads")
-        SubElement(downloads, "a", href=self._page.data).text = "JSON"
+        SubElement(downloads, "a", href=f"#{_DATA_FILES}").text = "data"
 
     def _draw(self, plot: Element) -> None:
         """Draw a chart, which scripts replace when a reader wants to zoom."""
@@ -222,8 +224,8 @@ class _Rewriting:
         for child in rest:
             parent.remove(child)
         remainder = SubElement(parent, tag)
-        remainder.text = f"{len(rest) + hidden:,} more in "
-        SubElement(remainder, "a", href=self._page.data).text = "JSON"
+        remainder.text = f"{len(rest) + hidden:,} more in the "
+        SubElement(remainder, "a", href=f"#{_DATA_FILES}").text = "data"
         return remainder
 
     def _complete_head(self) -> None:
@@ -239,6 +241,7 @@ class _Rewriting:
         """Add the files of the page to its footer."""
         paragraph = self._root.find("body/footer/p")
         assert paragraph is not None
+        paragraph.set("id", _DATA_FILES)
         files = {"JSON": self._page.data, **self._page.further, "Feed": self._page.feed}
         for title, address in files.items():
             _append_text(paragraph, _SEPARATOR)

@@ -81,8 +81,7 @@ def publish(folder: Path, target: Path, **options: object) -> Publication:
 
 
 def read_all(site: PublishedSite) -> str:
-    texts = (site.folder / file for file in site.files if "static/" not in file)
-    return "\n".join(path.read_text("utf-8") for path in texts)
+    return "\n".join(site.read_text(file) for file in site.files if "static/" not in file)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,10 @@ def test_site_holds_the_service_pages_with_data_feed_and_badges(site: PublishedS
     for page in site.folder.glob("compare/*.html"):
         document = json.loads(page.with_suffix(".json").read_text())
         assert document["about"]["conclusion"] in page.read_text() or "<script>" in page.read_text()
-        assert document["tables"]["pairs"] or page.stem == "comparison"
+        if page.stem != "comparison":
+            assert document["files"]["pairs"] == f"{page.stem}-pairs.csv.xz"
+            assert "log_ratio" in site.read_text(f"compare/{page.stem}-pairs.csv.xz")
+            assert f'href="{page.stem}-pairs.csv.xz">All 1 pairs (CSV)</a>' in page.read_text()
         badge = ElementTree.fromstring(page.with_suffix(".svg").read_text())
         assert badge.get("aria-label", "").endswith(": 1 slower")
     index = (site.folder / "index.html").read_text()
@@ -249,7 +251,7 @@ def test_links_without_a_page_and_forms_are_removed() -> None:
     assert "<nav" not in body
     assert "<details" not in body
     assert body.count("<tr>") == 16
-    assert '1,435 more in <a href="d.json">JSON</a>' in body
+    assert '1,435 more in the <a href="#data-files">data</a>' in body
     assert "First 200" not in body
     assert "API" not in body
 
