@@ -298,6 +298,10 @@ def _join_compilers(sides: dict[str, tuple[list[Sample], list[Sample]]]) -> None
             del sides[key]
 
 
+#: Axis of results of other tools.
+_COMMAND = "command"
+
+
 def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     """Map release keys to their shortest distinguishing names among these samples.
 
@@ -309,7 +313,8 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
         set(map(attrgetter(name), samples)) for name in ("test_name", "dataset", "is_interpreted")
     )
     varying_axes = find_varying_axes(map(attrgetter("variant"), samples))
-    varying = tuple(name for name in varying_axes if name != axis)
+    # Where nothing else tells series apart, a command says what ran.
+    varying = tuple(name for name in varying_axes if name != axis) or (*({_COMMAND} - {axis}),)
     by_release = {release_key(sample, axis): sample for sample in samples}
     options = {
         "one_test": len(tests) == 1,
