@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
+
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, StoreError
 from treehammer.publish.page_reader import open_pages
 from treehammer.publish.public_copy import PublicCopy, copy_public
 from treehammer.publish.site_check import PublishedSite, SiteProblem
 from treehammer.publish.site_writer import MANIFEST, SitePage, SiteWriter
+from treehammer.sql.core.schema import release_check
 from treehammer.sql.read.overview_queries import list_values_by_column
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressFactory
@@ -111,8 +114,12 @@ def _check_copy(site: PublishedSite, copy: PublicCopy) -> list[SiteProblem]:
 
 
 def _list_releases(url: str) -> list[str]:
+    """List the releases that were measured, or checked in vain."""
     with Store.open(url, create=False) as store:
-        return sorted({*list_values_by_column(store, ("axis_root",))["axis_root"]} - {""})
+        measured = list_values_by_column(store, ("axis_root",))["axis_root"]
+        query = sa.select(release_check.c.b).where(release_check.c.server == "")
+        with store.connection() as connection:
+            return sorted({*measured, *connection.scalars(query)} - {"", None})
 
 
 def _require_own_folder(folder: Path) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from treehammer.analysis.status.site_uses import WORST_FIRST, SiteState
+from treehammer.config import Settings
 from treehammer.sql.core.subjects import CENTRAL
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.write.store import Store
 from treehammer.tables import Row, TableColumn, hidden_columns
+from treehammer.watch.alarms.alarm_overview import describe_step, list_announced
+from treehammer.watch.bisection.bisection_report import describe_answer
+from treehammer.watch.bisection.bisection_state import find_state, name_search
 from treehammer.watch.changes import change_points
 from treehammer.watch.pages import watch_tables
 from treehammer.watch.states.site_status import find_site_states, index_by_site, list_uses
@@ -25,8 +29,8 @@ SITE_TABLES = {
     "state_changes": "changes of these states, also superseded ones",
     "changepoints": "steps and drifts of the last 90 days in daily series of the site",
 }
-#: Steps over time that a comparison names.
-MAX_REGRESSIONS = 2
+#: Steps over time that a comparison names, and regressions of releases on the first published page.
+MAX_REGRESSIONS, MAX_NEWS = 2, 6
 
 
 class OverviewStates:
@@ -144,6 +148,20 @@ class SiteStates:
     def show_changes(self) -> ui.Titled:
         """Show the changes of the states."""
         return ui.Titled("State", ui.if_filled(self._changes), anchor="states")
+
+
+def list_release_news(store: Store, settings: Settings) -> Iterator[ui.Paragraph]:
+    """Name what fails or is certainly slower in the newest releases, each with its evidence and search."""
+    for check in list_announced(store)[:MAX_NEWS]:
+        detail = check.text.partition("\n")[0]
+        text = f"{describe_step(check)}: {detail}"
+        address = watch_tables.link_check(check)
+        yield ui.Paragraph(f"{text} (", ui.Link("evidence", address, f"Evidence: {text}"), ")")
+        if search := find_state(settings, name_search(check.id)):
+            yield ui.Paragraph(
+                ui.Link("Search for the build", link_to("bisection", bisection=search.id)),
+                f": {describe_answer(search)}",
+            )
 
 
 def list_regressions(store: Store, release: str) -> Iterator[ui.Paragraph]:

@@ -45,6 +45,7 @@ _LIMIT_NOTE = f"; those are drawn that changed most, {MAX_VARIANTS} at most"
 @page(
     "/verdicts",
     "verdicts",
+    menu="Verdicts",
     position=15,
     help="publish",
     reads_measurements=False,
@@ -79,9 +80,10 @@ def verdicts_page(request: PageRequest[PageQuery]) -> PageContent:
     of_releases = [row for row in rows if row["axis"] == RELEASE_AXIS]
     of_releases.sort(key=lambda row: natural_sort_key(row["b"]), reverse=True)
     newest = of_releases[0]["b"] if of_releases else ""
+    news = [*_list_news(request, newest)]
     sections = (
         *(ui.headline(row["conclusion"]) for row in (of_releases or rows)[:1]),
-        ui.Bullets([*_list_regressions(store, newest)]) if newest else None,
+        ui.Bullets(news) if news else None,
         table,
         ui.Paragraph(ui.Link("All comparisons", link_to("compare"))),
         ui.Titled("Releases", *_draw_trends(store), anchor="releases"),
@@ -89,9 +91,11 @@ def verdicts_page(request: PageRequest[PageQuery]) -> PageContent:
     return PageContent("Verdicts", sections, (table,), heading="Is it faster or slower?")
 
 
-def _list_regressions(store: Store, release: str) -> Iterator[ui.Paragraph]:
+def _list_news(request: PageRequest[PageQuery], release: str) -> Iterator[ui.Paragraph]:
+    """Name failing and slower releases, and the steps over time of the newest one."""
     for part in import_parts("page_parts"):
-        yield from part.list_regressions(store, release)
+        yield from part.list_release_news(request.store, request.resources.settings)
+        yield from part.list_regressions(request.store, release) if release else ()
 
 
 def _draw_trends(store: Store) -> Iterator[ui.Figure]:

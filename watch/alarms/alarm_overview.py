@@ -48,6 +48,8 @@ from treehammer.watch.store.state_history import (
 )
 
 RELEASE_RULE = "release/3"
+#: Campaign of a check for which none could start.
+NO_CAMPAIGN = "none"
 #: Comparisons that the state of a release depends on.
 COUNTED = (
     "Counted: finished campaigns, reruns, and stored comparisons with an older release as A, "
@@ -96,6 +98,20 @@ def assess_releases(store: Store) -> list[SubjectState]:
     return [judge_release(name, checks[name], compared) for name in names]
 
 
+def list_announced(store: Store) -> list[ReleaseCheck]:
+    """List the confirmed regressions and failures of releases that no later check ended, newest first."""
+    by_release: defaultdict[str, list[ReleaseCheck]] = defaultdict(list)
+    for check in ReleaseCheckTable(store).list_checks():
+        if not check.server:
+            by_release[check.b].append(check)
+    return [
+        check
+        for release in sorted(by_release, key=natural_sort_key, reverse=True)
+        for check in _select_decisive(release, by_release[release], ())
+        if check.state in (CheckState.CONFIRMED, CheckState.FAILED)
+    ]
+
+
 def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, float]]]:
     """List the regressions that are confirmed or open, with the largest effect of each metric."""
     checks, compared = _load_checks(store)
@@ -106,7 +122,8 @@ def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, floa
         for check in _select_decisive(release, checks[release], compared)
         if _level(check) is not AlarmLevel.OK
     ]
-    summaries = summarize_comparisons(store, [check.comparison_id for check in regressions])
+    ids = [check.comparison_id for check in regressions if check.comparison_id]
+    summaries = summarize_comparisons(store, ids)
     return [
         (check, _find_effects(summaries[check.comparison_id].counts))
         for check in regressions
@@ -257,6 +274,8 @@ def describe_check(check: ReleaseCheck) -> str:
         source = f"rerun {check.rerun_id}"
     at_server = f" at {check.server}" if check.server else ""
     releases = f"{check.b}{at_server} against {check.a}"
+    if check.state == CheckState.FAILED and check.campaign_id == NO_CAMPAIGN:
+        return f"{check.test_name}: {check.b} cannot be set up: {check.text}"
     if check.state == CheckState.FAILED:
         return (
             f"{check.test_name}: {releases} {check.state} by {source}: it read nothing of some work"
@@ -268,12 +287,15 @@ def describe_step(check: ReleaseCheck) -> str:
     """Say which test is slower, or fails, since which release or version of a server."""
     subject = f"{check.b} at {check.server}" if check.server else f"ROOT {check.b}"
     if check.state == CheckState.FAILED:
-        return f"{check.test_name} fails with {subject}, and not with {check.a}"
+        others = f", and not with {check.a}" if check.campaign_id != NO_CAMPAIGN else ""
+        return f"{check.test_name} fails with {subject}{others}"
     return f"{check.test_name} is slower with {subject} than with {check.a}"
 
 
 def link_check(check: ReleaseCheck) -> str:
     """Return the path of the page with the comparison of a check."""
+    if check.campaign_id == NO_CAMPAIGN:
+        return f"/releases/{quote(check.b, safe='')}"
     if not check.comparison_id:
         return f"/campaigns/{quote(check.campaign_id, safe='')}"
     return f"/compare/{quote(check.comparison_id, safe='')}"

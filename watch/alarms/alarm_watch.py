@@ -15,6 +15,7 @@ from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_overview import (
+    NO_CAMPAIGN,
     CheckState,
     assess_all,
     describe_check,
@@ -169,7 +170,7 @@ def _build_regression_event(check: ReleaseCheck, now_us: int) -> AlarmMessage:
     effect = "" if check.effect is None else f" by up to {format_effect(check.effect)}"
     confirmed = f"Confirmed by rerun {check.reruns}, campaign {check.rerun_id}."
     if check.state == CheckState.FAILED:
-        confirmed = f"Campaign {check.campaign_id}."
+        confirmed = f"Campaign {check.campaign_id}." * (check.campaign_id != NO_CAMPAIGN)
     return _build_event(
         (REGRESSION, check.id),
         kind=REGRESSION,

@@ -52,7 +52,7 @@ from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.campaign_queries import load_campaign
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms.alarm_overview import CheckState, describe_step
+from treehammer.watch.alarms.alarm_overview import NO_CAMPAIGN, CheckState, describe_step
 from treehammer.watch.store.alarms import ReleaseCheckTable, hash_identity
 
 #: Reruns that may fail to decide.
@@ -137,6 +137,24 @@ def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int
     return False
 
 
+def record_failed_release(
+    store: Store, test_name: str, roots: Sequence[str], message: str, now_us: int
+) -> None:
+    """Record that no campaign can start with the last of some releases, against each before it.
+
+    The check of a later campaign takes the place of this one.
+    """
+    *earlier, release = roots
+    checks = [
+        _make_check(NO_CAMPAIGN, test_name, a, release, CheckState.FAILED, now_us)
+        for a in earlier or [""]
+    ]
+    checks = [
+        replace(check, id=hash_identity(check.id, test_name), text=message) for check in checks
+    ]
+    ReleaseCheckTable(store).add_checks(checks)
+
+
 def judge_rerun(
     slower: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow], reruns: int
 ) -> CheckState:
@@ -173,8 +191,19 @@ def _check_campaign(
         sides = str(comparison.query.a), str(comparison.query.b)
         check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
         state = _find_first_state(table, check, comparison)
-        checks.append(_add_result(check, comparison, state))
+        check = _add_result(check, comparison, state)
+        if _list_failed_rows(comparison):
+            message = _find_failure(store, campaign_id, check.b)
+            check = replace(check, text="\n".join(filter(None, (message, check.text))))
+        checks.append(check)
     return checks
+
+
+def _find_failure(store: Store, campaign_id: str, release: str) -> str:
+    """Find the message of a release's first failure in a campaign."""
+    conditions = (Condition("campaign_id", "=", campaign_id), Condition("axis_root", "=", release))
+    rows = store.measurements(Selection(conditions=conditions), ("failure_message",))
+    return next((str(row["failure_message"]) for row in rows if row["failure_message"]), "")
 
 
 def _find_first_state(
@@ -188,7 +217,9 @@ def _find_first_state(
         return CheckState.CLEAR
     for earlier in _list_same_checks(table, check):
         if earlier.state != CheckState.KNOWN:
-            return CheckState.KNOWN if earlier.state in _OPEN_STATES else state
+            is_other = CheckState.FAILED in (earlier.state, state) and earlier.state != state
+            is_known = earlier.state in _OPEN_STATES and not is_other
+            return CheckState.KNOWN if is_known else state
     return state
 
 

@@ -50,13 +50,18 @@ def format_certainty(share: float) -> str:
 
 def describe_conclusion(state: BisectionState, conclusion: Conclusion) -> str:
     """Describe the result of a search: builds, sizes, certainty and the campaigns behind it."""
-    lines = list(_describe_outcome(state, conclusion))
+    lines = [state.remark] if state.remark else _describe_outcome(state, conclusion)
     if skipped := [p for p in state.probes if p.state == SKIPPED]:
         titles = ", ".join(state.question.builds[p.build].title for p in skipped)
         lines.append(f"Skipped: {titles}")
     campaigns = " ".join(p.campaign for p in state.probes if p.campaign)
     lines += [f"{pluralize(state.jobs, 'job')}; campaigns: {campaigns}"]
     return "\n".join(lines)
+
+
+def describe_answer(state: BisectionState) -> str:
+    """Describe the present answer of a search in one line."""
+    return describe_conclusion(state, state.make_search().conclude()).partition("\n")[0]
 
 
 def _describe_outcome(state: BisectionState, conclusion: Conclusion) -> list[str]:

@@ -80,16 +80,20 @@ class BisectionRun:
             self.state.save(self.settings)
             if self.state.pending is not None:
                 self._continue_pending(self.state.pending)
-            while True:
-                search = self.state.make_search()
-                conclusion = search.conclude()
-                if self.state.probes:
-                    self.show(self.state, conclusion)
-                if conclusion.is_decided or self.state.jobs >= self.state.question.job_limit:
-                    self.state = replace(self.state, is_finished=True)
-                    self.state.save(self.settings)
-                    return conclusion
-                self._probe(search.choose_next())
+            while (build := self.choose_build()) is not None:
+                self._probe(build)
+        return self.state.make_search().conclude()
+
+    def choose_build(self) -> int | None:
+        """Choose the build to measure next; None at the end, which is stored."""
+        search = self.state.make_search()
+        conclusion = search.conclude()
+        if self.state.probes:
+            self.show(self.state, conclusion)
+        if conclusion.is_decided or self.state.jobs >= self.state.question.job_limit:
+            self._save(replace(self.state, is_finished=True))
+            return None
+        return search.choose_next()
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
@@ -107,16 +111,17 @@ class BisectionRun:
     def _probe(self, build: int) -> None:
         """Measure a build against GOOD, or skip it."""
         try:
-            values = (self._prepare_build(0), self._prepare_build(build))
+            self._prepare_build(0)
+            self._prepare_build(build)
         except BuildFailedError as failure:
-            self._skip(ProbeRecord(build, SKIPPED, reason=str(failure)))
+            self.skip_build(build, str(failure))
             return
         try:
-            plan = plan_request(self._make_request(*values), self.settings, bars=self.bars)
+            plan = plan_request(self.make_request(build), self.settings, bars=self.bars)
         except (SoftwareError, ConfigError) as error:
             if build == len(self.state.question.builds) - 1:
                 raise
-            self._skip(ProbeRecord(build, SKIPPED, reason=error.message))
+            self.skip_build(build, error.message)
             return
         _check_one_series(plan)
         # Stored first: after a kill it is known which campaign may exist.
@@ -144,17 +149,24 @@ class BisectionRun:
     def _finish(self, campaign: CampaignRow, build: int) -> None:
         """Wait for a probe's campaign and note its result."""
         wait_for_campaign(campaign, self.settings, self.bars)
-        question = self.state.question
         with Store.open(self.settings.database) as store:
-            result = read_probe(
-                store,
-                campaign.id,
-                find_metric(question.metric, self._definition),
-                self._name_build(0),
-                self._name_build(build),
-                exact=question.is_exact,
-            )
-        self._settle(campaign.id, build, result)
+            self.record_probe(store, campaign.id, build)
+
+    def record_probe(self, store: Store, campaign: str, build: int) -> None:
+        """Read the result of a build's finished campaign and note it.
+
+        Raises:
+            TreehammerError: GOOD or BAD cannot be measured, or no campaign returns results.
+        """
+        result = read_probe(
+            store,
+            campaign,
+            find_metric(self.state.question.metric, self._definition),
+            self._name_build(0),
+            self._name_build(build),
+            exact=self.state.question.is_exact,
+        )
+        self._settle(campaign, build, result)
 
     def _settle(self, campaign: str, build: int, result: BuildProbeResult) -> None:
         if not result.failure:
@@ -175,7 +187,7 @@ class BisectionRun:
             self._note_lost(campaign, build)
             return
         self._save(self.state.settle_pending(None))
-        self._skip(ProbeRecord(build, SKIPPED, campaign, reason=result.failure))
+        self.skip_build(build, result.failure, campaign)
 
     def _note_lost(self, campaign: str, build: int) -> None:
         """Note a probe without any result; it is repeated a few times."""
@@ -188,21 +200,27 @@ class BisectionRun:
                 hint=f"See treehammer status {campaign}; then treehammer bisect --resume.",
             )
 
-    def _skip(self, probe: ProbeRecord) -> None:
+    def skip_build(self, build: int, reason: str, campaign: str = "") -> None:
+        """Note a build that is left out.
+
+        Raises:
+            ConfigError: it is BAD, without which there is no search.
+        """
         question = self.state.question
-        if probe.build in (0, len(question.builds) - 1):
+        if build in (0, len(question.builds) - 1):
             raise ConfigError(
-                f"BAD cannot be measured: {probe.reason}",
+                f"BAD cannot be measured: {reason}",
                 where=question.builds[-1].title,
                 hint="Choose a BAD that can be built and measured.",
             )
-        self._save(self.state.add_probe(probe))
+        self._save(self.state.add_probe(ProbeRecord(build, SKIPPED, campaign, reason=reason)))
 
     def _save(self, state: BisectionState) -> None:
         self.state = state
         state.save(self.settings)
 
-    def _make_request(self, good: str, build: str) -> CampaignRequest:
+    def make_request(self, build: int) -> CampaignRequest:
+        """Make the request of the campaign that measures a build against GOOD."""
         question = self.state.question
         number = len(self.state.probes) + 1
         overrides = {"repeats": "1", **question.overrides}
@@ -210,7 +228,11 @@ class BisectionRun:
             overrides = {"mode": "paired", **overrides}
         return CampaignRequest(
             question.test_spec,
-            {"bundle": (AXIS,), **question.axes, AXIS: (good, build)},
+            {
+                "bundle": (AXIS,),
+                **question.axes,
+                AXIS: (self._name_build(0), self._name_build(build)),
+            },
             overrides,
             question.sites,
             question.from_sites,
@@ -218,17 +240,16 @@ class BisectionRun:
             self.options,
         )
 
-    def _prepare_build(self, build: int) -> str:
-        """Build a commit if that is needed; return the value of the root axis.
+    def _prepare_build(self, build: int) -> None:
+        """Build a commit if that is needed.
 
         Raises:
             BuildFailedError: the commit cannot be built.
             ConfigError: GOOD cannot be built.
         """
-        name = self._name_build(build)
         builder = self._builder
         if builder is None:
-            return name
+            return
         build_name = self.state.question.builds[build]
         try:
             with self.bars(f"Building {build_name.title}", 1) as step:
@@ -242,7 +263,6 @@ class BisectionRun:
                     hint=f"The log is {builder.locate(build_name.name)}.log.",
                 ) from failure
             raise
-        return name
 
     def _name_build(self, build: int) -> str:
         """Return the value of the root axis for a build."""

@@ -104,13 +104,14 @@ class ProbeRecord:
 
 @dataclass(frozen=True)
 class BisectionState:
-    """A search with all its probes."""
+    """A search with all its probes; a remark says why it ended without an answer."""
 
     id: str
     started_us: int
     question: BisectionQuestion
     probes: tuple[ProbeRecord, ...] = ()
     is_finished: bool = False
+    remark: str = ""
 
     @classmethod
     def start(cls, question: BisectionQuestion) -> BisectionState:
@@ -160,6 +161,17 @@ class BisectionState:
         write_atomically(
             settings.bisections_dir / f"{self.id}.json", format_json(document, indent=1)
         )
+
+
+def name_search(identity: str) -> str:
+    """Name the search of a check, whose page links it."""
+    return identity[:12]
+
+
+def find_state(settings: Settings, identity: str) -> BisectionState | None:
+    """Find a search; None for an unknown one."""
+    states = list_states(settings.bisections_dir)
+    return next((state for state in states if state.id == identity), None)
 
 
 def load_state(settings: Settings, id_start: str) -> BisectionState:

@@ -77,7 +77,7 @@ def build_bisection_table(settings: Settings) -> DataTable:
             "bisection": state.id,
             "builds": _describe_range(state),
             "metric": state.question.metric,
-            "conclusion": _conclude(state).splitlines()[0],
+            "conclusion": bisection_report.describe_answer(state),
             "started_us": state.started_us,
         }
         for state in states

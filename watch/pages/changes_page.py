@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from itertools import starmap
 from xml.etree import ElementTree
 
 from pydantic import Field
@@ -16,11 +19,13 @@ from starlette.responses import Response
 from treehammer.analysis.comparison import verdict_text
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow, ReleaseCheck
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, build_table
 from treehammer.text_formatting import SECOND_US, format_share
+from treehammer.watch.alarms import alarm_overview
+from treehammer.watch.alarms.alarm_overview import CheckState
 from treehammer.watch.changes import WINDOW_DAYS, change_points, weekly_digest
 from treehammer.watch.changes.daily_series import ChangeState
 from treehammer.watch.pages import watch_tables
@@ -319,42 +324,68 @@ def _read_week(text: str) -> tuple[date, dict[str, str]]:
 
 @page("/changes.atom", "changes-feed", position=44)
 def feed_page(request: PageRequest[PageQuery]) -> Response:
-    """Answer with the confirmed regressions as an Atom feed, newest first."""
+    """Answer with the confirmed regressions and failing releases as an Atom feed, newest first."""
     confirmed = [
         change
         for change in load_change_points(request.store)
         if change_points.is_regression(change) and change.state == ChangeState.CONFIRMED
     ]
-    newest = sorted(confirmed, key=lambda change: (-change.found_us, change.id))[:MAX_ENTRIES]
+    failing: dict[str, list[ReleaseCheck]] = defaultdict(list)
+    for check in alarm_overview.list_announced(request.store):
+        if check.state == CheckState.FAILED:
+            failing[check.b].append(check)
+    entries = [*map(_describe_change, confirmed), *starmap(_describe_failure, failing.items())]
+    newest = sorted(entries, key=lambda entry: (-entry.found_us, entry.path))[:MAX_ENTRIES]
     return Response(_write_feed(newest, request.raw), media_type="application/atom+xml")
 
 
-def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
+@dataclass(frozen=True)
+class _FeedEntry:
+    """A change or failure in the feed, with the path of its page."""
+
+    title: str
+    path: str
+    found_us: int
+    summary: str
+
+
+def _describe_change(change: ChangePointRow) -> _FeedEntry:
+    size = verdict_text.format_effect(change.effect)
+    subject, quantity = change_points.name_subject(change), change_points.describe_quantity(change)
+    summary = change_points.describe_change(change)
+    path = link_to("change", change=change.id)
+    return _FeedEntry(f"{subject}: {quantity} {size}", path, change.found_us, summary)
+
+
+def _describe_failure(release: str, checks: Sequence[ReleaseCheck]) -> _FeedEntry:
+    tests = ", ".join(dict.fromkeys(check.test_name for check in checks))
+    messages = dict.fromkeys(check.text.partition("\n")[0] for check in checks)
+    path = link_to("release", release=release)
+    found_us = max(check.checked_us for check in checks)
+    return _FeedEntry(f"ROOT {release} fails: {tests}", path, found_us, "; ".join(messages))
+
+
+def _write_feed(entries: Sequence[_FeedEntry], request: Request) -> bytes:
     base = str(request.base_url).rstrip("/")
     feed = ElementTree.Element("feed", xmlns=_ATOM)
 
     def add(parent: ElementTree.Element, name: str, text: str = "", **attributes: str) -> None:
         ElementTree.SubElement(parent, name, attributes).text = _NOT_IN_XML.sub(" ", text)
 
-    entries = list(changes)
     add(feed, "title", "Treehammer: regressions")
     add(feed, "id", f"{base}/changes.atom")
     add(feed, "link", rel="self", href=f"{base}/changes.atom")
-    add(feed, "updated", _format_time(max((change.found_us for change in entries), default=0)))
-    for change in entries:
+    add(feed, "updated", _format_time(max((result.found_us for result in entries), default=0)))
+    for result in entries:
         entry = ElementTree.SubElement(feed, "entry")
-        size = verdict_text.format_effect(change.effect)
-        title = f"{change_points.name_subject(change)}: {change_points.describe_quantity(change)} {size}"
-        add(entry, "title", title)
-        address = base + link_to("change", change=change.id).removeprefix(
-            request.scope.get("root_path", "")
-        )
+        add(entry, "title", result.title)
+        address = base + result.path.removeprefix(request.scope.get("root_path", ""))
         add(entry, "id", address)
         add(entry, "link", href=address)
-        add(entry, "updated", _format_time(change.found_us))
+        add(entry, "updated", _format_time(result.found_us))
         author = ElementTree.SubElement(entry, "author")
         add(author, "name", "Treehammer")
-        add(entry, "summary", change_points.describe_change(change))
+        add(entry, "summary", result.summary)
     body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
     return body
 

@@ -24,8 +24,16 @@ from treehammer.watch.changes.daily_series import (
     measure_the_same,
 )
 from treehammer.watch.changes.job_points import build_families
-from treehammer.watch.pages.watch_tables import build_change_point_table, list_recent_changes
-from treehammer.watch.store.alarms import load_watched_days, load_watched_series
+from treehammer.watch.pages.watch_tables import (
+    build_change_point_table,
+    build_check_table,
+    list_recent_changes,
+)
+from treehammer.watch.store.alarms import (
+    ReleaseCheckTable,
+    load_watched_days,
+    load_watched_series,
+)
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
@@ -67,7 +75,11 @@ class ReleaseQuery(PageQuery):
     api=PageOperation(
         "getRelease",
         "Changes of a release, and all releases by day as ratio to the control",
-        {"changepoints": "changes", "ratios": "drawn ratios by test, release and day"},
+        {
+            "checks": "checks against earlier releases",
+            "changepoints": "changes",
+            "ratios": "drawn ratios by test, release and day",
+        },
     ),
 )
 def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
@@ -76,7 +88,9 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     changes = list_recent_changes(store, release=query.release)
     choices = list_ratio_choices(store, query.release)
     is_related = bool(choices["metric"] or changes)
-    if not is_related and query.release not in list_subject_values(store, "axis_root"):
+    checks = build_check_table(ReleaseCheckTable(store).list_checks(release=query.release))
+    is_measured = is_related or query.release in list_subject_values(store, "axis_root")
+    if not is_measured and not checks.rows:
         raise NothingToDoError(f"ROOT {query.release} was never measured")
     for name, listed_values in choices.items():
         if name in query.model_fields_set:
@@ -85,13 +99,14 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
     sections = (
         ui.Links(list(_list_links(query.release))),
-        *((table,) if is_related else _explain_unrelated()),
+        ui.if_filled(checks),
+        *((table,) if is_related else _explain_unrelated() if is_measured else ()),
         *(_show_form(query, choices, has_charts=bool(charts)) if choices["metric"] else ()),
         *(_show_ratios(query, chart, number) for number, chart in enumerate(charts, 1)),
         ui.table_of_values(ratios) if ratios.rows else None,
     )
     crumbs = [ui.Link("Changes over time", link_to("changes"))]
-    return PageContent(f"ROOT {query.release}", sections, (table, ratios), crumbs=crumbs)
+    return PageContent(f"ROOT {query.release}", sections, (checks, table, ratios), crumbs=crumbs)
 
 
 def _list_links(release: str) -> Iterator[ui.Link]:

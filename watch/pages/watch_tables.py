@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from treehammer.sql.core.subjects import CENTRAL, locate_subject
-from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import ChangePointRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, hidden_columns
 from treehammer.watch.changes import WINDOW_DAYS, change_points
 from treehammer.watch.states.site_status import use_by_state
 from treehammer.watch.store.alarms import load_change_points
 from treehammer.watch.store.state_history import name_subject
-from treehammer.web.addresses import link_rows
+from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.columns import column, columns
 from treehammer.web.display_formats import day_number, format_time, today
 
@@ -52,6 +52,40 @@ def build_states_table(states: Sequence[StatusChangeRow]) -> DataTable:
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
     return DataTable("states", "States", table_columns, rows, empty_text=empty)
+
+
+def link_check(check: ReleaseCheck) -> str:
+    """Link the comparison of a check, or the release where there is none."""
+    if check.comparison_id:
+        return link_to("comparison", comparison=check.comparison_id)
+    return link_to("release", release=check.b)
+
+
+def build_check_table(checks: Sequence[ReleaseCheck]) -> DataTable:
+    """Build the table of a release's checks, the newest of each test and base first."""
+    newest: dict[tuple[str, str], ReleaseCheck] = {}
+    for check in checks:
+        newest.setdefault((check.test_name, check.a), check)
+    rows = [
+        {
+            "test": check.test_name,
+            "against": check.a,
+            "check": check.state,
+            "result": check.text.partition("\n")[0],
+            "checked_us": check.checked_us,
+            "comparison_id": check.comparison_id,
+        }
+        for check in newest.values()
+    ]
+    table_columns = (
+        column("test"),
+        column("against", link=link_rows("comparison", comparison="comparison_id")),
+        column("check"),
+        column("result", is_long=True),
+        column("checked_us", "checked", format_value=format_time),
+        *hidden_columns("comparison_id"),
+    )
+    return DataTable("checks", "Checks", table_columns, rows, empty_text="")
 
 
 def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:

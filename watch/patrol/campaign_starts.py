@@ -126,6 +126,12 @@ class StartSites:
             return None
         return StartSites(storage, runners, self.excluded)
 
+    def select_pair(self, site: str, runner: str) -> StartSites | None:
+        """Return one site, and the one that runs its jobs; None unless both are among these."""
+        if {site, runner or site} - {*self.names}:
+            return None
+        return StartSites((site,), (runner,) if runner else (), self.excluded)
+
     def narrow_to(self, site: str, avoided: Collection[str]) -> StartSites:
         """Return the pair of sites that a probe of one of these sites uses.
 

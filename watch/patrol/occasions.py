@@ -55,6 +55,8 @@ class Occasion:
         spec: the test, pinned to a commit if it is in a repository.
         axes: axes in place of the entry's.
         overrides: keys in place of the entry's.
+        site: the only one whose storage is read; '' for the entry's.
+        runner: the only site that runs the jobs, where it is another.
     """
 
     name: str
@@ -62,6 +64,13 @@ class Occasion:
     spec: str
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
+    site: str = ""
+    runner: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Beginning of its name, with the colon."""
+        return self.name[: self.name.index(":") + 1]
 
 
 def name_occasion(kind: str, text: str) -> str:

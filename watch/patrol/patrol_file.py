@@ -215,6 +215,16 @@ class ReleaseSource(StrictModel):
         description="Measure the release before and the previous patch in the same jobs, so that they "
         "are compared.",
     )
+    builds: FilledLine = Field(
+        "",
+        description="Builds between two releases, in which a confirmed regression is searched: a file with "
+        "values of the root axis, the oldest first; by default the releases of the source.",
+    )
+
+    @property
+    def bisects(self) -> bool:
+        """Whether confirmed regressions are searched for the build that brought them."""
+        return self.compare or bool(self.builds)
 
     def complete(self, base: Path) -> ReleaseSource:
         """Return the source with its path and the default of its value."""
@@ -223,7 +233,10 @@ class ReleaseSource(StrictModel):
             place = (base / Path(source).expanduser()).resolve()
             source = str(place)
             value = f"path:{place}/{_VERSION_FIELD}" if place.is_dir() else value
-        return self.model_copy(update={"source": source, "value": self.value or value})
+        builds = self.builds and str((base / Path(self.builds).expanduser()).resolve())
+        return self.model_copy(
+            update={"source": source, "value": self.value or value, "builds": builds}
+        )
 
     def axis_value(self, version: str) -> str:
         """Return the value of the root axis for a release."""

@@ -18,14 +18,16 @@ from treehammer.collectors.json_documents import parse_json
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import (
+    ConfigError,
     DefinitionError,
     MissingExtraError,
+    SoftwareError,
     StoreError,
     TreehammerError,
     explain_missing_extra,
 )
-from treehammer.hctests.definition.model import DOOR_AXIS
-from treehammer.hctests.pinned_tests import EqualCommitsError
+from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
+from treehammer.hctests.pinned_tests import EqualCommitsError, pin_test
 from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.core.watch_rows import AlarmMessage, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
@@ -34,6 +36,7 @@ from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
 from treehammer.verticals import import_parts
 from treehammer.watch.alarms.alarm_watch import record_events
+from treehammer.watch.alarms.release_checks import record_failed_release
 from treehammer.watch.changes.change_points import update_changes
 from treehammer.watch.patrol.campaign_settlement import CampaignSettlement, follow_all
 from treehammer.watch.patrol.campaign_starts import (
@@ -58,10 +61,11 @@ from treehammer.watch.patrol.occasions import (
     name_occasion,
 )
 from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.watch.patrol.release_searches import ReleaseSearches
 from treehammer.watch.states.site_status import find_probe_time, list_uses
 from treehammer.watch.states.status_rules import load_status_rules
 from treehammer.watch.store import patrol_report
-from treehammer.watch.store.alarms import STATE, ReleaseCheckTable
+from treehammer.watch.store.alarms import BISECT, STATE, ReleaseCheckTable
 from treehammer.watch.store.patrol_starts import (
     CLAIMED,
     PROBE,
@@ -79,8 +83,11 @@ _LOG = logging.getLogger(__name__)
 ROUND_S = 5.0
 #: Shortest and longest delay in seconds before a refused or failed start is tried again.
 RETRY_S, MAX_RETRY_S = 30, 1800
-#: Errors of commits that cannot be compared in turns.
-_INCOMPARABLE = (EqualCommitsError, DefinitionError)
+#: Kind of occasion -> errors of commits that cannot be compared in turns, and of builds without ROOT.
+_FINAL_ERRORS = {
+    TURNS: (EqualCommitsError, DefinitionError),
+    BISECT: (SoftwareError, ConfigError),
+}
 #: Seconds between two evaluations of states and campaigns.
 WATCH_S = 60
 #: Seconds from the start to the first search for changes, and between two searches.
@@ -142,14 +149,17 @@ class Patrol:
         self._rules = load_status_rules(settings.status_rules)
         self._settlement = CampaignSettlement(settings, store, self._starts)
         self._finder = OccasionFinder(settings, file)
+        self._searches = ReleaseSearches(settings, store, self._starts, file.releases)
         self._next_watch_us = 0
         self._next_purge_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
         #: Entry -> occasions of the present round.
         self._reruns: Mapping[str, Mapping[str, Occasion]] = {}
+        self._probes: Mapping[str, Mapping[str, Occasion]] = {}
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
-        self._published_us = 0
+        #: Time of the newest check and number of ended searches, as published.
+        self._published = (0, 0)
 
     def run_round(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
         """Run one round: complete, follow, start. Returns whether this patrol leads.
@@ -226,6 +236,7 @@ class Patrol:
                 states[name].note(problem)
         uses = list_uses(self._store)
         self._reruns = find_reruns(self._store, self._starts, self._read_clock())
+        self._probes = self._searches.find_probes(self._read_clock())
         for entry in self._file.entries.values():
             if is_stopping():
                 return
@@ -254,13 +265,14 @@ class Patrol:
             self._update_changes(now_us)
 
     def _publish(self) -> None:
-        """Publish the site again if a check of a release is new or has changed."""
+        """Publish the site again if a check of a release is new or has changed, or a search ended."""
         folder = self._file.patrol.publish
         checks = ReleaseCheckTable(self._store).list_checks() if folder else []
         changed_us = max((check.changed_us for check in checks), default=0)
-        if changed_us <= self._published_us:
+        news = (changed_us, self._searches.ended)
+        if not checks or news == self._published:
             return
-        self._published_us = changed_us
+        self._published = news
         for part in import_parts("site_update"):
             try:
                 summary = part.update_site(
@@ -308,6 +320,8 @@ class Patrol:
             sites = usable
             if occasion.name.startswith(TURNS):
                 sites = select_comparison_sites(entry, self._settings, uses)
+            elif occasion.site:
+                sites = usable and usable.select_pair(occasion.site, occasion.runner)
             if sites is not None:
                 self._start(entry, occasion, sites, state, message)
 
@@ -330,6 +344,7 @@ class Patrol:
             )
             occasions |= self._drop_existing(entry, SERVER, servers)
         occasions |= self._reruns.get(entry.name, {})
+        occasions |= self._probes.get(entry.name, {})
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
             occasions[slot.name] = Occasion(slot.name, slot.due_us, spec)
@@ -437,16 +452,32 @@ class Patrol:
             raise
         except TreehammerError as error:
             reason = str(error)
-            if occasion.name.startswith(TURNS) and isinstance(error, _INCOMPARABLE):
-                # These commits stay as they are, so another attempt would not help.
+            if isinstance(error, _FINAL_ERRORS.get(occasion.kind, ())):
+                # These commits and builds stay as they are, so another attempt would not help.
                 _LOG.info("%s: %s: %s", entry.name, occasion.name, join_lines(reason))
                 self._starts.note_existing(entry.name, {occasion.name: join_lines(reason)})
                 reason = ""
+            elif occasion.kind == RELEASE:
+                remainder = _drop_release(occasion, error.where)
+                if remainder is not None:
+                    self._start(entry, remainder, sites, state, message)
+                    return
+                self._record_failure(entry, occasion, error, now_us)
         if reason:
             state.note(f"waits: {reason}")
             self._delay(*key, f"waits: {reason}", now_us)
         else:
             self._retries.pop(key, None)
+
+    def _record_failure(
+        self, entry: PatrolEntry, occasion: Occasion, error: TreehammerError, now_us: int
+    ) -> None:
+        """Record a release that cannot be set up at a second attempt, which excludes a short fault."""
+        roots = occasion.axes[RELEASE_AXIS]
+        before = self._retries.get((entry.name, occasion.name))
+        if before and before.reason.endswith(str(error)) and error.where == f"ROOT {roots[-1]}":
+            name = pin_test(occasion.spec, self._settings).definition.test.name
+            record_failed_release(self._store, name, roots, error.message, now_us)
 
     def _count_running(self, entry: PatrolEntry) -> int:
         """Count the open campaigns of an entry, without probes."""
@@ -493,6 +524,15 @@ class Patrol:
             for line, entry in enumerate(self._file.entries.values())
         ]
         patrol_report.write_entries(self._store, self._lease, rows)
+
+
+def _drop_release(occasion: Occasion, broken: str) -> Occasion | None:
+    """Leave out an earlier release that cannot be set up; None where it is the new one, or none."""
+    *earlier, release = occasion.axes[RELEASE_AXIS]
+    remaining = [root for root in earlier if broken != f"ROOT {root}"]
+    if len(remaining) == len(earlier):
+        return None
+    return replace(occasion, axes={RELEASE_AXIS: (*remaining, release)})
 
 
 def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:

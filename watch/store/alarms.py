@@ -30,6 +30,7 @@ from treehammer.sql.core.schema import (
     dimension_tables,
     job,
     measurement,
+    patrol_start,
     release_check,
     watched_day,
     watched_series,
@@ -58,6 +59,8 @@ NO_SEVERITY = "none"
 MAX_TEXT_CHARS = MAX_TEXT // 8
 _TABLE = alarm_message.c
 _IS_EVENT = _TABLE.channel.is_(None)
+#: Beginning of the occasions of probes in searches for builds.
+BISECT = "bisect:"
 #: Finished campaigns that are examined at once.
 MAX_EXAMINED = 20
 
@@ -188,11 +191,14 @@ class ReleaseCheckTable:
     def list_unchecked_campaigns(self, since_us: int) -> list[str]:
         """List finished campaigns created since a time that were not examined, oldest first.
 
-        A campaign that confirms another one is not examined by itself.
+        A campaign that confirms another one, or is a probe of a search, is not examined by itself.
         """
         checks = release_check.c
         open_jobs = sa.select(job.c.id).where(
             job.c.campaign_id == campaign.c.id, job.c.state.not_in(sorted(FINAL_JOB_STATES))
+        )
+        probes = sa.select(patrol_start.c.campaign_id).where(
+            patrol_start.c.campaign_id == campaign.c.id, patrol_start.c.occasion.startswith(BISECT)
         )
         any_jobs = sa.select(job.c.id).where(job.c.campaign_id == campaign.c.id)
         existing_checks = sa.select(checks.id).where(
@@ -202,6 +208,7 @@ class ReleaseCheckTable:
             sa.select(campaign.c.id)
             .where(campaign.c.created_us >= since_us)
             .where(~sa.exists(open_jobs), sa.exists(any_jobs), ~sa.exists(existing_checks))
+            .where(~sa.exists(probes))
             .order_by(campaign.c.created_us, campaign.c.id)
             .limit(MAX_EXAMINED)
         )

@@ -21,7 +21,7 @@ from treehammer import config
 from treehammer.analysis.status.site_uses import SiteState, SiteUses, SubjectUse, Usability
 from treehammer.collectors import root_releases
 from treehammer.collectors.json_documents import parse_json
-from treehammer.errors import BatchError
+from treehammer.errors import BatchError, SoftwareError
 from treehammer.hctests.pinned_tests import EqualCommitsError
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck
 from treehammer.sql.write.store import Store
@@ -522,6 +522,45 @@ def test_release_is_compared_with_the_series_and_patch_before(
 ) -> None:
     versions = ["6.36.00", "6.38.00", "6.38.04", "6.40.00", "6.40.02", "6.40.01rc1", "6.42.00"]
     assert select_earlier_releases(version, versions) == earlier
+
+
+def test_earlier_release_that_cannot_be_set_up_is_left_out(
+    simulation: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one is not held up; it is recorded as failing only if it is the broken one itself."""
+    (simulation.folder / "releases").write_text("6.38.00\n6.40.00\n")
+    broken = "ROOT 6.40.00"
+
+    def plan(request: CampaignRequest, *arguments: object, **options: object) -> Any:
+        if broken.removeprefix("ROOT ") in request.axes["root"]:
+            raise SoftwareError("does not start", where=broken)
+        return simulation._plan(request, *arguments, **options)
+
+    monkeypatch.setattr(campaign_starts, "plan_request", plan)
+    patrol = simulation.open("""
+[releases]
+source = "releases"
+compare = true
+look_every = "10s"
+[entries.release]
+test = "ttree-read"
+releases = true
+sites = ["all"]
+""")
+    patrol.run_round()
+    for release, started in (("6.40.02", 1), ("6.42.00", 1)):
+        (simulation.folder / "releases").write_text(f"6.38.00\n6.40.00\n6.40.02\n{release}\n")
+        for _ in range(3):
+            simulation.advance(61)
+            patrol.run_round()
+        assert len(simulation.requests) == started
+        broken = "ROOT 6.42.00"
+    assert simulation.requests[0].axes["root"] == ("6.38.00", "6.40.02")
+    with Store.open(simulation.settings.database) as store:
+        checks = ReleaseCheckTable(store).list_checks()
+    assert [(check.b, check.state, check.text) for check in checks] == [
+        ("6.42.00", CheckState.FAILED, "does not start")
+    ]
 
 
 def test_site_is_published_after_each_check_of_a_release(

@@ -24,6 +24,7 @@ from treehammer.watch.alarms.alarm_overview import (
     assess_release,
     assess_releases,
     judge_service,
+    list_announced,
     list_regressions,
 )
 from treehammer.watch.alarms.alarm_watch import (
@@ -34,6 +35,7 @@ from treehammer.watch.alarms.alarm_watch import (
 from treehammer.watch.alarms.release_checks import (
     MAX_RERUNS,
     judge_rerun,
+    record_failed_release,
     record_rerun,
     requested_reruns,
     watch_campaigns,
@@ -236,7 +238,10 @@ def add_failing(store: Store, name: str, roots: tuple[str, ...] = (OLD, NEW)) ->
     id_ = hashlib.sha256(name.encode()).hexdigest()[:12]
     campaign = make_campaign_row(id_, name=name, created_us=START_US)
     store.add_campaign(campaign, [make_job_row(f"{name}-job", campaign_id=id_, state="done")])
-    failure = {"failure_class": "payload", "cpu_per_event_s": None, "wall_per_event_s": None}
+    failure = {
+        "failure_class": "payload", "failure_message": "core dumped",
+        "cpu_per_event_s": None, "wall_per_event_s": None,
+    }  # fmt: skip
     rows = SimulatedCampaign(name=name, roots=roots).rows()
     store.add(
         [Measurement(row | (failure if row["axis_root"] == roots[-1] else {})) for row in rows]
@@ -248,7 +253,9 @@ def test_failing_release_is_one_event(store: Store) -> None:
     campaign_id = add_failing(store, "nightly")
     (check,) = watch_campaigns(store, NOW)
     assert (check.state, check.slower) == (CheckState.FAILED, 0)
-    assert "no usable execution on side B (failed: payload" in check.text
+    message, reason, *_ = check.text.splitlines()
+    assert message == "core dumped"
+    assert "no usable execution on side B (failed: payload" in reason
     assert requested_reruns(store) == []
     (event,) = find_regressions(list_checks(store), NOW)
     assert event.title == ("Regression: ttree-read fails with ROOT 6.40.00, and not with 6.38.00")
@@ -261,6 +268,21 @@ def test_failing_release_is_one_event(store: Store) -> None:
     add_failing(store, "next night")
     (check,) = watch_campaigns(store, NOW)
     assert check.state == CheckState.KNOWN
+
+
+def test_release_that_cannot_be_set_up_fails_until_it_runs(store: Store) -> None:
+    for _ in range(2):
+        record_failed_release(store, "ttree-read", (OLD, NEW), "pip could not install", NOW - 1)
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title == "Regression: ttree-read fails with ROOT 6.40.00"
+    assert "pip could not install" in event.text
+    assert event.evidence == "/releases/6.40.00"
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    assert [check.text for check in list_announced(store)] == ["pip could not install"]
+    add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED, "another trouble is no known one"
+    assert list_announced(store) == []
 
 
 def test_newest_release_is_compared_with_the_patch_before(store: Store) -> None:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from measured_tests import make_library, run_git
+from measurement_factory import build_verdict
 from plan_factory import make_pinned_test, make_settings
 from repository_code import invoke_command
 
+from treehammer.collectors.json_documents import format_json
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.wheels import find_release
 from treehammer.errors import ConfigError, SoftwareError, SourceError
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
+from treehammer.sql.core.evidence import VerdictEvidence
+from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck
+from treehammer.sql.write.store import Store
+from treehammer.watch.alarms.alarm_overview import CheckState
 from treehammer.watch.bisection.bisection_state import (
     BisectionState,
     BuildFailedError,
@@ -24,7 +32,12 @@ from treehammer.watch.bisection.bisection_state import (
     check_builds,
     list_builds,
     list_commits,
+    list_states,
 )
+from treehammer.watch.patrol.campaign_starts import PatrolRequest
+from treehammer.watch.patrol.patrol_file import ReleaseSource
+from treehammer.watch.patrol.release_searches import ReleaseSearches
+from treehammer.watch.store.alarms import ReleaseCheckTable
 
 
 def test_builds_of_a_list_or_a_file_are_cut_to_good_and_bad(tmp_path: Path) -> None:
@@ -178,3 +191,48 @@ def test_several_series_are_refused_before_anything_is_submitted(tmp_path: Path)
     message = str(result.exception)
     assert "2 series of each build: size=small; size=large" in message, result.output
     assert not (tmp_path / "data" / "spool").exists()
+
+
+@pytest.mark.parametrize(
+    ("versions", "site", "remark"),
+    [
+        ("6.38.00,6.40.00", "A", "Not bisected: no build lies between 6.38.00 and 6.40.00"),
+        ("6.38.00", "A", "Not bisected: --over: 6.40.00 is not among the builds"),
+        ("6.38.00,6.39.01,6.40.00", "", "Not bisected: the slowdown is certain over several sites"),
+        ("6.38.00,6.39.01,6.40.00", "A", ""),
+    ],
+)
+def test_confirmed_regression_is_bisected_or_says_why_not(
+    tmp_path: Path, versions: str, site: str, remark: str
+) -> None:
+    pinned = make_pinned_test(tmp_path, TEST_TOML)
+    (tmp_path / "releases.txt").write_text(versions.replace(",", "\n"))
+    source = ReleaseSource(source=str(tmp_path / "releases.txt"), compare=True).complete(tmp_path)
+    request = PatrolRequest(str(tmp_path), sites=("A",), overrides={"repeats": "6", "rounds": "3"})
+    start = PatrolStartRow(
+        "daily", "release:6.40.00", "c", "finished", 1, 1, 1, 1, "", format_json(request), ""
+    )
+    starts: Any = SimpleNamespace(find_campaign=lambda _: start, find_start=lambda *_: None)
+    side = {"variant": '{"root":"6.40.00"}', "test_name": pinned.definition.test.name}
+    verdict = build_verdict(
+        "cmp", verdict="slower", scope="site", site=site, effect=0.1,
+        evidence=VerdictEvidence(of_a=side, of_b=side),
+    )  # fmt: skip
+    check = ReleaseCheck(
+        "c" * 32, "c", "fixed", "6.38.00", "6.40.00", CheckState.CONFIRMED, "cmp", changed_us=1
+    )
+    settings = make_settings(tmp_path)
+    with Store.open(settings.database) as store:
+        store.replace_comparison("cmp", [], [verdict])
+        ReleaseCheckTable(store).add_checks([check])
+        searches = ReleaseSearches(settings, store, starts, source)
+        occasions = searches.find_probes(2)
+        assert searches.find_probes(2).keys() == occasions.keys()
+    (state,) = list_states(settings.bisections_dir)
+    assert state.remark.startswith(remark)
+    assert (state.is_finished, searches.ended) == (bool(remark), int(bool(remark)))
+    if not remark:
+        (probe,) = occasions["daily"].values()
+        assert (probe.name, probe.site) == (f"bisect:{'c' * 12}:1", "A")
+        assert probe.axes["root"] == ("6.38.00", "6.40.00")
+        assert probe.overrides == {"repeats": "1", "rounds": "3", "mode": "paired"}
