@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Any, Protocol
@@ -34,7 +33,8 @@ from treehammer.sql.read.query_model import (
 )
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
-from treehammer.tables import MAX_SHOWN_ROWS, DataTable, Row, build_table
+from treehammer.tables import DataTable, Row, build_table
+from treehammer.text_formatting import format_cell
 from treehammer.verticals import import_parts
 from treehammer.web import display_formats
 from treehammer.web import sections as ui
@@ -163,7 +163,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ),
         ui.Titled(
             "Workloads",
-            replace(tables["works"], max_rows=MAX_SHOWN_ROWS),
+            ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
             anchor="work",
         ),
     )
@@ -403,6 +403,34 @@ def _sort_works(works: Sequence[Workload]) -> list[Workload]:
         return work.test, place, work.dataset, natural_sort_key(work.root), work.door
 
     return sorted(works, key=key)
+
+
+def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
+    """Arrange all work by variant and release; cells name the doors by which it was read."""
+    variants = label_variants((work.variant for work in works), hide_release=True)
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    releases = sorted({work.root or "–" for work in works}, key=natural_sort_key)
+    keys = {release: f"root:{release}" for release in releases}
+    for work in works:
+        label = variants.label(work.variant)
+        row = rows.setdefault(
+            (work.test, label, work.dataset),
+            {"variant": label, "test": work.test, "dataset": work.dataset}
+            | {key: [] for key in keys.values()},
+        )
+        doors = row[keys[work.root or "–"]]
+        if work.door not in doors:
+            doors.append(work.door)
+    table_columns = (
+        column("variant", is_long=True),
+        *columns("test", "dataset"),
+        *(
+            column(key, release, format_value=lambda doors: format_cell(", ".join(doors)))
+            for release, key in keys.items()
+        ),
+    )
+    caption = "Everything measured here: doors by variant and ROOT release"
+    return DataTable("work_matrix", caption, table_columns, [*rows.values()], note=variants.note)
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
