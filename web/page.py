@@ -132,6 +132,7 @@ class PageContent:
         status: HTTP status; 204 leaves the shown page unchanged.
         is_part: only the sections are sent, to replace those of the shown page.
         feed: address of a feed with the page's news, '' for none.
+        refresh_s: seconds after which the browser loads the page again, None for never.
         searched: text in the field of the search.
         drawings: further charts that can be had as files, by name.
     """
@@ -146,6 +147,7 @@ class PageContent:
     status: int = 200
     is_part: bool = False
     feed: str = ""
+    refresh_s: int | None = None
     searched: str = ""
     drawings: Mapping[str, ui.DrawableChart] = field(default_factory=dict)
 

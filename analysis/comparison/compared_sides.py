@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -66,20 +66,39 @@ class ComparedSides:
         return ComparisonQuery(self.axis, a, b, self.delta, self.selection, *self.conditions)
 
 
+class TooManyMeasurementsError(ConfigError):
+    """A comparison would read too much for one request: up to ``count`` measurements."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"this comparison would read up to {count:,} measurements")
+        self.count = count
+
+
 def compare_now(
     store: ResultsReader,
     sides: ComparedSides,
     *,
-    max_read: int,
+    max_read: int | None,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> Comparison:
     """Compute a comparison without storing it.
 
+    ``on_progress`` is called with the number of measurements read, now and then.
+
     Raises:
-        ConfigError: a side is invalid, or more than ``max_read`` measurements would be read.
+        TooManyMeasurementsError: it would read more than ``max_read`` measurements.
+        ConfigError: a side is invalid.
         NothingToDoError: a side has no measurements, or nothing is comparable.
     """
-    _require_few_measurements(store, sides, max_read)
-    loaded = [_load_samples(store, selection) for selection in sides.selections]
+    if max_read is not None:
+        _require_few_measurements(store, sides, max_read)
+    loaded: list[list[DetailedSample]] = []
+    for selection in sides.selections:
+
+        def report(read: int, before: int = sum(map(len, loaded))) -> None:
+            on_progress(before + read)
+
+        loaded.append(_load_samples(store, selection, report))
     if sides.axis == COMMIT_AXIS:
         loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if sides.axis == SELECTION_AXIS else _select_by_value
@@ -101,16 +120,14 @@ def _require_few_measurements(store: ResultsReader, sides: ComparedSides, max_re
             for selection in sides.selections
         )
     if count > max_read:
-        raise ConfigError(
-            f"this comparison would read up to {count:,} measurements; the limit here is {max_read:,}",
-            hint="Choose a campaign, or a site with where=site=NAME. 'treehammer compare' has no limit, "
-            "and its results are listed on this page.",
-        )
+        raise TooManyMeasurementsError(count)
 
 
-def _load_samples(store: ResultsReader, selection: Selection) -> list[DetailedSample]:
+def _load_samples(
+    store: ResultsReader, selection: Selection, on_progress: Callable[[int], None]
+) -> list[DetailedSample]:
     try:
-        rows = load_headline_rows(store, selection, DETAIL_COLUMNS)
+        rows = load_headline_rows(store, selection, DETAIL_COLUMNS, on_progress)
         rows += load_earlier_checksums(store, rows, DETAIL_COLUMNS)
         samples = [DetailedSample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:

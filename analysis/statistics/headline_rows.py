@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,15 @@ from treehammer.verticals import import_parts
 
 Row = dict[str, Any]
 _Headline = tuple[HeadlineMetric, ...]
+#: Rows between two reports of progress.
+_PROGRESS_ROWS = 1000
 
 
 def load_headline_rows(
     store: ResultsReader,
     selection: Selection,
     columns: Sequence[str],
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[Row]:
     """Load measurements with the headline and exact metrics of their tests.
 
@@ -44,6 +47,7 @@ def load_headline_rows(
         store: the database.
         selection: the measurements.
         columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
+        on_progress: called regularly with the number of rows read; its exceptions end the reading.
     """
     statements = _parse_plans(campaign_queries.load_plans_with_own_metrics(store))
     metrics = {metric for statement in statements.values() for metric in statement.headline}
@@ -52,7 +56,11 @@ def load_headline_rows(
     ]
     requested = tuple(dict.fromkeys((*columns, *sorted(metric_names))))
     with store.snapshot() as snapshot:
-        rows: list[Row] = [*snapshot.measurements(selection, requested)]
+        rows: list[Row] = []
+        for measured in snapshot.measurements(selection, requested):
+            rows.append(measured)
+            if len(rows) % _PROGRESS_ROWS == 0:
+                on_progress(len(rows))
         owners = _add_statements(rows, _find_statements(rows, statements))
         if owners:
             _add_own_metrics(snapshot, selection, owners)

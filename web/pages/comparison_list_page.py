@@ -1,19 +1,24 @@
-"""Compare: the list of stored comparisons, and the form for a new one."""
+"""Compare: the list of stored comparisons, and the form for a new one.
+
+Comparisons that read too much for one request are computed in the background.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
-from treehammer.analysis.comparison.compared_sides import compare_now
+from treehammer.analysis.comparison.compared_sides import TooManyMeasurementsError, compare_now
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import (
     ComparisonSummary,
@@ -26,8 +31,9 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, wants_html
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.columns import column
+from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
 from treehammer.web.figures.forest_plot import ForestPlot
-from treehammer.web.page import PageContent, PageOperation, PageRequest, page
+from treehammer.web.page import PageContent, PageOperation, PageRequest, PageResources, page
 from treehammer.web.page_query import ListQuery, OneOf, PageQuery, PathText
 from treehammer.web.page_service import error_sentence
 from treehammer.web.pages import common_tables
@@ -41,18 +47,26 @@ from treehammer.web.pages.comparison_findings import answer_doors
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
 
 if TYPE_CHECKING:
-    pass
+    from treehammer.analysis.comparison.comparison import Comparison
 
 #: Tests whose releases are drawn.
 MAX_FORESTS = 3
 #: Stored comparisons on one page of the list.
 COMPARISONS_PER_PAGE = 20
+#: Seconds between two refreshes of the progress of a comparison in the background.
+REFRESH_INTERVAL_S = 2
 #: Values of an axis suggested in the form.
 MAX_SUGGESTED = 200
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
 #: Maximum number of measurements read by a comparison computed on request.
 MAX_READ = 30_000
+#: Maximum number of measurements read by a comparison in the background: 1 GB of memory.
+MAX_BACKGROUND_READ = 200_000
+#: Comparisons that run or wait; one of them runs.
+MAX_TASKS = 4
+#: Seconds without a request after which a comparison is stopped, or its result is dropped.
+ABANDONED_AFTER_S, FORGOTTEN_AFTER_S = 60.0, 900.0
 
 _COMPARISON_TABLES = {
     "summary": "certain regressions and improvements by metric",
@@ -107,7 +121,7 @@ class ComputedComparisonQuery(VerdictFilter, CompareQuery):
         ),
     ),
 )
-def compare_page(request: PageRequest[CompareQuery]) -> PageContent:
+def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
     """Build the list, or the comparison that the URL describes."""
     store = request.store
     query = request.query.resolve(store)
@@ -122,20 +136,50 @@ def compare_page(request: PageRequest[CompareQuery]) -> PageContent:
         # The error is shown with the form, so that the parameters can be corrected.
         status = 404 if isinstance(error, NothingToDoError) else 400
         return _build_list(request, query, error_sentence(error), status)
+    if isinstance(comparison, ComparisonTask):
+        return _show_progress(request, comparison)
     form = _build_form(query, store, MeasuredAxes.load(store))
     command = query.compare_command if comparison.is_live else ""
     return build_comparison(replace(comparison, form=form, command=command))
 
 
+def _show_progress(
+    request: PageRequest[CompareQuery], task: ComparisonTask
+) -> PageContent | Response:
+    """Show the progress of a comparison in the background; programs ask again."""
+    if not request.is_html:
+        document = {"state": "running", "read": task.read, "count": task.count}
+        headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
+        return AsciiJSONResponse(document, 202, headers=headers)
+    sections = (
+        ui.Paragraph(task.sentence, role="status"),
+        ui.Progress(task.read, task.count, "measurements read"),
+        ui.quiet(
+            "This page refreshes itself until the comparison is complete. It stops if nobody looks for a "
+            "minute."
+        ),
+    )
+    crumbs = [ui.Link("Compare", link_to("compare"))]
+    return PageContent(
+        "Comparing", sections, (), crumbs=crumbs, status=202, refresh_s=REFRESH_INTERVAL_S
+    )
+
+
 def _find_comparison(
     request: PageRequest[CompareQuery], query: CompareQuery
-) -> DisplayedComparison:
-    """Load the stored comparison, or compute it."""
+) -> DisplayedComparison | ComparisonTask:
+    """Load the stored comparison, or compute it; a large one in the background."""
     store, raw = request.store, request.raw
     if not raw.query_params.get("recompute") and (rows := load_stored_verdicts(store, query)):
         return DisplayedComparison(store, raw, rows)
     MeasuredAxes.load(store).require(query)
-    comparison = compare_now(store, query.sides, max_read=MAX_READ)
+    try:
+        comparison = compare_now(store, query.sides, max_read=MAX_READ)
+    except TooManyMeasurementsError as error:
+        task = request.resources.share(BackgroundComparisons).request(query, error.count)
+        if task.result is None:
+            return task
+        comparison = task.result
     return DisplayedComparison(store, raw, comparison.verdicts, comparison.pairs)
 
 
@@ -265,3 +309,103 @@ def _build_form(query: CompareQuery, store: Store, measured: MeasuredAxes) -> ui
         ),
         values_by_axis={axis: values[:MAX_SUGGESTED] for axis, values in measured.values.items()},
     )
+
+
+class _AbandonedError(TreehammerError):
+    """A comparison was not requested for a while."""
+
+
+@dataclass
+class ComparisonTask:
+    """A comparison in the background.
+
+    Attributes:
+        count: largest possible number of measurements.
+        asked_s: time of the last request, of the monotonic clock.
+        result: None until it is complete.
+        error: failure, if there will be no result.
+    """
+
+    query: CompareQuery
+    count: int
+    read: int = 0
+    asked_s: float = field(default_factory=time.monotonic)
+    result: Comparison | None = None
+    error: Exception | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it waits or runs."""
+        return self.result is None and self.error is None
+
+    @property
+    def sentence(self) -> str:
+        """Progress as a sentence."""
+        if not self.read:
+            return f"Waiting to read up to {self.count:,} measurements."
+        return f"Read {self.read:,} of up to {self.count:,} measurements."
+
+    def report_progress(self, read: int) -> None:
+        """Note the number of measurements read; end a comparison that nobody asks for."""
+        self.read = read
+        if time.monotonic() - self.asked_s > ABANDONED_AFTER_S:
+            raise _AbandonedError("no reader asked for progress for a while")
+
+
+class BackgroundComparisons:
+    """Comparisons that run in turn while their readers ask for progress; thread-safe."""
+
+    def __init__(self, resources: PageResources) -> None:
+        self._database = resources.database
+        self._lock = threading.Lock()
+        self._turn = threading.Semaphore(1)
+        self._tasks: dict[CompareQuery, ComparisonTask] = {}
+
+    def request(self, query: CompareQuery, count: int) -> ComparisonTask:
+        """Return the task of a comparison of up to ``count`` measurements, started if it is new."""
+        if count > MAX_BACKGROUND_READ:
+            raise ConfigError(
+                f"this comparison would read up to {count:,} measurements; "
+                f"the limit here is {MAX_BACKGROUND_READ:,}",
+                hint="Choose a campaign, or a site with where=site=NAME. 'treehammer compare' has "
+                "no limit, and its results are listed on this page.",
+            )
+        with self._lock:
+            self._drop_old_tasks()
+            task = self._tasks.get(query)
+            if task is None:
+                task = self._start(query, count)
+            elif task.error is not None:
+                del self._tasks[query]
+                raise task.error
+            task.asked_s = time.monotonic()
+        return task
+
+    def _drop_old_tasks(self) -> None:
+        oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
+        complete = [query for query, task in self._tasks.items() if not task.is_running]
+        fresh = [query for query in complete if self._tasks[query].asked_s >= oldest_s]
+        for query in {*complete} - {*fresh[-MAX_TASKS:]}:
+            del self._tasks[query]
+
+    def _start(self, query: CompareQuery, count: int) -> ComparisonTask:
+        if sum(task.is_running for task in self._tasks.values()) >= MAX_TASKS:
+            raise service_unavailable("too many comparisons are waiting")
+        task = self._tasks[query] = ComparisonTask(query, count)
+        # A daemon: a stopping service does not wait for it.
+        threading.Thread(target=self._run, args=[task], name="comparison", daemon=True).start()
+        return task
+
+    def _run(self, task: ComparisonTask) -> None:
+        with self._turn:
+            try:
+                with self._database.open_store() as store:
+                    task.result = compare_now(
+                        store, task.query.sides, max_read=None, on_progress=task.report_progress
+                    )
+            except _AbandonedError:
+                with self._lock:
+                    del self._tasks[task.query]
+            except Exception as error:
+                # Raised again by the next request.
+                task.error = error
