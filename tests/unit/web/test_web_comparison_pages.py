@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -205,6 +205,9 @@ def test_too_many_measurements_are_refused(
     assert "the limit here is 20" in answer.json()["error"]
 
 
+LARGE = "/compare?a=6.38.00&b=6.40.00&recompute=1"
+
+
 @pytest.fixture
 def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Every comparison runs in the background, and only once the event is set."""
@@ -212,11 +215,9 @@ def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Ev
     compare = compared_sides.compare_now
 
     def compare_later(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["max_read"]:
-            return compare(*args, **kwargs)
-        kwargs["on_progress"](7)
-        assert event.wait(60)
-        kwargs["on_progress"](8)
+        if not kwargs["max_read"]:
+            kwargs["on_progress"](7)
+            assert event.wait(60)
         return compare(*args, **kwargs)
 
     monkeypatch.setattr(comparison_list_page, "MAX_READ", 10)
@@ -230,23 +231,20 @@ def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Ev
 def test_large_comparisons_run_in_background(
     filled_service: ServiceThread, paused_comparisons: threading.Event
 ) -> None:
-    address = "/compare?a=6.38.00&b=6.40.00&recompute=1"
-    document = _wait_for(lambda: _read_progress(filled_service, address))
-    assert document["count"] > 10
-    page = filled_service.client.get(address, headers={"Accept": "text/html"})
+    get = filled_service.client.get
+    wait_until(lambda: "Read 7 of" in get(LARGE, headers={"Accept": "text/html"}).text, "no page")
+    page = get(LARGE, headers={"Accept": "text/html"})
     assert page.status_code == 202
-    assert "Read 7 of up to" in page.text
     assert '<meta http-equiv="refresh" content="2">' in page.text
+    answer = get(f"{LARGE}&format=json")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (202, "2")
+    assert answer.json()["count"] > 10
     # Two others wait for it, a fourth one fits, and a fifth one is refused.
-    codes = [filled_service.client.get(f"{address}&delta=0.0{n}").status_code for n in range(3, 7)]
+    codes = [get(f"{LARGE}&delta=0.0{n}").status_code for n in range(3, 7)]
     assert codes == [202, 202, 202, 503]
     paused_comparisons.set()
-    result = _wait_for(lambda: _read_result(filled_service, address))
-    expected = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&format=json").json()
-    assert result["tables"].keys() == expected["tables"].keys()
-    assert result["tables"]["by_site"]
-    # Its result is kept.
-    assert filled_service.client.get(address, headers={"Accept": "text/html"}).status_code == 200
+    wait_until(lambda: get(LARGE).status_code == 200, "no result")
+    assert get(f"{LARGE}&format=json").json()["tables"]["by_site"]
 
 
 def test_background_comparison_that_nobody_awaits_ends(
@@ -254,8 +252,8 @@ def test_background_comparison_that_nobody_awaits_ends(
     paused_comparisons: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    address = "/compare?a=6.38.00&b=6.40.00&recompute=1&delta=0.011"
-    _wait_for(lambda: _read_progress(filled_service, address))
+    address = f"{LARGE}&delta=0.011&format=json"
+    wait_until(lambda: filled_service.client.get(address).json()["read"], "no progress")
     (thread,) = _list_comparisons()
     monkeypatch.setattr(comparison_list_page, "ABANDONED_AFTER_S", -1.0)
     paused_comparisons.set()
@@ -265,34 +263,8 @@ def test_background_comparison_that_nobody_awaits_ends(
     assert filled_service.client.get(address).status_code == 200
 
 
-def _read_progress(service: ServiceThread, address: str) -> dict[str, Any] | None:
-    answer = service.client.get(f"{address}&format=json")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (202, "2")
-    document: dict[str, Any] = answer.json()
-    return document if document["read"] else None
-
-
-def _read_result(service: ServiceThread, address: str) -> dict[str, Any] | None:
-    answer = service.client.get(f"{address}&format=json")
-    document: dict[str, Any] = answer.json()
-    return document if answer.status_code == 200 else None
-
-
 def _list_comparisons() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "comparison"]
-
-
-def _wait_for(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    documents: list[dict[str, Any]] = []
-
-    def has_found() -> bool:
-        document = read()
-        if document is not None:
-            documents.append(document)
-        return document is not None
-
-    wait_until(has_found, "no response")
-    return documents[0]
 
 
 def test_all_releases_are_drawn_against_the_base_of_most_comparisons(pages: ServiceThread) -> None:
