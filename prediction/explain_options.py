@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, ExitCode
 from treehammer.sql.cli import open_store
 from treehammer.tables import Row, TableColumn
 from treehammer.terminal import CommandOutput, progress_bar
@@ -115,7 +115,13 @@ def _predict(
     if any(item.latency_ms is not None or item.format for item in alternatives):
         below += _describe_crossings(known_reads, reads, verified, labels)
     rows = [_build_row(item, labels[item.predicted.read]) for item in verified]
-    return CommandOutput(rows, _MEASURED if verify else _PREDICTED, below=below)
+    is_predicted = any(row["predicted_wall_s"] is not None for row in rows)
+    return CommandOutput(
+        rows,
+        _MEASURED if verify else _PREDICTED,
+        below=below,
+        exit_code=ExitCode.DONE if is_predicted else ExitCode.NOTHING,
+    )
 
 
 def label_reads(reads: Sequence[MeasuredRead]) -> dict[MeasuredRead, str]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from service_thread import ServiceThread
 
 from treehammer.config import load_settings
 from treehammer.datasets.manifest import RAW_LAYOUT, Manifest, ManifestFile
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.prediction.conditions import Conditions, parse_conditions
 from treehammer.prediction.measured_reads import COLUMNS, MeasuredRead, group_reads
 from treehammer.prediction.prediction import (
@@ -360,11 +361,10 @@ def test_command_prints_predictions_with_their_terms(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.add_campaign(make_campaign_row("near", name="near"), [])
         store_reads(store, (UNCACHED, {"cache_mb": 0}))
-    done = call_command("explain", tmp_path, "--campaign", "near", "--if", "latency_ms=20,80")
-    assert "300 × 1 round trip" in done.output
-    done = call_command(
-        "explain", tmp_path, "--campaign", "near", "--if", "latency_ms=80", "--json"
-    )
+    explain = partial(call_command, "explain", tmp_path, "--campaign", "near", "--if")
+    assert "300 × 1 round trip" in explain("latency_ms=20,80").output
+    assert explain("cpu=NOWHERE").return_value == ExitCode.NOTHING
+    done = explain("latency_ms=80", "--json")
     (row,) = json.loads(done.stdout)
     assert row["predicted_wall_s"] == pytest.approx(
         0.5 + 307 * (0.08 + TRIP_EXTRA_S) + 300 * WAITING_CPU_S + 0.01
