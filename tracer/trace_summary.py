@@ -203,5 +203,10 @@ def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
                 "wanted, and how much was over-read, is not known."
             )
         elif file["over_read_bytes"]:
-            spanned = pluralize(file["branches_spanned"], "other branch", "other branches")
+            count = file["branches_spanned"]
+            spanned = (
+                pluralize(count, "other branch", "other branches")
+                if count
+                else "incomplete baskets"
+            )
             yield f"{name}: over-read: {format_size(file['over_read_bytes'])} of {spanned}."

@@ -89,5 +89,5 @@ def test_commands_are_compared_until_decided(
     compared = call_command("compare", settings, "A", "B", "--axis", "command", "--json")
     assert "slower" in compared.stdout
     table = call_command("compare", settings, "A", "B", "--axis", "command").stdout
-    assert "CPU time per run than A" in table
+    assert "CPU time per run than command=A" in table
     assert "ms/run" in table
