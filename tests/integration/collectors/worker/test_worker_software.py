@@ -17,7 +17,7 @@ from cvmfs_view import VIEW, install_view
 from machine_requirements import skip_or_fail
 
 from treehammer import config
-from treehammer.collectors.job_spec import SHARED_LOOPS_VARIABLE, ExecutionLimits, InputFile
+from treehammer.collectors.job_spec import ExecutionLimits, InputFile
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 
@@ -137,10 +137,9 @@ def mount(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def on_cvmfs(mount: Path) -> dict[str, str]:
-    """The environment of a node with this mount and the release's Python, whose jobs share loops."""
+    """The environment of a node with this mount and the release's Python."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    loops = str(mount.with_name("loops"))
-    return {CVMFS_VARIABLE: str(mount), SHARED_LOOPS_VARIABLE: loops, "PATH": path, "COMPILER": ""}
+    return {CVMFS_VARIABLE: str(mount), "PATH": path, "COMPILER": ""}
 
 
 @pytest.mark.root
