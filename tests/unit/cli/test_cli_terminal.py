@@ -141,7 +141,7 @@ def test_help_of_columns_documents_the_keys_of_rows(words: str, page_data: Path)
     assert command is not None
     (option,) = (param for param in command.params if param.name == "column_names")
     documented = str(vars(option)["help"]).partition("of: ")[2].rstrip(".").split(", ")
-    result = CliRunner().invoke(
+    result = CliRunner(env={"TREEHAMMER_CACHE_DIR": str(page_data)}).invoke(
         cli, ["--data-dir", str(page_data), *words.split(), "--json"], catch_exceptions=False
     )
     rows = json.loads(result.stdout)
