@@ -33,10 +33,16 @@ from treehammer.collectors.shared_files import (
 )
 from treehammer.collectors.software.providers import SoftwareSetup, parse_software_request
 from treehammer.collectors.storage_access import (
+    HTTP_CLIENT,
+    PELICAN_CLIENT,
     READ,
+    S3_CLIENT,
     STAGE,
+    XROOTD_CLIENT,
     describe_read_limits,
     find_limit,
+    find_scheme,
+    list_aliases,
     normalize_url,
 )
 from treehammer.collectors.worker.child_processes import StopSignals
@@ -72,6 +78,21 @@ WHEEL_638, WHEEL_640 = map(parse_software_request, ("6.38.00", "6.40.00"))
 )
 def test_aliases_are_replaced(url: str, normal: str) -> None:
     assert normalize_url(url) == normal
+
+
+def test_every_alias_has_a_client_and_a_port() -> None:
+    assert list_aliases("root") == ("root", "xroot", "roots", "xroots")
+    for protocol, client in (
+        ("root", XROOTD_CLIENT),
+        ("https", HTTP_CLIENT),
+        ("s3", S3_CLIENT),
+        ("pelican", PELICAN_CLIENT),
+    ):
+        for alias in list_aliases(protocol):
+            scheme = find_scheme(f"{alias}://se.example//a")
+            assert scheme is not None
+            assert (scheme.client, scheme.port > 0) == (client, True)
+    assert find_scheme("gsiftp://se.example/a") is None
 
 
 @pytest.mark.parametrize(

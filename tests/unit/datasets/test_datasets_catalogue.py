@@ -21,7 +21,7 @@ from treehammer.datasets import root_process
 from treehammer.datasets.catalogues import dataset_rewriting, folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.manifest import FileDigest, Manifest, digest_file
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
@@ -50,6 +50,18 @@ def made(
 def _there(catalogue: FolderCatalogue) -> list[str]:
     """List everything in the catalogue's folder except locks."""
     return sorted(path.name for path in catalogue.root.iterdir() if path.suffix != ".lock")
+
+
+def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
+    source = tmp_path / "file"
+    source.write_bytes(DATA)
+    block_sizes: list[int] = []
+    digest = digest_file(source, block_sizes.append, copy_to=tmp_path / "copy")
+    assert digest == FileDigest(
+        len(DATA), f"{zlib.adler32(DATA):08x}", hashlib.sha256(DATA).hexdigest()
+    )
+    assert sum(block_sizes) == len(DATA)
+    assert (tmp_path / "copy").read_bytes() == DATA
 
 
 def test_existing_dataset_is_verified(
@@ -163,6 +175,15 @@ def test_small_files_are_copies_of_one(
         catalogue.verify("tiny")
 
 
+def test_dataset_of_another_spec_is_refused(
+    made: FolderCatalogue, plan: GeneratedSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = change_spec(plan, dataset={"size": 1, "sha256": "0" * 64})
+    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: other)
+    with pytest.raises(DatasetError, match="another version of treehammer"):
+        made.verify("tiny")
+
+
 @pytest.mark.parametrize("error", [DatasetError("broken"), KeyboardInterrupt()])
 def test_interrupted_make_leaves_nothing(
     catalogue: FolderCatalogue,
@@ -222,6 +243,17 @@ def test_crash_names_the_file_and_object(
     assert ("can be imported" in caught.value.hint) == blames_installation
 
 
+def test_remains_of_killed_process_are_removed(
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    left = catalogue.root / ".tiny.part-x1"
+    left.mkdir(parents=True)
+    (left / "manifest.json").write_text("{}")
+    assert catalogue.names() == ()
+    catalogue.make(plan, software)
+    assert _there(catalogue) == ["tiny"]
+
+
 def test_full_disk_is_reported_before_making(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
@@ -229,6 +261,24 @@ def test_full_disk_is_reported_before_making(
         catalogue.make(change_spec(plan, dataset={"size": 10**18}), software)
     assert "--cache-dir" in caught.value.hint
     assert fake_root == []
+
+
+def test_disk_full_error_is_named(
+    catalogue: FolderCatalogue,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    monkeypatch.setattr("treehammer.datasets.catalogues.folder_catalogue.digest_file", full)
+    source = tmp_path / "a.root"
+    source.write_bytes(DATA)
+    with pytest.raises(DatasetError, match="the disk is full"):
+        catalogue.add("mine", [source], software)
+    assert _there(catalogue) == []
 
 
 def test_added_files_are_copied_and_recorded(

@@ -175,6 +175,16 @@ def test_recording_becomes_a_dataset(settings: Settings, recording: Path) -> Non
     assert "of other content" in str(refused)
 
 
+def test_recording_of_an_unknown_process_has_no_outer_phases(
+    settings: Settings, recording: Path
+) -> None:
+    recording.with_suffix(".json").unlink()
+    assert run(settings, "add", "analysis", recording).exception is None
+    origin = FolderCatalogue(settings.datasets_dir).manifest("analysis").origin
+    assert "initialise_s" not in origin
+    assert origin["io_s"] == 2.5
+
+
 @pytest.mark.parametrize("text", ["", "a,b,c\n1,2,3\n"])
 def test_other_tables_are_refused(settings: Settings, recording: Path, text: str) -> None:
     recording.write_text(text)
@@ -274,6 +284,14 @@ def test_plan_is_determined_by_spec_text(spec_file: Write, spec_text: str) -> No
     assert muon.items() >= {"type": "F", "counter": "nMuon", "bits": 8, "vector": False}.items()
 
 
+def test_seed_changes_values_but_not_names(spec_file: Write, spec_text: str) -> None:
+    plan = load_generated_spec(spec_file(spec_text))
+    other = load_generated_spec(spec_file(spec_text.replace("seed = 7", "seed = 8")))
+    assert plan.branch_names == other.branch_names
+    seeds, other_seeds = ({b["seed"] for b in spec.plan_branches()} for spec in (plan, other))
+    assert not seeds & other_seeds
+
+
 def test_branches_are_independent(spec_file: Write, spec_text: str) -> None:
     plan = load_generated_spec(spec_file(spec_text))
     fewer = load_generated_spec(spec_file(spec_text.replace('"HLT_{08..11}", ', "")))
@@ -311,6 +329,14 @@ def test_spec_mistakes_name_their_key(
     assert str(path) in str(caught.value)
     assert f"{key}: " in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_all_spec_mistakes_are_reported_together(spec_file: Write, spec_text: str) -> None:
+    text = spec_text.replace("seed = 7", "sed = 7").replace("level = 1", "level = 0")
+    with pytest.raises(DatasetError) as caught:
+        dataset_specs.load_spec(spec_file(text))
+    for key in ("dataset.sed", "dataset.seed", "layout.level"):
+        assert f"{key}: " in str(caught.value)
 
 
 def test_invalid_spec_files_are_refused(tmp_path: Path, spec_text: str) -> None:
@@ -371,6 +397,17 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
     assert caught.value.hint or "basket_size" in options
 
 
+def test_unknown_values_are_refused() -> None:
+    with pytest.raises(
+        DatasetError, match="unknown value 'events'; expected one of entry, branch, offset"
+    ):
+        RewriteOptions(order="events")
+    with pytest.raises(
+        DatasetError, match="unknown value 'parquet'; expected one of ttree, rntuple"
+    ):
+        RewriteOptions(format="parquet")
+
+
 def test_suggested_names_contain_options() -> None:
     asked = RewriteOptions(root="6.38.00", compression="zstd:5", autoflush="30MB", order="branch")
     assert asked.suggest_name("nano") == "nano-root6.38.00-zstd5-flush30mb-by-branch"
@@ -392,6 +429,14 @@ def test_options_round_trip_through_manifest() -> None:
     assert command == (
         "treehammer datasets make nano --autoflush 67 --basket-size 2kB --across-clusters --skip-unwritable --as mine"
     )
+
+
+def test_baskets_are_copied_if_only_order_differs() -> None:
+    assert not RewriteOptions(order="entry").rewrites_events
+    assert RewriteOptions(order="entry", compression="zstd").rewrites_events
+    assert RewriteOptions().rewrites_events
+    assert not RewriteOptions(root="6.38.00").changes_layout
+    assert RewriteOptions(format="ttree").changes_layout
 
 
 def test_output_of_a_release_at_its_start_is_no_message(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -161,6 +163,15 @@ def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def probe(prefix: str, path: str = "", size: int = 0) -> ProbeResult:
     return doors.probe_door(prefix, ProbeTarget(path, size), is_local=True)
+
+
+def test_web_door_is_listed_and_read(storage: str) -> None:
+    result = probe(f"{storage}/store")
+    assert result.problem == ""
+    assert result.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
+    assert result.server == "TestStore 1.2"
+    assert result.rtt_s is not None
+    assert result.rtt_s > 0
 
 
 @pytest.mark.parametrize("listing", LISTINGS.values(), ids=LISTINGS)
@@ -428,6 +439,31 @@ def test_web_door_reports_size_and_checksum(storage: str) -> None:
     assert doors.stat_file(f"{storage}/404/f").failure == MISSING
     assert doors.stat_file(f"{storage}/403/f").failure == REFUSED
     assert doors.stat_file(f"{storage}/500/f").failure == FAILED
+
+
+def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
+    blocks: list[int] = []
+    seen = doors.read_file(
+        f"{storage}/whole/f", len(STORED_CONTENT), blocks.append, copy_to=tmp_path / "kept"
+    )
+    assert (tmp_path / "kept").read_bytes() == STORED_CONTENT
+    assert sum(blocks) == len(STORED_CONTENT)
+    assert seen == FileObservation(
+        len(STORED_CONTENT),
+        f"{zlib.adler32(STORED_CONTENT):08x}",
+        hashlib.sha256(STORED_CONTENT).hexdigest(),
+    )
+
+
+def test_dead_door_is_reported() -> None:
+    with serve_tcp() as port:
+        pass
+    for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
+        assert (
+            doors.stat_file(url)
+            == doors.read_file(url, 1)
+            == FileObservation(failure=NO_RESPONSE, message="Connection refused")
+        )
 
 
 @pytest.mark.usefixtures("short_window")

@@ -98,6 +98,12 @@ def test_token_is_found_in_the_order_of_the_client(tmp_path: Path) -> None:
     assert find({**variables, "BEARER_TOKEN": "t"}, auth_type="oidc").describe() == "BEARER_TOKEN"
 
 
+def test_passwords_are_not_checked() -> None:
+    login = find(auth_type="userpass")
+    login.check()
+    assert "username" in str(login.explain_refusal("no"))
+
+
 def test_missing_credentials_have_remedies() -> None:
     with pytest.raises(ConfigError, match=r"no valid certificate.*\n.*client_cert and client_key"):
         find(auth_type="x509").check()

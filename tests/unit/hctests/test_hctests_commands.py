@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +73,20 @@ def test_show_lists_variants_jobs_and_balanced_orders(run: Run, write_test: Writ
     assert {row["root"] for row in content["variants"]} == {"6.38.00", "6.40.00"}
     for order in content["orders"]:
         assert sorted(order["orders"]) == ["AB", "BA"]
+
+
+def test_show_prints_table_and_csv(run: Run, write_test: WriteTest) -> None:
+    folder = str(write_test('[matrix]\ndoor = ["root", "https"]\nmine = ["x", "y"]\n'))
+    text = run("show", folder).output
+    assert "variants 4, jobs 4, executions 8" in text
+    assert "https" in text
+    table = list(csv.DictReader(io.StringIO(run("show", folder, "--csv").output)))
+    assert [(row["door"], row["mine"]) for row in table] == [
+        ("root", "x"),
+        ("root", "y"),
+        ("https", "x"),
+        ("https", "y"),
+    ]
 
 
 def test_show_refuses_invalid_parameters(run: Run, write_test: WriteTest) -> None:

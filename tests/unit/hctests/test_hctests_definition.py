@@ -57,6 +57,14 @@ def test_defaults_are_filled_in(write_test: WriteTest) -> None:
     assert definition.payload_kind == "python"
 
 
+def test_axes_keep_the_order_of_test_toml(write_test: WriteTest) -> None:
+    text = '[matrix]\nmine = ["x"]\nevents = [0.5]\nroot = ["6.40.00"]\nbundle = ["root"]\n'
+    definition = load_definition(write_test(text))
+    assert tuple(definition.axes)[:3] == ("mine", "events", "root")
+    assert "bundle" not in definition.axes
+    assert definition.matrix.bundle == ("root",)
+
+
 def test_equal_numbers_are_one_value(write_test: WriteTest) -> None:
     a = load_definition(write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n"))
     b = load_definition(write_test("[matrix]\nbranches = [1.0]\nevents = [1.0]\ncache_mb = [30]\n"))
@@ -65,12 +73,44 @@ def test_equal_numbers_are_one_value(write_test: WriteTest) -> None:
     assert list(map(repr, values)) == ["3", "0.5", "1e+300"]
 
 
+def test_executable_payload_has_no_root(write_test: WriteTest) -> None:
+    folder = write_test('[test]\nname = "mine"\npayload = "./run.sh"\n', run_sh="#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    definition = load_definition(folder)
+    assert definition.payload_kind == "executable"
+    assert definition.test.payload == "run.sh"
+    assert definition.axes["root"] == ("none",)
+
+
 def test_branch_list_is_one_of_the_files(write_test: WriteTest) -> None:
     text = (
         TEST_HEADER + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
     )
     folder = write_test(text, helper_h="", list_txt="a\n")
     assert load_definition(folder).test.files == ("test.toml", "read.py", "helper.h", "list.txt")
+
+
+def test_settings_rules_and_metrics_are_loaded(write_test: WriteTest) -> None:
+    text = """
+[matrix]
+door = ["root", "https"]
+cache_mb = [0, 30]
+[[exclude]]
+door = "https"
+cache_mb = 0.0
+[[include]]
+cache_mb = 300
+[settings]
+nested = {list = [1, 2.5, true, "x"]}
+[metrics.my_counter]
+unit = "B"
+better = "lower"
+"""
+    definition = load_definition(write_test(text))
+    assert definition.exclude == ({"door": "https", "cache_mb": 0},)
+    assert definition.include == ({"cache_mb": 300},)
+    assert definition.settings == {"nested": {"list": [1, 2.5, True, "x"]}}
+    assert definition.metrics["my_counter"].unit == "B"
 
 
 def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest) -> None:
@@ -119,6 +159,20 @@ def test_link_to_a_file_of_a_test_beside_is_accepted(tmp_path: Path, write_test:
 def test_lfs_pointer_is_refused(write_test: WriteTest) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     assert "Git LFS pointer" in only_problem(write_test(read_py=pointer))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEST_HEADER + 'passes = 1\n[matrix]\ncache = ["cold"]\n',
+        '[test]\nname = "mine"\npayload = "run.sh"\npasses = 1\n',
+    ],
+    ids=["cold", "executable"],
+)
+def test_one_pass_is_enough(write_test: WriteTest, text: str) -> None:
+    folder = write_test(text, run_sh="#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    assert load_definition(folder).test.passes == 1
 
 
 @pytest.fixture
@@ -388,3 +442,26 @@ def test_shipped_tests_are_valid(name: str) -> None:
     folder = pinned_tests.SHIPPED_TESTS_FOLDER / name
     assert definition_loader.load_definition(folder).test.name
     VALIDATOR.validate(tomllib.loads((folder / "test.toml").read_text()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[matrix]\nroot = [6.40]\n",
+        "[matrix]\nbranches = [0.0]\n",
+        "[matrix]\nbranches = []\n",
+        "[matrix]\ncache = ['hot']\n",
+        "[matrix]\nMine = [1]\n",
+        "[matrix]\nmine = 1\n",
+        "[exclude]\nroot = '6.40.00'\n",
+        "[metrics.mine]\nbetter = 'less'\n",
+        "[metrix]\n",
+    ],
+)
+def test_schema_rejects_mistakes(write_test: WriteTest, text: str) -> None:
+    folder = write_test(text)
+    raw = tomllib.loads((folder / "test.toml").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(raw)
+    with pytest.raises(DefinitionError):
+        definition_loader.load_definition(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -266,6 +267,16 @@ def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.Mon
     assert len(keys | {compute_series(*columns[0])}) == 7
 
 
+def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
+    test = compute_test_hash(pin())
+    variant = expand_variants(pin().definition, "file")[0]
+    keys = [
+        compute_series(test, variant, "", "cern", "file", storage)
+        for storage in ("", "cern", "ral")
+    ]
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:
     test = pin()
     variants = expand_variants(test.definition, "file")
@@ -334,6 +345,15 @@ def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
     assert compute_comparison_key(row, without=()) == series
     assert compute_comparison_key(row, without=("root",)) != series
     assert set(SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
+
+
+def test_variant_identity_depends_on_values_alone() -> None:
+    variant = Variant((("root", "6.40.00"), ("cache_mb", 30)))
+    assert variant.canonical_json == Variant(variant.values[::-1]).canonical_json
+    assert (
+        dataclasses.replace(variant, values=(("root", "6.40.00"),)).canonical_json
+        != variant.canonical_json
+    )
 
 
 def test_variant_without_release_is_canonical() -> None:

@@ -116,6 +116,32 @@ ceiling = {opens_per_s = 200, clients = 100}
 """
 
 
+def test_outputs_are_loaded_without_being_files_of_the_test(write_test: WriteTest) -> None:
+    folder = write_build(write_test)
+    text = (folder / "test.toml").read_text().replace("[test]", '[test]\nload = ["libfix.so"]', 1)
+    (folder / "test.toml").write_text(text)
+    definition = load_definition(folder)
+    assert definition.test.load == ("libfix.so",)
+    assert "libfix.so" not in definition.test.files
+
+
+def test_folder_of_the_build_is_an_environment_value(write_test: WriteTest) -> None:
+    environment = '[environment]\nPLUGINS = "{build}"\n'
+    assert load_definition(write_build(write_test, BUILD + environment)).environment
+    with pytest.raises(DefinitionError, match="'build' is not an axis"):
+        load_definition(write_test(environment))
+
+
+def test_variables_are_added_and_replaced(write_test: WriteTest) -> None:
+    folder = write_test("[environment]\nA = 'at {cache_mb} MB'\n")
+    definition = load_definition(folder)
+    assert definition.environment == {"A": "at {cache_mb} MB"}
+    changed = load_definition(folder, settings={"environment.B": "1", "record": "true"})
+    assert changed.environment == {"A": "at {cache_mb} MB", "B": "1"}
+    assert changed.test.record
+    assert not definition.test.record
+
+
 def pin(folder: Path) -> PinnedTest:
     return pinned_tests.pin_test(str(folder), load_settings({}, environ={}, folder=folder))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -293,6 +295,18 @@ def test_sides_begin_in_turn_over_all_jobs(tmp_path: Path, is_sequential: bool) 
             assert orders[label, kind, "AB"] == orders[label, kind, "BA"] > 0
 
 
+def test_campaigns_differ_in_the_order_of_their_launches(tmp_path: Path) -> None:
+    orders = {
+        tuple(
+            (execution.kind, execution.identity["launch_order"])
+            for job in make_local_plan(tmp_path, PAIRED_TEST, created_us=created_us).jobs
+            for execution in job.spec.executions
+        )
+        for created_us in range(6)
+    }
+    assert len(orders) > 1
+
+
 def test_campaign_grows_with_each_look(plan: Plan, store: Store) -> None:
     first, second = plan.between_looks(0, 5), plan.between_looks(5, 10)
     store.add_campaign(first.make_campaign_row(), first.make_job_rows())
@@ -481,6 +495,18 @@ def test_pipe_gets_a_line_per_change(
         monkeypatch.setattr(campaign_output, "QUIET_S", 0.0)
         show(PROGRESS)
         assert len(capsys.readouterr().out.splitlines()) == 1, "a sign of life"
+
+
+def test_lines_reach_a_pipe_while_the_campaign_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with open(writer, "w") as output, open(reader, "rb") as lines:
+        monkeypatch.setattr(sys, "stdout", output)
+        with campaign_output.live_display("nightly", 20) as show:
+            show(NOTHING_DONE)
+            name, line = os.read(lines.fileno(), 1000).decode().splitlines()
+    assert name == "nightly"
+    assert "0 of 20 measured" in line
 
 
 def test_result_for_programs_stays_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from treehammer.submit.planning.permission_checks import (
 from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Door, DoorCache, LoadPermission, Site
+from treehammer.submit.sites.site_registry import load_sites
 
 PERMITTED_LOAD_TEST = """
 [test]
@@ -112,6 +114,12 @@ def test_permitted_load_is_accepted(tmp_path: Path) -> None:
     (job, *_) = plan.jobs
     assert job.spec.load is not None
     assert job.spec.load.writable == "root://site_a.example:1094//scratch/load"
+
+
+def test_own_machine_permits_load(tmp_path: Path) -> None:
+    (door,) = load_sites(make_settings(tmp_path))["local"].doors
+    assert door.load is not None
+    assert Path(door.writable_url).is_absolute()
 
 
 def test_writable_area_is_a_path_of_the_storage() -> None:
@@ -443,6 +451,14 @@ def test_variants_in_different_jobs_start_one_after_the_other(tmp_path: Path) ->
     assert cluster.wall_s == max(job.wall_limit_s for job in plan.jobs)
 
 
+def test_load_without_common_start_has_no_barrier(tmp_path: Path) -> None:
+    text = LOAD_TEST.replace("together = true", "").replace('ramp = "3/20s"', "")
+    job = next(iter(make_local_plan(tmp_path, text).jobs))
+    assert job.spec.load is not None
+    assert (job.spec.load.barrier, job.spec.load.lead_s) == ("", 0.0)
+    assert job.wall_limit_s == 4 * (600 + WALL_LIMIT_OVERHEAD_S)
+
+
 def test_site_with_fewer_concurrent_jobs_is_refused(tmp_path: Path) -> None:
     site = make_grid_site(ceilings=Ceilings(in_flight=3))
     plan = make_grid_plan(tmp_path, LOAD_TEST, site)
@@ -505,6 +521,12 @@ def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> No
     with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
         check_contents(bundled, [make_manifest(), twin, other])
     assert "Remove dataset from bundle" in error.value.hint
+
+
+def test_branches_that_leave_none_to_read_are_refused(definition: TestDefinition) -> None:
+    manifest = make_listed_manifest(unreadable_branches=dict.fromkeys(("x", "odd", "y"), ""))
+    with pytest.raises(DefinitionError, match="leaves none to read"):
+        check_contents(with_branches(definition, manifest.tree, "readable"), [manifest])
 
 
 @pytest.mark.parametrize(
@@ -598,6 +620,19 @@ def test_names_of_a_shipped_dataset_are_known_before_it_is_made(folder: Path) ->
 
 
 NO_BRANCH = "dataset 'reference-small': no branch matches 'Muon_ptt'; near: Muon_pt"
+
+
+def test_all_tests_of_a_folder_are_checked(folder: Path) -> None:
+    check(folder, "reference-small", "events", "Jet_pt")
+    for name in ("one", "two"):
+        shutil.copytree(
+            folder, folder / "all" / name, ignore=shutil.ignore_patterns("all", "cache")
+        )
+    settings = load_settings({"cache_dir": folder / "cache"}, environ={}, folder=folder)
+    result = call_command("tests", settings, "check", str(folder / "all"))
+    assert result.output == "".join(
+        f"ok {folder / 'all' / name}: mine\n" for name in ("one", "two")
+    )
 
 
 @pytest.mark.parametrize(

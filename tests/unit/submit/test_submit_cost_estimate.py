@@ -32,6 +32,7 @@ from treehammer.submit.planning.cost_estimate import (
     ASSUMED_BASIS,
     LOAD_BASIS,
     MEASURED_BASIS,
+    UNKNOWN_BASIS,
     ExecutionCost,
 )
 from treehammer.submit.planning.plan import Plan
@@ -96,6 +97,11 @@ def test_measured_cost_replaces_assumption(tmp_path: Path) -> None:
     history.popitem()
     (mixed,) = cost_estimate.estimate_site_costs(plan, history)
     assert mixed.basis == f"{MEASURED_BASIS}, some {ASSUMED_BASIS}"
+
+
+def test_cost_without_dataset_is_unknown(tmp_path: Path) -> None:
+    (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, SHELL_TEST), {})
+    assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN_BASIS, 0)
 
 
 def test_cost_of_a_load_is_its_limit(tmp_path: Path) -> None:
@@ -206,6 +212,19 @@ def test_plan_above_ceiling_is_refused(
     assert message in line
     with pytest.raises(ConfigError, match="above the ceiling of a site"):
         cost_estimate.review_plan(plan, {}, 1).refuse_broken_rules("")
+
+
+@pytest.mark.parametrize(
+    "most, pace",
+    [
+        (Ceilings(), Pace(100)),
+        (Ceilings(jobs=5, in_flight=1), Pace(100)),
+        (Ceilings(bytes_per_day=10**9), Pace(spread_s=5 * 86400)),
+        (Ceilings(mb_per_s=20), Pace(1)),
+    ],
+)
+def test_plan_within_ceilings_is_accepted(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
+    assert _lines(_plan(tmp_path, most, pace)) == []
 
 
 def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:

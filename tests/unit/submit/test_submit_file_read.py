@@ -21,7 +21,7 @@ from local_user import LocalUser
 from plan_factory import make_manifest, make_settings
 from repository_code import call_command
 
-from treehammer.collectors.job_spec import SOLO, SoftwareRequest
+from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.setup_commands import raise_setup_error
 from treehammer.config import Settings
@@ -144,12 +144,28 @@ def test_solo_read_has_one_job_with_all_releases(files: OpenedFiles, tmp_path: P
     assert all({key: variant[key] for key in expected} == expected for variant in variants)
 
 
+def test_comparison_has_pairs_and_checksums(files: OpenedFiles, tmp_path: Path) -> None:
+    jobs = list(plan(files, tmp_path, mode=PAIRED).jobs)
+    assert [job.kind for job in jobs] == ["timed", "timed", "checksum"]
+    assert {execution.mode for job in jobs[:2] for execution in job.spec.executions} == {PAIRED}
+
+
 def test_unreadable_branches_are_left_out(files: OpenedFiles, tmp_path: Path) -> None:
     manifest = make_named_manifest(files, **{UNREADABLE_BRANCHES: {"b": "no dictionary"}})
     (job,) = plan(files, tmp_path, manifest=manifest).jobs
     execution = job.spec.executions[0]
     assert execution.variant["branches"] == "readable"
     assert execution.unreadable_branches == ("b",)
+
+
+def test_campaigns_of_one_read_have_different_names(files: OpenedFiles, tmp_path: Path) -> None:
+    odd = make_named_manifest(files, **{UNREADABLE_BRANCHES: {"b": "no dictionary"}})
+    names = [
+        plan(files, tmp_path, name="mine", mode=mode, **changes).campaign_name
+        for changes in ({}, {"manifest": odd})
+        for mode in (SOLO, PAIRED)
+    ]
+    assert names == ["mine", "mine-paired", "mine-readable", "mine-readable-paired"]
 
 
 def test_pattern_that_matches_nothing_is_refused(files: OpenedFiles, tmp_path: Path) -> None:
@@ -431,3 +447,8 @@ def test_command_prints_states_and_exits_with_1(
     assert "full. Make room." in printed.stdout
     rows = json.loads(call_command("doctor", settings, "--json").stdout)
     assert rows[0] == {"part": "disk", "state": "failed", "finding": "full", "remedy": "Make room."}
+
+
+def test_fresh_installation_has_no_failed_door(settings: Settings) -> None:
+    states = [diagnosis.state for diagnosis in access_checks.check_sites(settings)]
+    assert FAILED not in states

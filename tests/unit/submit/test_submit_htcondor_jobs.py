@@ -110,6 +110,13 @@ def test_only_failed_reconnect_ends_start() -> None:
     )
 
 
+def test_later_start_ends_earlier_one_without_events() -> None:
+    first, second = status_of(apply_events(event(EXECUTE, 10, 1), event(EXECUTE, 30, 2))).attempts
+    assert (first.state, first.ended_us) == (JobState.LOST, (QUEUED_S + 30) * 1_000_000)
+    assert first.reason == "its shadow ended without an event"
+    assert second.state is JobState.RUNNING
+
+
 def test_ad_shows_last_start_unless_it_is_only_matched() -> None:
     def numbers(job: JobEvents, status: int, shadows: int, matched: str) -> list[int]:
         ad = {"JobStatus": status, "NumShadowStarts": shadows}
@@ -656,6 +663,11 @@ def test_routed_job_without_events_has_its_exit_code() -> None:
     job.apply_ad(ad)
     (attempt,) = status_of(job).attempts
     assert (attempt.exit_code, attempt.started_us) == (3, (QUEUED_S + 1) * 1_000_000)
+
+
+def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
+    """History still knows jobs whose folder was removed after collection."""
+    assert Submission(tmp_path, "campaign", "0a").previous_attempts == 0
 
 
 def test_history_is_asked_once_for_all_clusters(

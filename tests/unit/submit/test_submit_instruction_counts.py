@@ -26,10 +26,12 @@ from treehammer.submit.tools.instruction_counts import (
     RepeatedCount,
     Valgrind,
     build_rows,
+    count_plan,
     count_read,
     parse_callgrind,
     shorten_library,
 )
+from treehammer.text_formatting import no_progress
 
 #: A name is defined at its first use, also as the target of a call; lines are relative to the last.
 OUTPUT = """\
@@ -172,6 +174,14 @@ def test_releases_are_given_once(user: LocalUser, arguments: tuple[str, ...], pr
     result = user.invoke_command("count", *arguments)
     assert isinstance(result.exception, ConfigError)
     assert problem in str(result.exception)
+
+
+def test_each_variant_is_counted_repeatedly(user: LocalUser, tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path / "again")
+    counted = count_plan(plan, VALGRIND, user.settings, no_progress, events=50, repeats=3)
+    assert [len(count.reads) for count in counted.counts] == [3, 3]
+    assert [count.spread for count in counted.counts] == [0, 0]
+    assert len(counted.problems) == 2
 
 
 def test_spread_is_relative_to_smallest_count(tmp_path: Path) -> None:

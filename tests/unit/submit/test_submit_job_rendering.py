@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import ssl
 import subprocess
 import tomllib
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from treehammer.submit.batch.htcondor import quoting
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.job_templates import render_template
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import (
     BUNDLE_NAME,
@@ -77,6 +79,25 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
     again = tmp_path / "again"
     again.mkdir()
     assert [d.text for d in render_jobs(plan, again, environ={})] == [d.text for d in descriptions]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{% if %}", r"bad\.j2:1"),
+        ("{{ x | nofilter }}", "nofilter"),
+        ("{{ 1 / 0 }}", "zero"),
+        ("{{ job.nmae | toml }}", r"(?s)bad\.j2.*nmae.*job 17|job 17.*nmae"),
+        ("{{ lone | toml }}", r"bad\.j2.*not valid text"),
+        (None, "template not found"),
+    ],
+)
+def test_invalid_template_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
+    if text is not None:
+        (tmp_path / "bad.j2").write_text(text)
+    values = {"x": 1, "job": {"name": "n"}, "lone": "\udc80"}
+    with pytest.raises(ConfigError, match=expected):
+        render_template(tmp_path / "bad.j2", values, where="job 17")
 
 
 def test_changed_files_are_refused(tmp_path: Path) -> None:
@@ -275,6 +296,15 @@ HOSTILE_TEXTS = [
 ]
 
 
+def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
+    direct = make_grid_plan(tmp_path / "a", READING_TEST)
+    staged = make_grid_plan(
+        tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
+    )
+    (direct_cluster,), (staged_cluster,) = (plan.clusters for plan in (direct, staged))
+    assert staged_cluster.disk_bytes - direct_cluster.disk_bytes == 100_000_000
+
+
 def load_condor() -> ModuleType:
     """Load HTCondor's own parser of submit descriptions, without a configuration."""
     os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
@@ -381,6 +411,15 @@ def test_bundle_stays_a_bundle(tmp_path: Path, authority: CertificateAuthority) 
     unpack_authorities(env, str(tmp_path), str(tmp_path / "unpacked"))
     assert env == {"X509_CERT_FILE": str(bundle)}
     assert not (tmp_path / "unpacked").exists()
+
+
+def test_authorities_of_the_node_are_kept(tmp_path: Path) -> None:
+    env = {"X509_CERT_FILE": "/etc/ca.pem", "X509_CERT_DIR": "/etc/certificates"}
+    unpack_authorities(env, str(tmp_path), str(tmp_path / "unpacked"))
+    assert env["X509_CERT_DIR"] == "/etc/certificates"
+    with pytest.raises(FileNotFoundError):
+        make_tls_context({"X509_CERT_FILE": str(tmp_path / "none")})
+    assert isinstance(make_tls_context({}), ssl.SSLContext)
 
 
 def test_source_without_certificates_is_refused(tmp_path: Path) -> None:

@@ -133,6 +133,14 @@ def test_jobs_that_start_together_run_beside_no_others(queue: Queue) -> None:
     queue.release("last")
 
 
+def test_slots_are_those_of_the_newest_submission(queue: Queue) -> None:
+    queue.submit(describe_job("a", queue.wait_for_release("a")), slots=1)
+    queue.submit(describe_job("b", queue.wait_for_release("b")), slots=2)
+    queue.step()
+    assert queue.running() == ["a", "b"]
+    queue.release("a", "b")
+
+
 def test_repeated_job_is_queued_once(queue: Queue) -> None:
     first = queue.submit(describe_job("a"), describe_job("a"))
     again = queue.submit(describe_job("a"), describe_job("b"))
@@ -152,6 +160,15 @@ def test_submission_is_all_or_nothing(queue: Queue, tmp_path: Path) -> None:
     queue.submit(describe_job("a"))
     assert not leftover.exists()
     queue.settle()
+
+
+def test_exit_code_and_times_are_kept(queue: Queue) -> None:
+    ids = queue.submit(describe_job("a", "exit 3"))
+    queue.settle()
+    assert queue.states(ids) == [JobState.DONE]
+    (attempt,) = queue.attempts(ids["a"])
+    assert (attempt.exit_code, attempt.reason) == (3, "")
+    assert 0 < attempt.started_us <= attempt.ended_us
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from plan_factory import (
     CREATED_US,
     READING_TEST,
+    SHELL_TEST,
     make_local_plan,
     make_manifest,
     make_pinned_test,
@@ -108,6 +110,14 @@ def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> No
     )
 
 
+def test_document_names_the_pinned_test_and_its_files(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path)
+    pinned, test = plan.pinned_test, plan.make_campaign_row().plan.test
+    assert test is not None
+    assert (test.commit, test.path, test.files) == (pinned.commit, pinned.path, pinned.hashes)
+    assert "test.toml" in test.files
+
+
 def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'cache = ["warm", "cold"]')
     passes = {
@@ -117,6 +127,15 @@ def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
         if e.kind == "timed"
     }
     assert passes == {("warm", 3, 3), ("cold", 1, 1)}
+
+
+def test_executable_without_dataset_is_planned(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path, SHELL_TEST)
+    assert [job.kind for job in plan.jobs] == ["timed", "timed"]
+    execution = next(iter(plan.jobs)).spec.executions[0]
+    assert execution.files == ()
+    assert execution.identity["dataset"] is None
+    assert execution.software.provider == "none"
 
 
 def test_missing_door_is_noted_and_skipped(tmp_path: Path) -> None:
@@ -244,6 +263,24 @@ def test_only_datasets_without_replica_are_skipped(tmp_path: Path) -> None:
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
 
 
+def measure_peak_memory(folder: Path, repeats: int) -> int:
+    """Iterate over all jobs, as storing does, and return the peak of allocated bytes."""
+    text = SHELL_TEST.replace("[matrix]", f"repeats = {repeats}\n[matrix]")
+    tracemalloc.start()
+    try:
+        plan = make_local_plan(folder, text)
+        assert sum(1 for _ in plan.make_job_rows()) == len(plan.jobs) == 2 * repeats
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_independent_of_repeats(tmp_path: Path) -> None:
+    measure_peak_memory(tmp_path, 1)  # fills caches
+    few, many = (measure_peak_memory(tmp_path, repeats) for repeats in (20, 220))
+    assert many - few < 400 * 500, "a job takes several kilobytes"
+
+
 @pytest.mark.parametrize("releases", [2, 3])
 def test_paired_job_compares_each_release_with_the_first(tmp_path: Path, releases: int) -> None:
     names = ["6.38.00", "6.40.00", "6.39.01"][:releases]
@@ -304,6 +341,15 @@ def test_job_with_bundled_doors_reads_through_each(tmp_path: Path) -> None:
         assert len({half.identity["series"] for half in job.spec.executions}) == 2
     checked = {job.access.door_label for job in plan.jobs if job.kind == "checksum"}
     assert checked == {"near", "far"}
+
+
+def test_launches_run_in_another_order_in_each_job(tmp_path: Path) -> None:
+    text = PAIRED_TEST.replace("repeats = 2", "repeats = 20")
+    orders = {
+        tuple(half.kind + half.side for half in job.spec.executions)
+        for job in make_local_plan(tmp_path, text).jobs
+    }
+    assert len(orders) > 5
 
 
 def test_paired_mode_forms_series_of_its_own(tmp_path: Path) -> None:

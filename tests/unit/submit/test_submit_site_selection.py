@@ -25,6 +25,7 @@ from treehammer.submit.planning.submission_options import (
     JobCredentials,
     Pace,
     SubmissionOptions,
+    site_credentials,
 )
 from treehammer.submit.sites.site_model import Ceilings, Door
 from treehammer.text_formatting import JobRamp, parse_duration
@@ -253,6 +254,12 @@ def test_s3_keys_travel_as_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--s3-credentials .* no file of sections") as caught:
         credentials.check_validity(NOW, None)
     assert SECRET not in str(caught.value)
+
+
+def test_site_commands_name_credentials() -> None:
+    credentials = site_credentials({"X509UserProxy": "/my/proxy", "scitokens_file": "/my/token"})
+    assert credentials == JobCredentials(Path("/my/proxy"), Path("/my/token"))
+    assert site_credentials({"accounting_group": "x"}) == JobCredentials()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.sites.site_registry import open_batch_system, select_sites
+from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 from treehammer.submit.sites.site_software import resolve_site_software
 from treehammer.submit.tools import node_probes
 
@@ -53,6 +53,11 @@ def settings(tmp_path: Path) -> Settings:
 
 def chosen(settings: Settings, *names: str) -> list[str]:
     return [site.name for site in select_sites(names, settings)]
+
+
+def test_local_site_is_always_present(settings: Settings, tmp_path: Path) -> None:
+    assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
+    assert list(load_sites(make_settings(tmp_path))) == ["local"]
 
 
 def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
@@ -280,6 +285,15 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
 
 #: Options of checks without a job on a node.
 NO_JOB = ("--wait", "0")
+
+
+def test_list_shows_doors_that_permit_no_writing(command_settings: Settings) -> None:
+    path = command_settings.sites_file
+    assert path is not None
+    path.write_text(
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'root', prefix = 'root://h//x', load = {clients = 7}}]\n"
+    )
+    assert "7 clients" in call_command("sites", command_settings, "list").stdout
 
 
 def test_check_sends_a_job_that_checks_the_node(

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from treehammer import submit
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
+from treehammer.collectors.storage_access import find_scheme
 from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.sites_commands import sites as verbs
@@ -158,6 +159,15 @@ def test_door_builds_file_url(tmp_path: Path, protocol: str, prefix: str, url: s
     assert read(tmp_path, text).sites["A"].doors[0].file_url("set", "f.root") == url
 
 
+@pytest.mark.parametrize("content", [b"\xff", None])
+def test_unreadable_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "sites.toml"
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(SitesError, match=r"sites\.toml"):
+        sites_file.read_sites_file(path)
+
+
 def test_published_schema_matches_models() -> None:
     published = json.loads(PUBLISHED.read_text())
     assert published == site_model.build_json_schema(), (
@@ -165,6 +175,23 @@ def test_published_schema_matches_models() -> None:
     )
     jsonschema.Draft202012Validator.check_schema(published)
     jsonschema.validate(tomllib.loads(EVERYTHING), published)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[sitez.A]\n",
+        "[sites.A]\n",
+        "[sites.A]\ndoors = []\n",
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'dav', prefix = '/'}]\n",
+        "[pools.p]\nspool = 1\n",
+    ],
+)
+def test_schema_rejects_invalid_documents(tmp_path: Path, text: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tomllib.loads(text), site_model.build_json_schema())
+    with pytest.raises(SitesError):
+        read(tmp_path, text)
 
 
 def test_local_batch_system_may_be_named(tmp_path: Path) -> None:
@@ -280,6 +307,12 @@ def test_requirements_replace_compute_elements() -> None:
     assert not any(site.grid_resource for site in sites)
 
 
+def test_site_without_selector_is_reported() -> None:
+    assert "EXAMPLE-T2: imported without a batch selector" in "\n".join(
+        import_documents("ddmendpoint").skipped
+    )
+
+
 def test_storage_type_and_path_prefix_are_applied() -> None:
     site = import_documents(
         "ddmendpoint", options=cric.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
@@ -301,6 +334,25 @@ def test_services_provide_doors() -> None:
     )
 
 
+def test_secure_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
+    entry = json.loads((DATA / "ddmendpoint.json").read_text())["EXAMPLE-T2_DATADISK"]
+    entry["arprotocols"]["read_wan"] = [
+        {"endpoint": f"{scheme}://eos.example.net:1094/", "path": "/eos/"}
+        for scheme in ("roots", "davs")
+    ]
+    file = tmp_path / "ddmendpoint.json"
+    file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry}))
+    (site,) = cric.CricImport([file], GRID).sites
+    assert [(door.protocol, door.prefix) for door in site.doors] == [
+        ("root", "roots://eos.example.net:1094//eos"),
+        ("https", "https://eos.example.net:1094/eos"),
+    ]
+    for door in site.doors:
+        scheme = find_scheme(door.file_url("set", "a.root"))
+        assert scheme is not None
+        assert scheme.protocol == door.protocol
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -319,6 +371,12 @@ def test_invalid_document_is_refused(tmp_path: Path, text: str | None, message: 
         file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         cric.CricImport([file], GRID)
+
+
+def test_unknown_entries_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text('{"a": {"b": 1}}')
+    assert cric.CricImport([file], GRID).skipped == ["a: unknown kind of entry"]
 
 
 def test_command_writes_readable_sites_file(tmp_path: Path) -> None:

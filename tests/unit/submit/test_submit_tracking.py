@@ -120,6 +120,17 @@ def test_attempt_that_repeats_an_end_is_no_failure(scene: TrackingHarness) -> No
     assert scene.tracker.compute_progress(scene.campaign).sites["local"].measured == 2
 
 
+def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
+    scene.write_record(0, 1, attempt=1)
+    for position in (1, 2):
+        scene.write_record(0, position, attempt=2)
+    scene.end_job(JobState.DONE, KILLED, make_attempt_status(JobState.DONE, 2))
+    attempts = scene.read_attempts()
+    assert [(a.number, a.failure_class) for a in attempts] == [(1, "lost"), (2, "")]
+    assert "SIGKILL" in attempts[0].message
+    assert scene.collect().new == 3
+
+
 def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:
     scene.batch.set_status("b.2", JobState.CANCELLED)
     scene.end_job(JobState.CANCELLED)

@@ -126,6 +126,25 @@ def test_fraction_is_exact_and_nested(count: int, one: float, two: float, seed: 
     assert set(select_fraction(names[::-1], share, seed)) == small
 
 
+def test_seed_changes_the_selection() -> None:
+    names = [f"b{number}" for number in range(100)]
+    assert select_fraction(names, 0.1, 1) != select_fraction(names, 0.1, 2)
+
+
+def test_paths_with_patterns_are_opened_as_they_are(tmp_path: Path) -> None:
+    for name in ("a[1]*.root", "x#y?.root", "p|q:r.root", "$HOME ~.root", "ü{1}.root"):
+        path = tmp_path / name
+        path.write_text(name)
+        url = make_plain_url(str(path))
+        assert url.startswith("/proc/self/fd/")
+        assert Path(url).read_text() == name
+    (tmp_path / "b[2]").mkdir()
+    (tmp_path / "b[2]" / "plain.root").write_text("here")
+    plain = make_plain_url(f"{tmp_path}/b[2]/plain.root")
+    assert plain.endswith("/plain.root")
+    assert Path(plain).read_text() == "here"
+
+
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -577,6 +596,12 @@ def test_blocks_of_vector_reads_are_counted_for_a_remote_cache() -> None:
     assert not [name for name in values if name in ("vector_calls", "vector_blocks")]
 
 
+def test_read_kinds_are_unknown_for_other_classes_with_a_cache() -> None:
+    values = pass_summary.summarize_tree_passes([one_pass(file_class="TDavixFile")])
+    assert not [name for name in values if name in ("read_calls_single", "read_calls_vector")]
+    assert "vector_chunks" not in values
+
+
 def test_payload_counters_are_medians_over_counted_passes() -> None:
     passes = [one_pass(reported_values={"seen": value}) for value in (100.0, 4.0, 6.0)]
     assert pass_summary.summarize_extras(passes) == {"seen": 5.0}
@@ -610,6 +635,15 @@ def test_percentiles_match_the_exact_ones(reads: int, share: float, distribution
 
 SETTINGS: dict[str, Any] = {"filter": "n", "minimum": 2, "bins": 4, "low": 0.0, "high": 8.0}
 FILES = st.lists(st.lists(st.integers(1, 50), max_size=5), max_size=6)
+
+
+def test_percentile_below_a_microsecond() -> None:
+    estimate = latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
+    assert 1e6 * estimate == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
+
+
+def test_percentile_never_exceeds_the_longest_read() -> None:
+    assert latency_percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6
 
 
 def make_pass(wall_s: float, cpu_s: float, waited_s: float) -> PassRead:

@@ -522,6 +522,12 @@ def test_efficiency_counts_all_reserved_cpus() -> None:
     assert four["access_rate_hz"] == single["access_rate_hz"]
 
 
+@pytest.mark.parametrize("missing", ["events_read", "open_wall_s", "loop_sys_s"])
+def test_metrics_without_a_term_are_omitted(missing: str) -> None:
+    values = {name: value for name, value in INSIDE.items() if name != missing}
+    assert set(derive_metrics({**OUTSIDE, **values})) == {"eff_payload", "eff_job"}
+
+
 @pytest.mark.parametrize(
     ("excess", "efficiency"), [(-0.5, 0.5), (2e-13, 1.0), (0.01, 1.01), (-1.0, 0.0)]
 )

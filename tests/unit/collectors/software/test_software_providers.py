@@ -468,6 +468,12 @@ def test_known_release_must_report_its_version(text: str, release: str, wheel: s
 OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
 
 
+def test_unknown_releases_are_refused() -> None:
+    for text in ("wheel:6.41.00", "0.1a13", "wheel:new"):
+        with pytest.raises(ValueError, match=r"no wheel of ROOT|names no ROOT"):
+            parse_software_request(text)
+
+
 def test_releases_are_described_by_cycle_and_state() -> None:
     described = root_releases.describe_releases(["6.42.00", *OFFERED], ["6.38.00", "wheel:0.1a7"])
     assert [(row.release, row.cycle, row.wheel) for row in described] == [

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 from credential_factory import SECRET, write_proxy, write_token
@@ -26,6 +27,7 @@ from machine_requirements import find_python, skip_or_fail
 from treehammer.collectors import cli, worker_zipapp
 from treehammer.collectors.job_spec import NODE_EXIT_CODE
 from treehammer.collectors.record import node_needs
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.worker.probes import process_stats
 from treehammer.collectors.worker.probes.credential_checks import (
@@ -175,6 +177,35 @@ def test_published_schema_is_up_to_date() -> None:
     )
 
 
+def test_schema_matches_the_catalogue() -> None:
+    schema = json.loads(cli.render_record_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    samples: dict[str, Any] = {
+        "text": "x",
+        "int": 1,
+        "float": 0.5,
+        "bool": True,
+        "ints": [1],
+        "floats": [0.5],
+    }
+    record: dict[str, Any] = {
+        "values": {
+            m.name: m.choices[-1]
+            if m.choices
+            else max(samples[m.type], m.minimum)
+            if m.type == "int"
+            else samples[m.type]
+            for m in CATALOGUE
+        },
+        "extras": {"mine": 1.0},
+    }
+    jsonschema.validate(record, schema)
+    required = {m.name for m in METRICS_BY_NAME.values() if m.required}
+    jsonschema.validate({**record, "values": {k: record["values"][k] for k in required}}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**record, "values": {**record["values"], "other": 1}}, schema)
+
+
 def test_commands_print_schema_and_pack_reproducibly(packed: Path, tmp_path: Path) -> None:
     target = tmp_path / "worker.pyz"
     group = cli.worker
@@ -292,6 +323,11 @@ def test_voms_attributes_of_a_real_proxy_are_read() -> None:
 
 AD = 'Name = "slot1_1@wn7.example"\nMachine = "wn7.example"\n'
 MACHINE_ID, BOOT_ID = f"{'a' * 32}\n", "1b4e28ba-2fa1-11d2-883f-0016d3cca427\n"
+
+
+def test_proxy_without_attributes(tmp_path: Path) -> None:
+    proxy = read_proxy(str(write_proxy(tmp_path / "proxy", SOON)))
+    assert (proxy.vo, proxy.attributes, proxy.attributes_expire_at) == ("", (), None)
 
 
 @pytest.mark.parametrize("host", ["pod-1", "pod-2"])

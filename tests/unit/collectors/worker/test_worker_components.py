@@ -20,6 +20,7 @@ from credential_factory import write_token
 from job_factory import make_job
 from local_servers import serve_tcp
 
+from treehammer.collectors import shared_files
 from treehammer.collectors.job_spec import (
     NODE_EXIT_CODE,
     RETRY_EXIT_CODE,
@@ -282,6 +283,15 @@ def test_cgroup_1_in_a_container_uses_the_visible_part(tmp_path: Path) -> None:
 # -- processes
 
 
+def test_cgroup_without_limits(tmp_path: Path) -> None:
+    memory = cgroup_folder(tmp_path, memory__limit_in_bytes="9223372036854771712\n")
+    mounts = f"33 31 0:30 / {memory} rw - cgroup cgroup rw,memory\n"
+    group = Cgroup("4:memory:/\n", mounts)
+    assert group.memory_limit() is None
+    assert group.cpu_limit() is None
+    assert group.throttled_s() is None
+
+
 def test_both_listings_of_descendants_agree() -> None:
     # Neither process can start or end another one while both listings are taken: the shell only
     # waits, and the sleep has no children.  Other descendants of this process are not looked at.
@@ -300,6 +310,20 @@ def test_both_listings_of_descendants_agree() -> None:
 
 
 # -- inputs and page cache
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/a/b c.root", "/a/b c.root"),
+        ("file:///a/b%20c.root", "/a/b c.root"),
+        ("file:/a/b.root", "/a/b.root"),
+        ("root://host//a.root", None),
+        ("https://host/a.root", None),
+    ],
+)
+def test_local_path(url: str, path: str | None) -> None:
+    assert shared_files.local_path(url) == path
 
 
 def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
@@ -351,6 +375,17 @@ def test_door_lock_does_not_trust_a_symlink(tmp_path: Path) -> None:
     (tmp_path / f"treehammer-{os.geteuid()}").symlink_to(elsewhere)
     with DoorLock("here", "disk", str(tmp_path)) as lock:
         assert lock.count_others() is None
+
+
+def test_reachability_measures_the_round_trip() -> None:
+    with serve_tcp() as port:
+        reached = storage_door.measure_reachability(f"root://127.0.0.1:{port}//f")
+    assert reached.address_family == "IPv4"
+    assert reached.rtt_s is not None
+    assert reached.rtt_s > 0
+    for url, family in ((f"root://127.0.0.1:{port}//f", None), ("/a/file", "local")):
+        expected = storage_door.DoorReachability(family, None)
+        assert storage_door.measure_reachability(url) == expected
 
 
 def test_a_silent_door_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,6 +497,11 @@ FRAMES = """C++ frames:
 Fatal Python error: Segmentation fault
 """
 ROOT_ERROR = 'Error in <TStreamerInfo::BuildOld>: no dictionary for the collection "set<short>"\n'
+
+
+def test_fatal_line_of_root_is_decisive() -> None:
+    text = describe_crash(ROOT_ERROR + FATAL + "aborting\n#0  0x00007fe7acaf1bd3 in __GI___wait4\n")
+    assert text == FATAL.strip() + "."
 
 
 def test_functions_of_a_segmentation_fault_are_named() -> None:

@@ -13,7 +13,7 @@ import pytest
 from local_servers import serve_tcp
 
 from treehammer.collectors.kit.treehammer_kit import loop_libraries
-from treehammer.collectors.record.node_needs import describe_lack
+from treehammer.collectors.record.node_needs import NODE_NEEDS, describe_lack
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.worker.probes import node_check
 from treehammer.collectors.worker.probes.node_check import NodeCheck, check_node
@@ -180,3 +180,12 @@ def test_missing_compiler_turns_a_failed_build_into_the_nodes(tmp_path: Path) ->
     assert attribute_to_compiler(build, node.look_with(None)) is build
     stopped = Failure("evicted", "stopped", "build", "m")
     assert attribute_to_compiler(stopped, node) is stopped
+
+
+def test_each_need_has_one_sentence() -> None:
+    for name in NODE_NEEDS:
+        sentence = describe_lack(name, "found", "SITE_A")
+        assert sentence.startswith("SITE_A: the node lacks ")
+        assert "{" not in sentence
+        assert sentence.endswith(".")
+        assert sentence.replace(".toml", "").rstrip(".").count(". ") == 0

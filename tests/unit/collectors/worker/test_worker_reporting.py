@@ -224,6 +224,12 @@ def test_certificate_of_another_authority_is_rejected(tmp_path: Path, ingest: In
     assert (answer.status, answer.permanent) == (0, True), "the host name must match as well"
 
 
+def test_refused_connection_is_transient(tmp_path: Path, authority_only: Path) -> None:
+    answer = ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(authority_only)).post(["{}"], 60)
+    assert (answer.status, answer.permanent) == (0, False)
+    assert "Connection refused" in answer.reason
+
+
 @pytest.mark.parametrize("token", ["", TOKEN_PLACEHOLDER, "two words", "a\nb", "x" * 10000])
 def test_malformed_token_is_rejected(token: str) -> None:
     with pytest.raises(ServiceConfigError) as error:
@@ -235,6 +241,14 @@ def test_token_is_not_in_any_text(ingest: IngestStub, endpoint: ServiceEndpoint)
     assert TOKEN not in repr(endpoint)
     ingest.script = lambda _: StubReply(401, {"error": "no"})
     assert TOKEN not in repr(endpoint.post(["{}"], 60))
+
+
+def test_invalid_authority_file_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(ServiceConfigError, match=r"ca\.pem"):
+        ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "ca.pem"))
+    with pytest.raises(ServiceConfigError, match="No such file"):
+        ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "none.pem"))
 
 
 def test_text_that_is_not_json_does_not_block_others(

@@ -7,18 +7,21 @@ import itertools
 import math
 import os
 import random
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
-from treehammer.collectors.kit.treehammer_kit import loop_libraries, turn_server
+from treehammer.collectors.kit.treehammer_kit import columns, loop_libraries, turn_server
 from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import StepTurns
 from treehammer.collectors.kit.treehammer_kit.columns.uproot_files import count_step_entries
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead, PassRead
-from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.kit.treehammer_kit.turn_server import TurnServer
+from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
+from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import launch
 from treehammer.collectors.worker.run.launch import make_pinning, reserve_core, vary_layout
@@ -344,9 +347,28 @@ def test_passes_hold_all_files_that_were_closed(
     ]
 
 
+def test_payload_without_files_takes_turns_as_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_server, "move_program_text", lambda: 0)
+    commands = io.StringIO("open 0\nrun 0 30\nclose\nfinish\n")
+    task = PayloadTask("timed", "", [], [], 1, 1, 1.0, 0, 1.0, {}, "")
+    done = turn_server.perform_passes(
+        FakeReader(together=True), task, PayloadReport(), (commands, io.StringIO())
+    )
+    assert [[read.events for read in one.files] for one in done] == [[30]]
+
+
 def test_early_end_of_the_turns_is_a_failure() -> None:
     with pytest.raises(PayloadError, match="ended the turns early"):
         TurnServer(FakeReader(), 2).serve(io.StringIO("open 0\n"), io.StringIO())
+
+
+def test_pipes_are_opened_only_if_a_worker_offers_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(turn_server.TURNS_VARIABLE, raising=False)
+    assert turn_server.open_pipes() is None
+    monkeypatch.setenv(turn_server.TURNS_VARIABLE, str(tmp_path / "turns"))
+    assert turn_server.open_pipes() is None
 
 
 def test_turn_reads_the_steps_that_begin_in_it() -> None:
@@ -364,3 +386,54 @@ def test_steps_have_equally_many_bytes() -> None:
     assert count_step_entries(10, 100, 2_000_000) == 10
     assert count_step_entries(10, 10**9, 10) == 1
     assert count_step_entries(0, 0, 10) == 1
+
+
+def test_answer_has_the_order_of_the_protocol() -> None:
+    assert TurnFigures(1, 9, 2, 4, 5, 6).write_answer(3) == "1 2 3 4 5 6"
+
+
+#: A loop of ten entries, stopped after 3, 3 and 10; another one that fails; a third, abandoned.
+GATED_LOOPS = r"""
+#include "gated_loop.hpp"
+#include <iostream>
+struct Marked { ~Marked() { std::cout << "destroyed" << std::endl; } };
+int main()
+{
+   treehammer::GatedLoop *gate = nullptr;
+   auto read = [&gate] {
+      Marked marked;
+      for (int entry = 0; entry < 10; ++entry)
+         gate->Pass();
+   };
+   treehammer::GatedLoop whole(read, 10);
+   gate = &whole;
+   for (int last : {3, 3, 10, 10}) {
+      whole.RunUntil(last);
+      std::cout << whole.Done() << std::endl;
+   }
+   treehammer::GatedLoop failing([&gate] { gate->Pass(); throw std::runtime_error("unreadable"); }, 10);
+   gate = &failing;
+   failing.RunUntil(1);
+   try {
+      failing.RunUntil(2);
+   } catch (const std::runtime_error &error) {
+      std::cout << error.what() << std::endl;
+   }
+   treehammer::GatedLoop unused(read, 10), abandoned(read, 10);
+   gate = &abandoned;
+   abandoned.RunUntil(4);
+   std::cout << "end" << std::endl;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+def test_gate_stops_a_loop_between_two_entries(tmp_path: Path) -> None:
+    source, program = tmp_path / "loops.cpp", tmp_path / "loops"
+    source.write_text(GATED_LOOPS)
+    include = f"-I{Path(columns.__file__).parent}"
+    subprocess.run(["c++", "-std=c++17", include, "-o", program, source], check=True)
+    output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    assert output.split() == [
+        *("3", "3", "destroyed", "10", "10", "unreadable", "end", "destroyed"),
+    ]
