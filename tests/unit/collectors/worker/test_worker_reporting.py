@@ -230,6 +230,11 @@ def test_refused_connection_is_transient(tmp_path: Path, authority_only: Path) -
     assert "Connection refused" in answer.reason
 
 
+@pytest.fixture
+def authority_only(tmp_path: Path) -> Path:
+    return CertificateAuthority(tmp_path / "authority").ca
+
+
 @pytest.mark.parametrize("token", ["", TOKEN_PLACEHOLDER, "two words", "a\nb", "x" * 10000])
 def test_malformed_token_is_rejected(token: str) -> None:
     with pytest.raises(ServiceConfigError) as error:
