@@ -391,7 +391,7 @@ def _payload_metrics() -> List[Metric]:
         m("vector_chunks", "float", "1", "", "Mean number of blocks that ROOT requests in a vector read; the client may send a large one as several chunks.", "TFileCacheRead, RNTupleMetrics"),
         m("files_read", "int", "1", "lower", "Files and connections from which a command read data: all but programs, libraries and the system's own files, whose sums are in file_reads.", "recorder of reads"),
         m("bytes_touched", "int", "B", "", "Distinct bytes of files that a command read; bytes_read above it were read again.", "recorder of reads"),
-        m("read_calls_sequential", "int", "1", "", "Reads of files that began where the process' last read of the same file ended; in the loop, those of an RNTuple (ROOT 6.38 and 6.40) and of a TTree in a local file.", "recorder of reads, read events"),
+        m("read_calls_sequential", "int", "1", "", "Reads of files that began where the process' last read of the same file ended; in the loop, those of an RNTuple (ROOT 6.38 and 6.40) and of a TTree in a local file or over root://.", "recorder of reads, read events"),
         m("skipped_forward_bytes", "int", "B", "lower", "Sum of the distances from the end of a read to the start of the next one of the same file, where that lies behind; counted as read_calls_sequential.", "recorder of reads, read events"),
         m("skipped_backward_bytes", "int", "B", "lower", "The same, where the next one lies before: a read that goes back.", "recorder of reads, read events"),
         m("read_wait_s", "float", "s", "lower", "Time in read calls of a command, summed over its threads.", "recorder of reads"),

@@ -180,6 +180,8 @@ public:
       const bool waits = cache.*(&PendingBlocks::fIsSorted) && !(cache.*(&PendingBlocks::fIsTransferred));
       return waits ? cache.*(&PendingBlocks::fNb) : 0;
    }
+   static Long64_t Position(const TFileCacheRead &cache, Int_t block) { return (cache.*(&PendingBlocks::fPos))[block]; }
+   static Int_t Length(const TFileCacheRead &cache, Int_t block) { return (cache.*(&PendingBlocks::fLen))[block]; }
 };
 
 /// Bytes between reads that follow each other.  An RNTuple is read by a thread of its own.
@@ -213,6 +215,8 @@ public:
    std::array<Long64_t, kLatencyBins * kLatencyParts> latencies{};
    std::atomic<Long64_t> baskets{0}; // implicit multithreading reads branches in parallel
 
+   bool is_remote = false; // a file of the XRootD client
+
    explicit ReadEvents(TTree *tree) : TTreePerfStats("ioperf", tree) {}
 
    /// Called for every basket that a branch has read; its base class would keep a list of them.
@@ -229,9 +233,22 @@ public:
          const Int_t blocks = cache ? PendingBlocks::Count(*cache) : 0;
          vector_calls += blocks > 0;
          vector_blocks += blocks;
-         distances.Add(file->GetRelOffset(), length); // where a local file still stands
+         AddDistances(file->GetRelOffset(), length, blocks);
       }
       TTreePerfStats::FileReadEvent(file, length, start);
+   }
+
+private:
+   /// A local file still stands where the read began, a remote one where it ended; of a vector read by the
+   /// XRootD client, which is a single event, the cache has the blocks.
+   void AddDistances(Long64_t offset, Long64_t length, Int_t blocks)
+   {
+      if (!is_remote)
+         return distances.Add(offset, length);
+      for (Int_t block = 0; block < blocks; ++block)
+         distances.Add(PendingBlocks::Position(*cache, block), PendingBlocks::Length(*cache, block));
+      if (blocks == 0)
+         distances.Add(offset - length, length);
    }
 };
 

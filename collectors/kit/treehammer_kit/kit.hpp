@@ -209,6 +209,7 @@ public:
       auto *branches = tree->GetListOfBranches();
       const Clock start = Clock::Now();
       fEvents = std::make_unique<ReadEvents>(tree);
+      fEvents->is_remote = file_class == "TNetXNGFile";
       if (tree->SetCacheSize(cache_bytes) < 0) // 0 is explicit: an automatic cache is ROOT's default
          return Fail("open", "cache", "cannot create a TTreeCache of " + std::to_string(cache_bytes) + " bytes");
       if (!all_branches) {
@@ -303,7 +304,8 @@ public:
       baskets_read = fEvents->baskets;
       vector_calls = fEvents->vector_calls;
       vector_blocks = fEvents->vector_blocks;
-      if (file_class == "TFile") // others stand elsewhere when they report a read
+      // Files of other clients stand elsewhere when they report a read, and so do those that prefetch.
+      if (file_class == "TFile" || (fEvents->is_remote && !prefetching))
          AccountDistances(fEvents->distances);
       perfstats_read_s = fEvents->GetDiskTime();
       perfstats_unzip_s = fEvents->GetUnzipTime();
