@@ -449,4 +449,4 @@ def test_server_behind_redirector_and_prefetched_reads(
     assert values["data_server"] == urlsplit(doors["root"]).netloc
     assert values["data_server"] != urlsplit(url).netloc
     assert values["read_calls_prefetch"] == values["read_calls"] > 1
-    assert "read_calls_single" not in values
+    assert not {"read_calls_single", "skipped_forward_bytes"} & {*values}
