@@ -251,7 +251,7 @@ def test_repeated_import_adds_nothing_and_compares_unpaired(tmp_path: Path) -> N
     output = " ".join(done.output.split())
     assert "time_s is 99.1 % (80.1 to 120.2 %) higher (worse) with release=2" in output
     assert "Unpaired: no job holds both sides" in output
-    assert "command=python3 work.py {release}00000 local time_s" in output
+    assert "command=python3 local time_s" in output  # the column is narrow
 
 
 @pytest.mark.parametrize(
