@@ -101,7 +101,7 @@ def _list_news(request: PageRequest[PageQuery], release: str) -> Iterator[ui.Par
 def _draw_trends(store: Store) -> Iterator[ui.Figure]:
     """Draw the releases of each test against the one that most were compared with."""
     by_base: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for comparison in stored_comparisons.list_release_comparisons(store):
+    for comparison in stored_comparisons.list_release_comparisons(store, METRIC):
         by_base[comparison.test][comparison.a].append(comparison.comparison_id)
     for number, (test, bases) in enumerate(sorted(by_base.items()), 1):
         base = max(bases, key=lambda release: (len(bases[release]), natural_sort_key(release)))

@@ -5,7 +5,7 @@ A comparison is stored as many verdicts, the first of which stands for it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -173,6 +173,17 @@ def _keep_largest(
 
 
 @dataclass(frozen=True)
+class ReleaseEffect:
+    """Verdict on one metric of one variant; ``scope`` as in :class:`.rows.VerdictRow`."""
+
+    metric: str
+    label: str
+    scope: str
+    verdict: str
+    effect: float | None
+
+
+@dataclass(frozen=True)
 class ReleaseComparison:
     """A stored comparison of two releases.
 
@@ -181,19 +192,38 @@ class ReleaseComparison:
         test: name of the compared test; '' for several.
         a: the base.
         b: the other release.
+        effects: of all its variants.
     """
 
     comparison_id: str
     test: str
     a: str
     b: str
+    effects: Sequence[ReleaseEffect]
 
 
-def list_release_comparisons(store: ResultsReader) -> list[ReleaseComparison]:
-    """List the newest comparison of each test and pair of releases."""
+def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseComparison]:
+    """List the newest comparison of each test and pair of releases.
+
+    Args:
+        store: the database.
+        metric: metric of the verdicts.
+    """
+    table = verdict.c
     with store.connection() as connection:
         newest = _list_newest(connection)
-    return [ReleaseComparison(row.comparison_id, *key) for key, row in newest.items()]
+        effects: dict[str, list[ReleaseEffect]] = defaultdict(list)
+        columns = (table.label, table.scope, table.verdict, table.effect)
+        query = sa.select(table.comparison_id, *columns).where(
+            table.comparison_id.in_([row.comparison_id for row in newest.values()]),
+            table.metric == metric,
+        )
+        for id_, label, *values in connection.execute(query):
+            effects[id_].append(ReleaseEffect(metric, label or "", *values))
+    return [
+        ReleaseComparison(row.comparison_id, *key, effects[row.comparison_id])
+        for key, row in newest.items()
+    ]
 
 
 def summarize_release_comparisons(

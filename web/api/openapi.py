@@ -38,7 +38,7 @@ from treehammer.web.page_query import PageQuery
 from treehammer.web.pages.measurement_page import MeasurementQuery
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "1.4.0"
+API_VERSION = "1.3.0"
 
 _REFERENCE = "#/components/schemas/{model}"
 _TOKEN: list[dict[str, list[str]]] = [{"token": []}]

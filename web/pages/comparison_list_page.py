@@ -45,6 +45,7 @@ from treehammer.web.pages.compare_query import (
 )
 from treehammer.web.pages.comparison_findings import answer_doors
 from treehammer.web.pages.comparison_page import DisplayedComparison, build_comparison
+from treehammer.web.pages.effect_matrix import METRIC, load_release_matrices
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
@@ -239,7 +240,7 @@ def _build_list(
         is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )
     pages = count_pages(count, COMPARISONS_PER_PAGE)
-    figures = [*_draw_releases(store)] if number == 1 else []
+    matrices = load_release_matrices(store) if number == 1 else []
     start = ui.suggest(
         "No stored comparisons yet. Compare two measured releases above, or in a terminal, which stores "
         "the result:",
@@ -254,7 +255,18 @@ def _build_list(
         ui.Paragraph(ui.end_sentence(error), look="headline", role="alert") if error else None,
         ui.Links([*measured.list_settings()], "Settings"),
         ui.quiet(measured.missing_text),
-        ui.Titled("Releases", *figures, anchor="releases") if figures else None,
+        ui.Titled(
+            "Releases",
+            ui.quiet(
+                "CPU time per event of the release above, against the one on the left: the newest stored "
+                "comparison, over all sites where possible."
+            ),
+            *(ui.TableSection(matrix, is_static=True) for matrix in matrices),
+            *_draw_releases(store),
+            anchor="releases",
+        )
+        if matrices
+        else None,
         ui.Titled(
             "Stored comparisons",
             *((table, ui.build_pager(number, pages, "#stored")) if count else start),
@@ -285,7 +297,7 @@ def doors_page(request: PageRequest[PageQuery]) -> Response:
 def _draw_releases(store: Store) -> Iterator[ui.Figure]:
     """Draw all releases against the base of most comparisons, one forest plot for each test."""
     by_base: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for comparison in list_release_comparisons(store):
+    for comparison in list_release_comparisons(store, METRIC):
         by_base[comparison.test, comparison.a].append(comparison.comparison_id)
     for test in sorted({test for test, _ in by_base})[:MAX_FORESTS]:
         (_, base), ids = max(

@@ -1,20 +1,28 @@
-"""Heat map of a comparison: variants by sites."""
+"""Heat maps of comparisons: variants by sites, and pairs of ROOT releases by test."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.conclusion import name_scopes, select_headline
 from treehammer.analysis.statistics.metric_units import format_metric
-from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.stored_comparisons import (
+    ReleaseComparison,
+    ReleaseEffect,
+    list_release_comparisons,
+)
+from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import write_minus
+from treehammer.web.addresses import link_to
 from treehammer.web.columns import HeatCell
 
 #: Heading of the column over all sites.
@@ -39,6 +47,22 @@ MATRIX_LEGEND: Mapping[str, str] = {
 }
 #: Returns the address of the page with filters; '' for those to remove.
 LinkFilter = Callable[[str, str], str]
+_NOT_COMPARED = HeatCell("", "not compared", "absent")
+#: Metric whose verdicts are shown.
+METRIC = HEADLINE_METRICS[0]
+
+
+def draw_column(key: str, title: str, address: str = "") -> TableColumn:
+    """Make a column of cells whose colors are effects; the address is that of its own page."""
+    return TableColumn(
+        key,
+        title,
+        address=address,
+        tooltip=title,
+        css_class=lambda row: row[key].css_class,
+        cell_tooltip=lambda row: row[key].description,
+        draw=lambda row: row[key],
+    )
 
 
 class _CellEffect(NamedTuple):
@@ -140,36 +164,18 @@ def _build_matrix(
             link=lambda row: link("", row["variant"]),
             cell_tooltip=lambda row: row["variant"],
         ),
-        *(_draw_column(key, site, link) for site, key in keys.items()),
+        *(
+            draw_column(key, site or ALL_SITES, link(site, "") if site else "")
+            for site, key in keys.items()
+        ),
     )
-    rows = [
-        {
-            "variant": label,
-            **{
-                key: _build_cell(label, site, series.get((label, site), ()), link)
-                for site, key in keys.items()
-            },
-        }
+    cells = {
+        (label, keys[site]): _build_cell(label, site, series.get((label, site), ()), link)
         for label in labels
-    ]
+        for site in sites
+    }
     caption = f"Change of {metric} by variant and site, per cent"
-    look = "matrix effects-by-site"
-    return DataTable(
-        "matrix", caption, columns, rows, is_arrangeable=False, is_exported=False, look=look
-    )
-
-
-def _draw_column(key: str, site: str, link: LinkFilter) -> TableColumn:
-    """Make the column of a site, whose cells have the colors of their effects."""
-    return TableColumn(
-        key,
-        site or ALL_SITES,
-        address=link(site, "") if site else "",
-        tooltip=site or ALL_SITES,
-        css_class=lambda row: row[key].css_class,
-        cell_tooltip=lambda row: row[key].description,
-        draw=lambda row: row[key],
-    )
+    return _fill_matrix("matrix", caption, columns, labels, cells, "effects-by-site")
 
 
 def _sort_heads(effects: Sequence[_CellEffect]) -> tuple[list[str], list[str]]:
@@ -185,6 +191,25 @@ def _sort_heads(effects: Sequence[_CellEffect]) -> tuple[list[str], list[str]]:
     return labels, sorted(by_site, key=lambda site: (bool(site), -fmean(by_site[site]), site))
 
 
+def _fill_matrix(
+    name: str,
+    caption: str,
+    columns: tuple[TableColumn, ...],
+    heads: Sequence[str],
+    cells: Mapping[tuple[str, str], HeatCell],
+    look: str,
+) -> DataTable:
+    """Build the table of cells by the head of their row and the key of their column."""
+    head, *keys = (column.key for column in columns)
+    rows = [
+        {head: text, **{key: cells.get((text, key), _NOT_COMPARED) for key in keys}}
+        for text in heads
+    ]
+    return DataTable(
+        name, caption, columns, rows, is_arrangeable=False, is_exported=False, look=f"matrix {look}"
+    )
+
+
 def _build_cell(label: str, site: str, series: Sequence[_CellEffect], link: LinkFilter) -> HeatCell:
     if not series:
         return HeatCell("", f"{label}, {site or ALL_SITES}: not measured", "absent")
@@ -196,3 +221,68 @@ def _build_cell(label: str, site: str, series: Sequence[_CellEffect], link: Link
         largest.css_class,
         f"{link(site, label)}#cell" if site else "",
     )
+
+
+def load_release_matrices(store: Store) -> list[DataTable]:
+    """Load the matrix of each test, in order of the tests' names; tests with a single pair have none.
+
+    Bases are rows, other releases columns; the cell of a pair that was not compared is empty.
+    """
+    by_test: dict[str, list[ReleaseComparison]] = {}
+    for comparison in list_release_comparisons(store, METRIC):
+        by_test.setdefault(comparison.test, []).append(comparison)
+    return [
+        _build_release_matrix(test, comparisons)
+        for test, comparisons in sorted(by_test.items())
+        if len(comparisons) > 1
+    ]
+
+
+def _build_release_matrix(test: str, comparisons: Sequence[ReleaseComparison]) -> DataTable:
+    cells = {
+        (comparison.a, f"root:{comparison.b}"): _build_release_cell(comparison)
+        for comparison in comparisons
+    }
+    bases = sorted({comparison.a for comparison in comparisons}, key=natural_sort_key)
+    releases = sorted({comparison.b for comparison in comparisons}, key=natural_sort_key)
+    columns = (
+        TableColumn("base", "compared with"),
+        *(draw_column(f"root:{release}", release) for release in releases),
+    )
+    name = test or "several tests"
+    return _fill_matrix(f"releases:{name}", name, columns, bases, cells, "releases")
+
+
+def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
+    effects = select_headline(comparison.effects)
+    counts = Counter(effect.verdict for effect in effects)
+    parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
+    # Without a certain verdict, the only one, or that there are several.
+    text = ", ".join(parts) or (next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value)
+    # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
+    frequent = sorted(filter(counts.get, Verdict), key=lambda verdict: -counts[verdict])
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent)
+    words = " ".join([words or "no verdicts", *name_scopes(effects)])
+    description = f"{comparison.b} against {comparison.a}: {words}"
+    address = link_to("comparison", comparison=comparison.comparison_id)
+    return HeatCell(text, description, _choose_css_class(counts), address)
+
+
+def _choose_css_class(counts: Mapping[str, int]) -> str:
+    if counts.get(Verdict.SLOWER):
+        return "worse-2"
+    if counts.get(Verdict.FASTER):
+        return "better-2"
+    return "equal" if counts.keys() == {Verdict.SAME} else "open"
+
+
+def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
+    """Describe the variants with a certain verdict, e.g. ``+5.1 % in 4 of 24``."""
+    sizes = [
+        effect.effect
+        for effect in effects
+        if effect.verdict == verdict and effect.effect is not None
+    ]
+    size = f"{verdict_text.format_effect(median(sizes))} " if sizes else ""
+    count = sum(effect.verdict == verdict for effect in effects)
+    return f"{size}in {count} of {len(effects)}"

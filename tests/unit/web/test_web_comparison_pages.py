@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,6 +22,7 @@ from treehammer.analysis.statistics.verdict import attach_controls
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.definition.model import Variant
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
+from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.pages import comparison_list_page
@@ -193,6 +195,70 @@ def test_several_series_of_a_cell_show_the_most_certain() -> None:
     ]
     assert cells[0].description.endswith("the largest of 2 series")
     assert matrix_of_verdicts(rows[2:], lambda *_: "") is None, "one cell is no map"
+
+
+def compare(
+    a: str, b: str, *judged: tuple[str, float | None], scope: str = "sites", test: str = "read"
+) -> list[VerdictRow]:
+    sides = [{"test_name": test, "site": site} for site in "AB"]
+    evidence = VerdictEvidence(of_a=sides[0], of_b=sides[1])
+    return [
+        build_verdict(
+            "x",
+            a=a,
+            b=b,
+            scope=scope,
+            site="" if scope == "sites" else "A",
+            label=str(number),
+            verdict=verdict,
+            effect=effect,
+            evidence=evidence,
+        )
+        for number, (verdict, effect) in enumerate(judged)
+    ]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceThread]:
+    compared = {
+        "old": compare("6.36", "6.38", ("slower", 0.5)),
+        "new": compare("6.36", "6.38", ("faster", -0.05), ("faster", -0.03), ("same", 0.0)),
+        "both": compare("6.38", "6.40", ("slower", 0.05), ("faster", -0.1), ("undecided", 0.01)),
+        "site": compare("6.36", "6.40", ("same", 0.001), scope="site"),
+        "other": compare("6.38", "6.40", ("slower", 0.2), test="lonely"),
+    }
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for place, (identity, rows) in enumerate(compared.items()):
+            changed = [
+                VerdictRow(**{**vars(row), "comparison_id": identity, "created_us": place + 1})
+                for row in rows
+            ]
+            store.replace_comparison(identity, [], changed)
+    with run_service(tmp_path, reading_open=True) as running:
+        yield running
+
+
+def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None:
+    tables = service.read("/compare").tables
+    (matrix,) = (table for name, table in tables.items() if name != "comparisons")
+    assert [*matrix.columns.values()] == ["compared with", "6.38", "6.40"]
+    assert matrix.column("base") == ["6.36", "6.38"]
+    cells = [
+        (cell.css_class, cell.tooltip, cell.link.rpartition("/")[2], cell.text)
+        for row in matrix.cells
+        for cell in row.values()
+        if cell.link
+    ]
+    assert cells == [
+        ("better-2", "6.38 against 6.36: 2 faster, 1 same over sites", "new", "−3.9 % in 2 of 3"),
+        ("equal", "6.40 against 6.36: 1 same by site", "site", "same"),
+        (
+            "worse-2",
+            "6.40 against 6.38: 1 faster, 1 slower, 1 undecided over sites",
+            "both",
+            "−9.5 % in 1 of 3, +5.1 % in 1 of 3",
+        ),
+    ]
 
 
 def test_too_many_measurements_are_refused(
