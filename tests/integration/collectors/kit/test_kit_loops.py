@@ -55,7 +55,8 @@ def run_launch(folder: Path, file: Path, payload: str) -> list[dict[str, Any]]:
             side=side, software=software,
         )  # fmt: skip
         sides.append(replace(spec, identity={**spec.identity, "launch_order": "BA"}))
-    job = make_job(*sides, limits=ExecutionLimits(300.0, 0))
+    metrics = {"written_bytes": {"unit": "B"}}
+    job = make_job(*sides, limits=ExecutionLimits(300.0, 0), metrics=metrics)
     (folder / "job.json").write_text(job.to_json())
     worker = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
     done = subprocess.run(worker, cwd=folder, capture_output=True, text=True, check=False)
@@ -72,11 +73,33 @@ def test_loop_that_ignores_its_entries_is_refused(tree_file: Path, tmp_path: Pat
     assert "turns=False" in " ".join(values["failure_message"] for values in records)
 
 
-def test_loop_that_cannot_be_divided_runs_alone(tree_file: Path, tmp_path: Path) -> None:
-    records = run_launch(tmp_path, tree_file, TURNS_LOOP % ", turns=False")
+#: Copies a tree as the shipped test ttree-write does, but to a file.
+COPY = """
+import sys, ROOT
+source = ROOT.TFile(sys.argv[1])
+tree = source.Get("events")
+target = ROOT.TFile("copy.root", "RECREATE", "", source.GetCompressionSettings())
+copy = tree.CloneTree(0)
+for entry in range(tree.GetEntries()):
+    tree.GetEntry(entry)
+    copy.Fill()
+target.Write()
+"""
+
+
+def test_loop_that_cannot_be_divided_runs_alone(
+    tree_file: Path, tmp_path: Path, latest_release: providers.SoftwareSetup
+) -> None:
+    writing = Path(hctests_file).parent / "ttree-write" / "write.py"
+    records = run_launch(tmp_path, tree_file, writing.read_text())
     assert [values["run_mode"] for values in records] == ["sequential"] * 2
     assert [values["passes_done"] for values in records] == [2, 2]
     assert all(values["eff_payload"] > 0 for values in records)
+    extras = [json.loads(path.read_text())["extras"] for path in (tmp_path / "records").iterdir()]
+    command = [latest_release.python, "-c", COPY, tree_file]
+    subprocess.run(command, cwd=tmp_path, env=dict(latest_release.env), check=True)
+    with uproot.open(tmp_path / "copy.root") as file:
+        assert extras == [{"written_bytes": file["events"].compressed_bytes}] * 2
 
 
 KIT = Path(providers.__file__).parents[1] / "kit"
