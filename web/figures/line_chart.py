@@ -188,20 +188,9 @@ class LineChart:
     @property
     def specification(self) -> vega.Specification:
         """The chart as Vega-Lite."""
-        chart = vega.chart_layers(self._layers(interactive=True), self.title, (_WIDTH, _HEIGHT))
+        chart = vega.chart_layers(self._layers(), self.title, (_WIDTH, _HEIGHT))
         meta = {"series": [asdict(line.style) for line in self.lines]}
         return vega.complete_specification(chart, self._all_rows(), meta)
-
-    def draw_still(self, heading: str = "", caption: str = "") -> vega.Specification:
-        """Draw the chart with its data, without zoom and legend to click."""
-        title = {"text": heading, "subtitle": vega.wrap_lines([caption], _WIDTH)}
-        return {
-            "layer": self._layers(interactive=False),
-            "data": {"values": self._all_rows()},
-            "title": title,
-            "width": _WIDTH,
-            "height": _HEIGHT,
-        }
 
     def _all_rows(self) -> list[dict[str, Any]]:
         return [row for number, line in enumerate(self.lines) for row in self._rows(number, line)]
@@ -219,14 +208,14 @@ class LineChart:
             if value is not None:
                 yield row
 
-    def _layers(self, *, interactive: bool) -> list[vega.Specification]:
+    def _layers(self) -> list[vega.Specification]:
         series = [line.style for line in self.lines]
         looks = vega.encode_series(series, _WIDTH, json.dumps([style.name for style in series]))
         base = {
             "x": self._across.encode("x", grid=False),
             "color": looks["color"],
             # Vega's own opacity of points, 0.7, leaves too little contrast on near-black.
-            "opacity": vega.FADE_SERIES if interactive else {"value": 1},
+            "opacity": vega.FADE_SERIES,
         }
         values = {**base, "y": self._up.encode("y", grid=True)}
         bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}
@@ -235,16 +224,9 @@ class LineChart:
             "shape": looks["shape"],
             "tooltip": vega.encode_field("text", vega.NOMINAL, title=" "),
         }
-        filters = [vega.HIDE_SERIES] if interactive else []
-        return [
-            *self._layer_lines(values, filters),
-            *self._layer_dots(points, bars, filters),
-            *self._layer_marks(),
-        ]
+        return [*self._layer_lines(values), *self._layer_dots(points, bars), *self._layer_marks()]
 
-    def _layer_lines(
-        self, encoding: vega.Specification, filters: Sequence[vega.Specification]
-    ) -> Iterator[vega.Specification]:
+    def _layer_lines(self, encoding: vega.Specification) -> Iterator[vega.Specification]:
         """Draw a layer of lines for each kind of dashes."""
         numbers: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
@@ -256,17 +238,14 @@ class LineChart:
                 "strokeDash": json.loads(dash) or [1, 0],
                 "strokeWidth": 1.5,
             }
-            yield vega.make_layer("line", encoding, [*filters, line_filter], **style)
+            yield vega.make_layer("line", encoding, [vega.HIDE_SERIES, line_filter], **style)
 
     def _layer_dots(
-        self,
-        points: vega.Specification,
-        bars: vega.Specification,
-        filters: Sequence[vega.Specification],
+        self, points: vega.Specification, bars: vega.Specification
     ) -> Iterator[vega.Specification]:
         """Draw error bars, then hollow and filled dots; Vega warns of a layer without data."""
         plain = [number for number, line in enumerate(self.lines) if line.plain]
-        dotted = [*filters, {"filter": f"indexof({plain}, datum.s) < 0"}]
+        dotted = [vega.HIDE_SERIES, {"filter": f"indexof({plain}, datum.s) < 0"}]
         if any(dot.error for dot in self._dots):
             yield vega.make_layer("rule", bars, [*dotted, vega.DROP_MISSING_BARS])
         if any(dot.hollow for dot in self._dots):

@@ -79,7 +79,7 @@ def test_points_of_line_charts_are_opaque() -> None:
     """Translucent blue has too little contrast on the dark theme's background."""
     line = ChartLine("SITE_A", "own", (ChartDot(0.0, 1.0), ChartDot(1.0, 2.0)))
     chart = LineChart("speed", [line], NumberAxis((0.0, 1.0), "time"), values="MB/s")
-    drawn = draw_chart(json.loads(json.dumps(chart.draw_still())), "svg").decode()
+    drawn = draw_chart(json.loads(json.dumps(chart.specification)), "svg").decode()
     assert set(re.findall(r'opacity="([\d.]+)"', drawn)) <= {"1"}
     assert {">time<", ">MB/s<"} <= set(re.findall(">[^<]+<", drawn))
 

@@ -96,7 +96,7 @@ def test_loop_that_cannot_be_divided_runs_alone(
     assert [values["passes_done"] for values in records] == [2, 2]
     assert all(values["eff_payload"] > 0 for values in records)
     extras = [json.loads(path.read_text())["extras"] for path in (tmp_path / "records").iterdir()]
-    command = [latest_release.python, "-c", COPY, tree_file]
+    command = [latest_release.python, "-c", COPY, str(tree_file)]
     subprocess.run(command, cwd=tmp_path, env=dict(latest_release.env), check=True)
     with uproot.open(tmp_path / "copy.root") as file:
         assert extras == [{"written_bytes": file["events"].compressed_bytes}] * 2
