@@ -20,7 +20,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError, TreehammerError
-from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
@@ -452,7 +452,8 @@ def list_next_starts(
                 "the source lists no ROOT release",
                 where=content.releases.source if content.releases else "",
             )
-        occasion = next(iter(releases.values()))
+        # The first release has none before it that it could be compared with.
+        occasion = max(releases.values(), key=lambda release: len(release.axes[RELEASE_AXIS]))
     if not entry.quiet.end_of_quiet(now_us):
         raise ConfigError(
             "never starts: its quiet hours leave no time of the day",

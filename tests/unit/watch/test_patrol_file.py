@@ -243,6 +243,19 @@ def check_file(text: str, folder: Path) -> list[str]:
     return str(raised.value).splitlines()
 
 
+def test_release_is_checked_beside_the_one_that_it_is_compared_with(tmp_path: Path) -> None:
+    for version in ("6.38.00", "6.40.00"):
+        (tmp_path / "releases" / version).mkdir(parents=True)
+    (tmp_path / "patrol.toml").write_text(
+        '[releases]\nsource = "./releases"\ncompare = true\n'
+        '[entries.day]\ntest = "ttree-read"\nreleases = true\nsites = ["local"]\n'
+        'set = {mode = "paired"}\n'
+    )
+    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
+    result = call_command("patrol", settings, "check", str(tmp_path / "patrol.toml"))
+    assert "ROOT releases" in result.output
+
+
 DAILY = '[entries.daily]\ntest = "ttree-read"\nevery = "1d"\nsites = ["local"]\n'
 FOLLOWING = '[entries.idea]\nrepository = "./moved"\nbranch = "main"\nsites = ["local"]\n'
 
