@@ -374,6 +374,14 @@ class RucioClient:
         """
         self._call(lambda client: client.update_replication_rule(rule.id, {"lifetime": lifetime_s}))
 
+    def boost_rule(self, rule_id: str) -> None:
+        """Request an immediate retry of a stuck rule.
+
+        Raises:
+            RucioDeniedError: this Rucio allows it to administrators only.
+        """
+        self._call(lambda client: client.update_replication_rule(rule_id, {"boost_rule": True}))
+
     def delete_rule(self, rule: ReplicationRule) -> None:
         """Delete a rule; Rucio may then remove replicas that no other rule holds.
 

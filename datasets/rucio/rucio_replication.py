@@ -19,8 +19,12 @@ from treehammer.datasets.rucio.rucio_conversions import (
 WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
 #: Seconds between two polls of the rules, initially and at most.
 FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
+#: Seconds after which a stuck rule is boosted; the interval doubles each time.
+FIRST_BOOST_DELAY_S = 30.0
 #: Seconds for which an unrequested source copy is kept.
 SOURCE_LIFETIME_S = 14 * 86_400
+#: Words in the error of a stuck rule that rule out a successful retry.
+_PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ def poll_replication(
 ) -> Iterator[list[ReplicationStatus]]:
     """Poll rules until all replicas are complete, or only stuck ones remain for too long.
 
-    Rucio itself tries stuck rules again from time to time.
+    Stuck rules with a transient cause are boosted if the account is permitted to; Rucio
+    itself also retries from time to time.
 
     Args:
         statuses: Statuses from :func:`request_replicas`.
@@ -135,6 +140,7 @@ def poll_replication(
     """
     current = list(statuses)
     began = progress = clock()
+    boosts = _RuleBooster(rucio, clock)
     while True:
         before = [status.files_complete for status in current]
         current = [_poll_rule(status, rucio) for status in current]
@@ -147,6 +153,7 @@ def poll_replication(
             return
         if not states & {WAITING, COPYING} and now - progress >= patience_s:
             return
+        boosts.boost_stuck(current)
         sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
 
 
@@ -169,3 +176,30 @@ def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
     if rule.state in ("SUSPENDED", "WAITING_APPROVAL"):
         return STUCK, f"the rule is {rule.state.lower().replace('_', ' for ')}"
     return (COPYING if rule.locks_copying else WAITING), ""
+
+
+class _RuleBooster:
+    """Booster of stuck rules at growing intervals, while the account is permitted to."""
+
+    def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
+        self._rucio = rucio
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        self._allowed = True
+
+    def boost_stuck(self, statuses: Sequence[ReplicationStatus]) -> None:
+        now = self._clock()
+        for status in statuses:
+            is_permanent = any(word in status.reason.lower() for word in _PERMANENT_ERRORS)
+            if status.state != STUCK or is_permanent or not self._allowed:
+                continue
+            if now < self._next.get(status.rule_id, now):
+                continue
+            pause = self._pauses.get(status.rule_id, FIRST_BOOST_DELAY_S)
+            self._next[status.rule_id] = now + pause
+            self._pauses[status.rule_id] = 2 * pause
+            try:
+                self._rucio.boost_rule(status.rule_id)
+            except RucioDeniedError:
+                self._allowed = False

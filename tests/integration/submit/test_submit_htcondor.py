@@ -109,7 +109,7 @@ def test_failures_are_reported_with_their_reasons(pool: Grid, jobs: CondorJobs) 
         pool.run_condor_command("condor_rm", jobs.ids["bad0"].partition(".")[0])
     assert held.hold
     assert "no-such-program" in held.hold.reason
-    assert 'TARGET.GLIDEIN_Site == "NOWHERE"' in " ".join(notes)
+    assert "2 jobs are idle: no slot of 2 matches (condor_q -better-analyze" in " ".join(notes)
     assert any(note.startswith("2 jobs are idle: no slot of") for note in notes)
 
     statuses = jobs.wait_until_final(120)

@@ -439,14 +439,17 @@ def test_templates_need_their_placeholders(template: str) -> None:
 RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
 OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)
 HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Socket timeout")
+SPOILT = replace(HUNG, error="SOURCE CHECKSUM mismatch")
 ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
 
 
 class Played:
     """Scripted Rucio that repeats its last answer; sleeping advances its clock."""
 
-    def __init__(self, *answers: ReplicationRule | None) -> None:
+    def __init__(self, *answers: ReplicationRule | None, may_boost: bool = True) -> None:
         self.answers = list(answers)
+        self.may_boost = may_boost
+        self.boosts: list[float] = []
         self.now = 0.0
 
     def fetch_rule(self, rule_id: str) -> ReplicationRule:
@@ -454,6 +457,11 @@ class Played:
         if answer is None:
             raise RucioNotFoundError(f"no rule {rule_id}")
         return answer
+
+    def boost_rule(self, rule_id: str) -> None:
+        if not self.may_boost:
+            raise RucioDeniedError("not you")
+        self.boosts.append(self.now)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -474,6 +482,22 @@ def test_poll_replication_ends_when_all_files_are_complete() -> None:
     ).follow()
     assert [look[0].state for look in looks] == [WAITING, COPYING, COPYING, COMPLETE]
     assert [look[0].files_complete for look in looks] == [0, 0, 1, 2]
+
+
+def test_stuck_rules_are_boosted_with_growing_pauses() -> None:
+    rucio = Played(HUNG)
+    looks = rucio.follow(patience_s=300)
+    assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Socket timeout")
+    assert len(rucio.boosts) == 4
+    pauses = [b - a for a, b in zip(rucio.boosts, rucio.boosts[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    assert 300 <= rucio.now < 330
+
+
+@pytest.mark.parametrize("rucio", [Played(SPOILT), Played(HUNG, may_boost=False)])
+def test_hopeless_rules_are_not_boosted(rucio: Played) -> None:
+    assert rucio.follow()[-1][0].state == STUCK
+    assert not rucio.boosts
 
 
 def test_denied_and_deleted_rules_end_polling() -> None:

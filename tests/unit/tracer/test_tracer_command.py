@@ -315,10 +315,16 @@ def test_counters_that_root_prints_are_taken_from_the_output(
         "RNTupleReader.RPageSourceFile.nothing||none|–",
     ]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    output = OutputReader()
     command = ["cat", str(tmp_path / "lines.txt")]
-    run_command(command, os.environ, str(tmp_path), is_sampled=False, output=output.descriptor)
-    counters = output.finish()
+
+    def perform() -> list[dict[str, Any]]:
+        output = OutputReader()
+        folder = str(tmp_path)
+        run_command(command, os.environ, folder, is_sampled=False, output=output.descriptor)
+        return [*output.finish()]
+
+    # It ends all processes below its own, of which a worker of the tests has others.
+    counters = ForkedCall(perform).result()
     values = [(short_name(c["name"]), c["value"], c["unit"]) for c in counters]
     assert values == [("nReadV", 7, ""), ("szReadPayload", 44117, "B")]
     assert capfd.readouterr().out == "\n".join(lines) + "\n"
