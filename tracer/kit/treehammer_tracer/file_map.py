@@ -184,46 +184,51 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     are covered, as by a copy, all were read.
     """
     ranges = file.merge_ranges()
+    names = _name_branches(baskets)
+    sizes = [_cover(ranges, basket.start, basket.end) for basket in baskets]
     fetched = [
-        basket
-        for basket in baskets
+        number
+        for number, basket in enumerate(baskets)
         if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
     ]
     joins = _count_reads(_join_sequential(file.list_reads()), baskets)
     edges = _count_reads(file.wanted, baskets).edges if file.wanted else joins.edges
-    is_single = len({basket.tree for basket in baskets}) == 1
-
-    def name(basket: Basket) -> str:
-        return basket.branch if is_single else f"{basket.tree}/{basket.branch}"
-
-    covered_names = dict.fromkeys(name(basket) for basket in fetched)
-    names = {name(baskets[number]) for number in edges} & covered_names.keys()
+    covered = dict.fromkeys(names[number] for number in fetched)
+    branches = {names[number] for number in edges} & covered.keys()
     if len(fetched) == len(baskets):
-        names = set(covered_names)
-    is_exact = bool(file.wanted) or joins.longest <= 1 or len(names) == len(covered_names)
-    wanted = [basket for basket in fetched if name(basket) in names]
-    zipped = sum(basket.zipped for basket in wanted)
+        branches = set(covered)
+    is_exact = bool(file.wanted) or joins.longest <= 1 or len(branches) == len(covered)
     document: Dict[str, Any] = {
         "trees": sorted({basket.tree for basket in baskets}),
-        "branches": len({name(basket) for basket in baskets}),
-        "branches_read": len(names),
-        "branches_most": len(names) if is_exact else len(covered_names),
-        "names": [branch for branch in covered_names if branch in names][:MAX_BRANCHES],
+        "branches": len(set(names)),
+        "branches_read": len(branches),
+        "branches_most": len(branches) if is_exact else len(covered),
+        "names": [branch for branch in covered if branch in branches][:MAX_BRANCHES],
         "baskets": len(baskets),
-        "baskets_read": len(wanted),
         "baskets_repeated": sum(count > 1 for count in joins.counts),
-        "other_bytes": sum(end - start for start, end in ranges)
-        - sum(_cover(ranges, basket.start, basket.end) for basket in baskets),
+        "other_bytes": sum(end - start for start, end in ranges) - sum(sizes),
     }
+    document.update(_sum_baskets([baskets[n] for n in fetched if names[n] in branches]))
     if is_exact:
-        document["branches_spanned"] = len(covered_names) - len(names)
-        document["over_read_bytes"] = sum(
-            _cover(ranges, basket.start, basket.end)
-            for basket in baskets
-            if name(basket) not in names
-        )
+        unwanted = (size for n, size in enumerate(sizes) if names[n] not in branches)
+        document["branches_spanned"] = len(covered) - len(branches)
+        document["over_read_bytes"] = sum(unwanted)
+    return document
+
+
+def _name_branches(baskets: Sequence[Basket]) -> List[str]:
+    """Name the branch of each basket, with its tree where there are several."""
+    if len({basket.tree for basket in baskets}) == 1:
+        return [basket.branch for basket in baskets]
+    return [f"{basket.tree}/{basket.branch}" for basket in baskets]
+
+
+def _sum_baskets(baskets: Sequence[Basket]) -> Dict[str, Any]:
+    """Count the baskets that were read, and compute how far they are compressed."""
+    zipped = sum(basket.zipped for basket in baskets)
+    document: Dict[str, Any] = {"baskets_read": len(baskets)}
     if zipped:
-        document["compression"] = sum(basket.unzipped for basket in wanted) / zipped
+        document["compression"] = sum(basket.unzipped for basket in baskets) / zipped
     return document
 
 
