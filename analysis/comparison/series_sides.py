@@ -313,7 +313,7 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
         set(map(attrgetter(name), samples)) for name in ("test_name", "dataset", "is_interpreted")
     )
     varying_axes = find_varying_axes(map(attrgetter("variant"), samples))
-    # Where nothing else tells series apart, a command says what ran.
+    # Where nothing else distinguishes series, the command does.
     varying = tuple(name for name in varying_axes if name != axis) or (*({_COMMAND} - {axis}),)
     by_release = {release_key(sample, axis): sample for sample in samples}
     options = {
