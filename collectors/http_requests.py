@@ -398,22 +398,18 @@ class TimedConnection(http.client.HTTPConnection):
             if message_body:
                 self.send(message_body)
             return
-        if self._is_answered():
+        self._reader = open_reader(self.sock, self.deadline)
+        try:
+            answered: bool = self._reader.raw.await_consent()
+        except TimeoutError:
+            answered = False
+        if answered:
             return
         try:
             while block := message_body.read(_SEND_BYTES):
                 self.send(block)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the server may have answered before it got all of the body
-
-    def _is_answered(self) -> bool:
-        """Wait for the server's consent to a body; return whether it sent its answer instead."""
-        self._reader = open_reader(self.sock, self.deadline)
-        try:
-            answered: bool = self._reader.raw.await_consent()
-        except TimeoutError:
-            answered = False
-        return answered
 
 
 class TimedTlsConnection(TimedConnection, http.client.HTTPSConnection):

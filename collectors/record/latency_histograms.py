@@ -56,7 +56,8 @@ class LatencyHistogram:
     def record(self, seconds: float, count: int = 1) -> None:
         """Count a latency, which is cut to between 0 and one day."""
         value = min(max(round(seconds * 1e6), 0), HIGHEST_US)
-        index = _find_bin(value)
+        shift = max(value.bit_length() - _HALF_BITS - 1, 0)
+        index = shift * _HALF + (value >> shift)
         self._counts[index] = self._counts.get(index, 0) + count
 
     def add(self, other: LatencyHistogram) -> None:
@@ -163,11 +164,6 @@ class LatencyHistogram:
                 histogram._counts[position] = number
             position += 1
         return histogram
-
-
-def _find_bin(value: int) -> int:
-    shift = max(value.bit_length() - _HALF_BITS - 1, 0)
-    return shift * _HALF + (value >> shift)
 
 
 def _bin_edges(index: int) -> Tuple[int, int]:

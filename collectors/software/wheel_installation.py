@@ -151,7 +151,13 @@ class WheelInstaller:
             if number == MAX_TRIES or (
                 _NO_DISTRIBUTION_TEXT in output and not _CONNECTION_LOST_PATTERN.search(output)
             ):
-                self._raise_download_error(package, number, reason)
+                attempts = f" in {number} tries" if number > 1 else ""
+                raise_setup_error(
+                    "download",
+                    f"pip could not install {self.release.title} ({package}) for {describe_python()}{attempts}: {reason}; "
+                    f"check the network and pip's configuration, or {self.release.remedy}",
+                    transient=True,
+                )
             wait = BACK_OFF_S[number - 1]
             self.notify(
                 f"{self.release.title}: {reason}; try {number + 1} of {MAX_TRIES} in {wait:g} s"
@@ -167,15 +173,6 @@ class WheelInstaller:
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(f"{package} --hash=sha256:{sha256}\n")
         return ["--require-hashes", "-r", path]
-
-    def _raise_download_error(self, package: str, tries: int, reason: str) -> None:
-        attempts = f" in {tries} tries" if tries > 1 else ""
-        raise_setup_error(
-            "download",
-            f"pip could not install {self.release.title} ({package}) for {describe_python()}{attempts}: {reason}; "
-            f"check the network and pip's configuration, or {self.release.remedy}",
-            transient=True,
-        )
 
     def _run_step(self, command: List[str], problem: str, remedy: str) -> str:
         """Run one step of the installation and return its output."""

@@ -15,7 +15,7 @@ import platform
 import re
 import sys
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Tuple
+from typing import Dict, Mapping, Tuple
 
 from ..job_spec import SoftwareRequest
 from ..shared_files import write_atomically
@@ -313,19 +313,14 @@ def find_damage(folder: str, release: Release) -> str:
     Compares sizes with the wheels' own lists of files: hashing 670 MB before each job would take
     longer than many jobs.
     """
-    records = _list_records(folder)
+    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
+    records = sorted(glob.glob(pattern))
     # Folders of wheels are named with underscores.
     package = re.sub(r"[-_.]+", "_", release.package.lower())
     name = f"{package}-{release.wheel}.dist-info"
     if name not in [os.path.basename(os.path.dirname(record)).lower() for record in records]:
         return "the list of installed files is missing"
     return next(filter(None, map(_find_damaged_file, records)), "")
-
-
-def _list_records(folder: str) -> List[str]:
-    """List the lists of installed files: a package's compiled code may be in one that it requires."""
-    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
-    return sorted(glob.glob(pattern))
 
 
 def _find_damaged_file(record: str) -> str:

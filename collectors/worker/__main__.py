@@ -20,8 +20,7 @@ from ..record.node_needs import SCRATCH, describe_lack
 from ..shared_files import DISK_FULL_ERRNOS
 from . import uploader
 from .child_processes import print_line
-from .run.job_file import JobFileError, load_job
-from .run.job_runner import end_like_earlier_attempt, run_job
+from .run.job_runner import JobFileError, end_like_earlier_attempt, load_job, run_job
 from .run.payload_process import FORK_FAILURE_ERRNOS
 from .service_client import ServiceConfigError
 
@@ -44,7 +43,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     options = build_parser(for_jobs=words[:1] in (["run"], ["upload"])).parse_args(words)
     if options.verb == "upload":
-        return _upload_sandboxes(options)
+        try:
+            return uploader.upload_sandboxes(options)
+        except ServiceConfigError as error:
+            print_line(str(error), "stderr")
+            return INVALID_INPUT
+        except KeyboardInterrupt:
+            print_line("interrupted; repeat the command to send the pending records", "stderr")
+            return FAILED
     if options.verb == "run":
         return _run_job(options)
     code: int = options.perform(options)  # a vertical's verb
@@ -83,17 +89,6 @@ def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
         for part in import_parts("worker"):
             part.add_verbs(verbs)
     return parser
-
-
-def _upload_sandboxes(options: argparse.Namespace) -> int:
-    try:
-        return uploader.upload_sandboxes(options)
-    except ServiceConfigError as error:
-        print_line(str(error), "stderr")
-        return INVALID_INPUT
-    except KeyboardInterrupt:
-        print_line("interrupted; repeat the command to send the pending records", "stderr")
-        return FAILED
 
 
 def _run_job(options: argparse.Namespace) -> int:

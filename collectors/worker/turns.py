@@ -112,7 +112,15 @@ class TurnConductor:
         segment_entries = self._calibrate()
         record = TurnRecord(segment_entries, self._ask_both("discard", 0))
         while not self._is_complete(record):
-            self._run_pass(record)
+            number = 0
+            for file in range(self.file_count):
+                total = self._open_file(file, record.passes)
+                for start, end in split_entries(total, record.segment_entries):
+                    order = self._order(number, record.passes)
+                    for side, turn in self._run_turn(start, end, order).items():
+                        record.turns[side].append(turn)
+                    number += 1
+                self._ask_both("close", record.passes)
             record.passes += 1
         return record
 
@@ -137,17 +145,6 @@ class TurnConductor:
                 count *= 2
             start, number = end, number + 1
         return choose_segment_entries(cpu, entries, total)
-
-    def _run_pass(self, record: TurnRecord) -> None:
-        number = 0
-        for file in range(self.file_count):
-            total = self._open_file(file, record.passes)
-            for start, end in split_entries(total, record.segment_entries):
-                order = self._order(number, record.passes)
-                for side, turn in self._run_turn(start, end, order).items():
-                    record.turns[side].append(turn)
-                number += 1
-            self._ask_both("close", record.passes)
 
     def _order(self, segment: int, pass_: int) -> Tuple[str, str]:
         """Return the order of both sides: ABBA by segment, reversed from pass to pass."""
@@ -308,14 +305,12 @@ def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> Ra
     ratios = [(math.log(b / a), float(min(a, b))) for a, b in pairs if a > 0 and b > 0]
     if not ratios or base_sum <= 0 or other_sum <= 0:
         raise ValueError("no segment has positive times")
-    return RatioEstimate(math.log(other_sum / base_sum), _compute_deviation(ratios))
-
-
-def _compute_deviation(weighted: Sequence[Tuple[float, float]]) -> float:
-    """Compute the standard deviation of (value, weight)."""
-    total = math.fsum(weight for _, weight in weighted)
-    mean = math.fsum(value * weight for value, weight in weighted) / total
-    return math.sqrt(math.fsum(weight * (value - mean) ** 2 for value, weight in weighted) / total)
+    total = math.fsum(weight for _, weight in ratios)
+    mean = math.fsum(value * weight for value, weight in ratios) / total
+    return RatioEstimate(
+        math.log(other_sum / base_sum),
+        math.sqrt(math.fsum(weight * (value - mean) ** 2 for value, weight in ratios) / total),
+    )
 
 
 def _sum_segments(times: Sequence[int], passes: int) -> float:

@@ -276,18 +276,14 @@ def upload_sandboxes(options: argparse.Namespace) -> int:
         before = len(outbox.acknowledged)
         result = send_outbox(outbox, endpoint, time.monotonic() + options.wait, patient=True)
         summary = outbox.summarize()
-        print_line(_format_upload_line(folder, summary, before))
+        print_line(
+            f"{folder}: {summary['acknowledged'] - before} sent, {before} sent before, "
+            f"{len(summary['refused'])} refused, {summary['pending']} pending"
+        )
         if describe_upload_problems(summary):
             print_line(describe_upload_problems(summary), "stderr")
         worst = max(worst, result.value, 1 if summary["refused"] else 0)
     return 1 if worst else 0
-
-
-def _format_upload_line(folder: str, summary: Mapping[str, Any], before: int) -> str:
-    return (
-        f"{folder}: {summary['acknowledged'] - before} sent, {before} sent before, "
-        f"{len(summary['refused'])} refused, {summary['pending']} pending"
-    )
 
 
 def _build_endpoint(folder: str, options: argparse.Namespace) -> ServiceEndpoint:

@@ -21,7 +21,14 @@ def hash_loop(library: str, script: str, code: str) -> str:
     try:
         digest = hashlib.sha256(_hash_library(library))
         if script.endswith(".py"):
-            digest.update(_hash_script(script, code))
+            with open(script, encoding="utf-8") as stream:
+                tree = ast.parse(stream.read())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and node.value == code:
+                    node.value = ""
+            digest.update(
+                hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogateescape")).digest()
+            )
     except (OSError, ValueError, SyntaxError, struct.error):
         return ""
     return digest.hexdigest()
@@ -44,13 +51,3 @@ def _hash_library(path: str) -> bytes:
             if kind != _NO_CONTENTS:
                 digest.update(content[offset : offset + length])
     return digest.digest()
-
-
-def _hash_script(path: str, code: str) -> bytes:
-    """Hash the statements of a script, in which the loop's code may be any."""
-    with open(path, encoding="utf-8") as stream:
-        tree = ast.parse(stream.read())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value == code:
-            node.value = ""
-    return hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogateescape")).digest()

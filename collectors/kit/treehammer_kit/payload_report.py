@@ -73,7 +73,11 @@ def collect_library_facts() -> Dict[str, Any]:
     core = next((path for path, _ in list_loaded_libraries() if "/libCore." in path), None)
     if core is None:
         return {}
-    facts: Dict[str, Any] = {"libcore_sha256": _hash_file(core)}
+    digest = hashlib.sha256()
+    with open(core, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    facts: Dict[str, Any] = {"libcore_sha256": digest.hexdigest()}
     handle = ctypes.CDLL(core)  # already loaded; with the symbols of its dependencies
     for name, function in _COMPRESSION.items():
         version = _call_version_function(handle, function)
@@ -90,14 +94,6 @@ def _call_version_function(library: ctypes.CDLL, function: str) -> Optional[str]
     call.restype = ctypes.c_char_p
     text = call()
     return text.decode("ascii", "replace") if text else None
-
-
-def _hash_file(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def list_loaded_libraries() -> List[Tuple[str, int]]:

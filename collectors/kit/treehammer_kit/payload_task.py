@@ -145,7 +145,10 @@ class PayloadTask:
             variant = execution["variant"]
             reads_once = variant.get("cache") == "cold" or "server_cache" in variant
             primes_half = execution["kind"] == PRIME and variant.get("server_cache") == "half"
-            format_ = _parse_format(variant.get("format", TTREE))
+            value = variant.get("format", TTREE)
+            if value not in (TTREE, RNTUPLE):
+                raise ValueError(f"axis 'format': expected 'ttree' or 'rntuple', not {value!r}")
+            format_ = str(value)
             # A TTreeCache would read the clusters that follow, too.
             cache_mb = 0 if primes_half and format_ == TTREE else variant.get("cache_mb", 30)
             has_one_thread = execution["kind"] == "checksum" or primes_half
@@ -195,12 +198,6 @@ def make_plain_url(url: str) -> str:
         return f"/proc/self/fd/{os.open(path, os.O_RDONLY)}"
     except OSError:
         return url  # ROOT reports the cause
-
-
-def _parse_format(value: Any) -> str:
-    if value not in (TTREE, RNTUPLE):
-        raise ValueError(f"axis 'format': expected 'ttree' or 'rntuple', not {value!r}")
-    return str(value)
 
 
 def write_result(

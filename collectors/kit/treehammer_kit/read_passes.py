@@ -208,7 +208,9 @@ class ReadPasses:
             for position in (positions if len(task.urls) > 1 else ())
         }
         if int(reader.entries_total):
-            self._compare_with_first(url, types)
+            compared = [other for other in self._choices if self._entries[other]]
+            if compared:
+                check_same_branches(self._choices[compared[0]].types, compared[0], types, url)
         return BranchChoice(
             branches_total=len(common),
             all_branches=task.branches == 1 and len(common) == len(branches),
@@ -229,16 +231,6 @@ class ReadPasses:
             unreadable=self._task.unreadable,
         )
         return [common[index] for index in selection]
-
-    def _compare_with_first(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
-        """Refuse a file whose selected branches differ from those of the first with entries.
-
-        Raises:
-            PayloadError: a branch is missing, or has another type.
-        """
-        compared = [other for other in self._choices if self._entries[other]]
-        if compared:
-            check_same_branches(self._choices[compared[0]].types, compared[0], types, url)
 
     # Steps that depend on the format.
 

@@ -86,13 +86,16 @@ class NodeSnapshot:
         """Read all counters now."""
         load = read_text("/proc/loadavg").split()
         ticks = read_text("/proc/stat").partition("\n")[0].split()
+        values = [
+            float(v) for v in _read_cpu_values(read_text("/proc/cpuinfo").splitlines(), "cpu MHz")
+        ]
         return cls(
             load1=float(load[0]) if load else None,
             available_bytes=_read_memory("MemAvailable"),
             cpu_steal_s=int(ticks[8]) / _TICKS_PER_SECOND if len(ticks) > 8 else None,
             pressure_s={name: _read_pressure_s(name) for name in ("cpu", "io", "memory")},
             throttled_s=cgroup.throttled_s(),
-            mhz=_read_mean_mhz(),
+            mhz=(sum(values) / len(values) if values else None),
             clock_s=time.clock_gettime(time.CLOCK_MONOTONIC),
             raw_clock_s=time.clock_gettime(time.CLOCK_MONOTONIC_RAW),
         )
@@ -199,13 +202,6 @@ def _counter_increase(before: Optional[float], after: Optional[float]) -> Option
 
 def _read_cpu_values(cpuinfo: List[str], key: str) -> List[str]:
     return [line.partition(":")[2].strip() for line in cpuinfo if line.startswith(key)]
-
-
-def _read_mean_mhz() -> Optional[float]:
-    values = [
-        float(v) for v in _read_cpu_values(read_text("/proc/cpuinfo").splitlines(), "cpu MHz")
-    ]
-    return sum(values) / len(values) if values else None
 
 
 def _read_memory(name: str) -> Optional[int]:

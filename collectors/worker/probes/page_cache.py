@@ -59,7 +59,10 @@ def prepare_page_cache(files: Sequence[InputFile], request: str) -> PageCacheSta
         return _classify_eviction(cached_fraction(paths), proved)
     if request == "warm":
         for path in paths:
-            _read_through(path)
+            buffer = bytearray(1 << 20)
+            with open(path, "rb", buffering=0) as stream:
+                while stream.readinto(buffer):
+                    pass
         return PageCacheState(
             "warmed", "read through once before the payload", cached_fraction(paths)
         )
@@ -113,13 +116,6 @@ def _refetches_evicted_page(path: str) -> bool:
     finally:
         os.close(fd)
     return before is not None and after is not None and after.read_bytes > before.read_bytes
-
-
-def _read_through(path: str) -> None:
-    buffer = bytearray(1 << 20)
-    with open(path, "rb", buffering=0) as stream:
-        while stream.readinto(buffer):
-            pass
 
 
 def cached_fraction(paths: Sequence[str]) -> Optional[float]:

@@ -190,15 +190,11 @@ def _find_group_folders(controller: str, groups: str, mounts: str) -> List[str]:
             inside = os.path.relpath(path, fields[3])
             top = fields[4]
             folder = top if inside.startswith("..") else os.path.normpath(os.path.join(top, inside))
-            return _list_ancestors(folder, top)
+            folders = [folder]
+            while folders[-1] != top:
+                folders.append(os.path.dirname(folders[-1]))
+            return folders
     return []
-
-
-def _list_ancestors(folder: str, top: str) -> List[str]:
-    folders = [folder]
-    while folders[-1] != top:
-        folders.append(os.path.dirname(folders[-1]))
-    return folders
 
 
 class Cgroup:

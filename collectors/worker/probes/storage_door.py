@@ -9,9 +9,8 @@ import socket
 import struct
 import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Callable, Iterable, Mapping, Optional, Set, Tuple
+from typing import Callable, Mapping, Optional, Set, Tuple
 from urllib.parse import SplitResult, urlsplit
 
 from ...record.outcome import UNREACHABLE, ExecutionError, Failure
@@ -189,26 +188,6 @@ class DoorLock:
         names = (name for name in os.listdir(self._folder) if name.endswith(".lock"))
         paths = (os.path.join(self._folder, name) for name in names)
         return sum(path != self._path and _is_held(path) for path in paths)
-
-
-class DoorLocks:
-    """The locks of all doors through which a job reads."""
-
-    def __init__(self, site: str, doors: Iterable[str]) -> None:
-        self._locks = {door: DoorLock(site, door) for door in dict.fromkeys(doors)}
-        self._exit_stack = ExitStack()
-
-    def __enter__(self) -> DoorLocks:
-        for lock in self._locks.values():
-            self._exit_stack.enter_context(lock)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exit_stack.close()
-
-    def count_others(self) -> Mapping[str, Optional[int]]:
-        """Count the other jobs that use each door now; None when unknown."""
-        return {door: lock.count_others() for door, lock in self._locks.items()}
 
 
 def _is_held(path: str) -> bool:

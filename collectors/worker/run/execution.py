@@ -38,7 +38,6 @@ from .payload_preparation import (
     PAYLOAD_JOB_FILE,
     RESULT_FILE,
     PayloadPreparation,
-    PreparedPayload,
 )
 from .payload_process import LaunchedPayload
 from .xrootd_settings import RecorderPlugin
@@ -74,7 +73,7 @@ class Execution:
         self._record = ExecutionRecord(spec)
         self._name = f"{spec.round}-{spec.position}"
         self._folder = os.path.join(context.work, self._name)
-        self._prepared: Optional[PreparedPayload] = None
+        self._prepared: Optional[PayloadPreparation] = None
         self._started_us, self._start = 0, 0.0
 
     @property
@@ -155,13 +154,19 @@ class Execution:
             ended_us=ended_us,
             day=int(time.strftime("%Y%m%d", time.gmtime(self._started_us / 1e6))),
         )
-        self._clean_folder()
+        if self._prepared and self._prepared.has_signatures:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._folder, PAYLOAD_JOB_FILE))
+        input_folder = os.path.join(self._folder, INPUT_FOLDER)
+        shutil.rmtree(input_folder if self._record.failure else self._folder, ignore_errors=True)
 
     def prepare(self) -> None:
         """Perform all steps before the payload; see :meth:`.PayloadPreparation.perform`."""
-        self._prepared = PayloadPreparation(
+        preparation = PayloadPreparation(
             self._context, self._spec, self._name, self._folder, self._record
-        ).perform()
+        )
+        preparation.perform()
+        self._prepared = preparation
 
     def _run_watching_payload(self) -> PayloadRun:
         """Run the payload; report its load, or tell one that watches a server when the load ended."""
@@ -309,14 +314,6 @@ class Execution:
                 "client, or its client has no recorder plug-in (libXrdClRecorder)",
                 "stderr",
             )
-
-    def _clean_folder(self) -> None:
-        """Remove the payload's folder; after a failure remove only its input, for diagnosis."""
-        if self._prepared and self._prepared.has_signatures:
-            with suppress(OSError):
-                os.unlink(os.path.join(self._folder, PAYLOAD_JOB_FILE))
-        input_folder = os.path.join(self._folder, INPUT_FOLDER)
-        shutil.rmtree(input_folder if self._record.failure else self._folder, ignore_errors=True)
 
     def remove_files(self) -> None:
         """Remove all files except logs and records, to make room."""

@@ -93,22 +93,17 @@ def find_result_problems(document: Any, declared: Mapping[str, Any]) -> List[str
     """List all problems of a result, each with the field and the remedy."""
     if not isinstance(document, dict):
         return ["an object is expected"]
-    problems = _find_key_errors(document)
-    if not problems:
-        problems += _find_value_errors(document.get("values") or {})
-        problems += _find_extra_errors(document.get("extras") or {}, declared)
-        problems += find_operation_problems(document.get("operations") or [])
-        problems += _find_failure_errors(document.get("failure"))
-    return problems
-
-
-def _find_key_errors(document: Mapping[str, Any]) -> List[str]:
     problems = [f"unknown key {key!r}" for key in document if key not in _KEYS]
     if document.get("format") != RESULT_FORMAT:
         problems.append(f"'format' must be {RESULT_FORMAT}")
     for key in _OBJECT_KEYS:
         if not isinstance(document.get(key) or {}, dict):
             problems.append(f"{key!r} must be an object")
+    if not problems:
+        problems += _find_value_errors(document.get("values") or {})
+        problems += _find_extra_errors(document.get("extras") or {}, declared)
+        problems += find_operation_problems(document.get("operations") or [])
+        problems += _find_failure_errors(document.get("failure"))
     return problems
 
 

@@ -75,7 +75,7 @@ def find_common_folder(files: Sequence[InputFile]) -> Optional[str]:
     return folder if os.path.isdir(folder) else None
 
 
-def check_sizes(files: Sequence[InputFile], failure_class: str = "open") -> None:
+def check_sizes(files: Sequence[InputFile], failure_class: str) -> None:
     """Compare the sizes of local files with the manifest.
 
     Raises:
@@ -83,22 +83,23 @@ def check_sizes(files: Sequence[InputFile], failure_class: str = "open") -> None
     """
     for file in files:
         path = local_path(file.url)
-        if path is not None:
-            _check_size(file, path, failure_class)
-
-
-def _check_size(file: InputFile, path: str, failure_class: str) -> None:
-    try:
-        size = os.stat(path).st_size
-    except OSError as error:
-        message = f"{file.url} cannot be read: {error.strerror}. Place the dataset at this door."
-        raise ExecutionError(Failure(failure_class, "missing", failure_class, message)) from error
-    if size != file.size:
-        message = (
-            f"{file.url} has {size} bytes, the manifest says {file.size}: it is another file or "
-            "incomplete. Make or place the dataset again."
-        )
-        raise ExecutionError(Failure(failure_class, "size", failure_class, message))
+        if path is None:
+            continue
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            message = (
+                f"{file.url} cannot be read: {error.strerror}. Place the dataset at this door."
+            )
+            raise ExecutionError(
+                Failure(failure_class, "missing", failure_class, message)
+            ) from error
+        if size != file.size:
+            message = (
+                f"{file.url} has {size} bytes, the manifest says {file.size}: it is another file or "
+                "incomplete. Make or place the dataset again."
+            )
+            raise ExecutionError(Failure(failure_class, "size", failure_class, message))
 
 
 #: Copies a remote file to a file on the node; returns the time spent before the copy itself.
@@ -337,7 +338,16 @@ def _fetch_http_file(
     except urllib.error.HTTPError as error:
         with error:
             if is_s3(url):
-                raise ExecutionError(_explain_store(url, error, address != url)) from None
+                answer = read_error(
+                    error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=address != url
+                )
+                cause = answer.cause
+                remedy = cause.remedy or "Place the dataset at this door."
+                message = f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
+                failure_class = CREDENTIAL if cause.is_credential else "stage-in"
+                raise ExecutionError(
+                    Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
+                ) from None
         raise OSError(str(error)) from None
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from error
@@ -350,18 +360,6 @@ def _fetch_http_file(
             if not chunk:
                 break
             writer.write(chunk)
-
-
-def _explain_store(url: str, error: urllib.error.HTTPError, has_keys: bool) -> Failure:
-    """Return the failure that an object store's error means."""
-    answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
-    cause = answer.cause
-    remedy = cause.remedy or "Place the dataset at this door."
-    message = (
-        f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
-    )
-    failure_class = CREDENTIAL if cause.is_credential else "stage-in"
-    return Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
 
 
 def _raise_stage_in_error(message: str) -> None:

@@ -1,4 +1,4 @@
-"""Run of a job: its executions in order, a record of each, and a report of the attempt."""
+"""Run of a job: its ``job.json``, its executions in order, a record of each, and a report of the attempt."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ....verticals import import_parts
-from ...job_spec import PAIRED, ExecutionSpec, JobSpec
+from ...job_spec import PAIRED, JobSpec
+from ...json_documents import DocumentError
 from ...record.measurement_record import Measurement
+from ...record.metric_catalogue import INSTRUMENT_VERSION, RECORD_VERSION
 from ...record.outcome import FAILURE_CLASSES
 from ...shared_files import write_atomically
 from ..child_processes import StopSignals, print_line
 from ..outbox import describe_upload_problems
 from ..probes import node_state
 from ..probes.node_state import measure_calibration
-from ..probes.storage_door import DoorLocks
+from ..probes.storage_door import DoorLock
 from ..uploader import Uploader
 from . import execution_record, payload_process
 from .execution import Execution
@@ -57,6 +59,42 @@ _SHARED_WITH_KIT = (
 )
 
 
+class JobFileError(Exception):
+    """Invalid ``job.json``; the message names file, key and remedy."""
+
+
+def load_job(path: str) -> JobSpec:
+    """Read and check ``job.json``, which the planner of the same Treehammer wrote.
+
+    Raises:
+        JobFileError: the file cannot be read, or has errors.
+    """
+    versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
+    try:
+        with open(path, encoding="utf-8") as stream:
+            job = JobSpec.from_json(stream.read())
+        problems: Sequence[str] = [
+            f"executions[{index}].identity.{name}: is {spec.identity[name]!r}; this worker requires {value}"
+            for index, spec in enumerate(job.executions)
+            for name, value in versions.items()
+            if spec.identity.get(name, value) != value
+        ]
+    except OSError as error:
+        raise JobFileError(f"{path}: cannot be read ({error.strerror})") from error
+    except DocumentError as error:
+        problems = error.problems
+    except ValueError as error:
+        raise JobFileError(
+            f"{path}: {error}\n  Plan the job again with this Treehammer."
+        ) from error
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise JobFileError(
+            f"{path}: cannot be run; plan the job again with this Treehammer\n{lines}"
+        )
+    return job
+
+
 def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str = "") -> bool:
     """Run the job's executions in order; True when each ended without failure.
 
@@ -71,8 +109,11 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str 
     work = os.path.abspath(work or os.path.join(output, "work"))
     os.makedirs(output, exist_ok=True)
     payload_process.become_subreaper()
-    doors = DoorLocks(job.storage_site or job.site, map(job.door_of, job.executions))
-    with StopSignals() as signals, doors, ExitStack() as stack:
+    with StopSignals() as signals, ExitStack() as stack:
+        locks = {
+            door: stack.enter_context(DoorLock(job.storage_site or job.site, door))
+            for door in dict.fromkeys(map(job.door_of, job.executions))
+        }
         stack.callback(shutil.rmtree, work, ignore_errors=True)
         kit = locate_kit(os.path.join(work, "kit"))
         job_folder = os.path.abspath(job_folder)
@@ -94,7 +135,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str 
         report.write()
         for name in context.node.lacks:
             print_line(context.node.describe(name))
-        _run_executions(context, doors, uploader, report)
+        _run_executions(context, locks, uploader, report)
         problem = restore_settings(context)
         if problem:
             print_line(f"settings of the server were not restored: {problem}", "stderr")
@@ -179,46 +220,24 @@ def _load_json(path: str) -> Any:
         return json.load(stream)
 
 
-class SoloRun:
-    """One execution that runs undisturbed."""
-
-    def __init__(self, context: JobContext, spec: ExecutionSpec) -> None:
-        self.executions = [Execution(context, spec)]
-
-    def run(self) -> None:
-        """Run the execution."""
-        self.executions[0].run()
-
-
-class RunQueue:
-    """Iterates over the job's launches and single executions, until a stop signal.
+def _list_runs(context: JobContext) -> Iterator[Tuple[Callable[[], None], List[Execution]]]:
+    """Yield launches and single executions until a stop signal: what runs them, and the executions.
 
     A payload that does not support turns runs alone from its second launch on.
     """
-
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
-
-    def __iter__(self) -> Iterator[Union[SoloRun, Launch]]:
-        context, supports_turns = self._context, True
-        for specs in _group_launches(context.job.executions):
-            if len(specs) > 1 and supports_turns and not context.signals.stopped_by:
-                launch = Launch(context, specs)
-                yield launch
-                supports_turns = launch.supports_turns
-                continue
-            for spec in specs:
-                if not context.signals.stopped_by:
-                    yield SoloRun(context, spec)
-
-
-def _group_launches(specs: Sequence[ExecutionSpec]) -> Iterator[Tuple[ExecutionSpec, ...]]:
-    """Group the executions into launches, and tuples of one that runs alone."""
-    for (_, mode), group in groupby(specs, lambda spec: (spec.round, spec.mode)):
-        if mode == PAIRED:
-            yield tuple(group)
-        else:
-            yield from ((spec,) for spec in group)
+    supports_turns = True
+    for (_, mode), group in groupby(context.job.executions, lambda spec: (spec.round, spec.mode)):
+        specs = tuple(group)
+        is_launch = mode == PAIRED and len(specs) > 1 and supports_turns
+        if is_launch and not context.signals.stopped_by:
+            launch = Launch(context, specs)
+            yield launch.run, launch.executions
+            supports_turns = launch.supports_turns
+            continue
+        for spec in specs:
+            if not context.signals.stopped_by:
+                execution = Execution(context, spec)
+                yield execution.run, [execution]
 
 
 def locate_kit(target: str) -> str:
@@ -253,7 +272,7 @@ def _extract(source: Any, target: str) -> None:
 
 
 def _run_executions(
-    context: JobContext, doors: DoorLocks, uploader: Uploader, report: AttemptReport
+    context: JobContext, locks: Dict[str, DoorLock], uploader: Uploader, report: AttemptReport
 ) -> None:
     labels = [
         execution_record.execution_label({**spec.identity, "kind": spec.kind})
@@ -261,13 +280,14 @@ def _run_executions(
     ]
     print_line(execution_record.format_heading(labels))
     calibration: Optional[float] = measure_calibration()
-    for run in RunQueue(context):
+    for run, executions in _list_runs(context):
         uploader.upload_if_due()
-        other_jobs, before = doors.count_others(), calibration
-        run.run()
+        other_jobs = {door: lock.count_others() for door, lock in locks.items()}
+        before = calibration
+        run()
         # Adjacent runs share one value.  After a stop signal there is no time for it.
         calibration = None if context.signals.stopped_by else measure_calibration()
-        for execution in run.executions:
+        for execution in executions:
             measurement = execution.build_measurement(
                 calibration_before_s=before,
                 calibration_after_s=calibration,
@@ -279,7 +299,6 @@ def _run_executions(
                 execution.remove_files()
                 _write_record(measurement, context.output)
             report.add_measurement(measurement)
-            report.write()
             print_line(execution_record.format_measurement(measurement.values, labels))
 
 
@@ -304,11 +323,12 @@ class AttemptReport:
         self._upload: Optional[Dict[str, Any]] = None
 
     def add_measurement(self, measurement: Measurement) -> None:
-        """Count a measurement."""
+        """Count a measurement, and write the state."""
         self._records.append(measurement.id)
         failure = measurement.values.get("failure_class")
         if failure is not None:
             self._failures[str(failure)] += 1
+        self.write()
 
     def finish(self) -> bool:
         """Write the final state; True when every execution ran without failure."""

@@ -7,7 +7,7 @@ import random
 import select
 import time
 from contextlib import contextmanager, suppress
-from typing import Callable, Collection, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
@@ -26,7 +26,7 @@ from ..turns import (
 )
 from .execution import Execution, supervise_payload
 from .job_context import JobContext
-from .payload_process import LaunchedPayload
+from .payload_process import WALL_LIMITS, LaunchedPayload
 
 #: Seconds over which the cores' idle time is compared.
 OBSERVATION_S = 0.1
@@ -43,7 +43,12 @@ def reserve_core(base: str = "") -> Iterator[Optional[int]]:
     Args:
         base: folder of the locks, by default /tmp.
     """
-    cores = _sort_by_idleness(os.sched_getaffinity(0))
+    cores = list(os.sched_getaffinity(0))
+    before = _read_idle_ticks()
+    time.sleep(OBSERVATION_S)
+    after = _read_idle_ticks()
+    random.shuffle(cores)
+    cores.sort(key=lambda core: before.get(core, 0) - after.get(core, 0))
     folder = make_lock_folder("cores", base)
     lock = None
     try:
@@ -60,24 +65,6 @@ def reserve_core(base: str = "") -> Iterator[Optional[int]]:
     finally:
         if lock is not None:
             os.close(lock)
-
-
-def _sort_by_idleness(cores: Collection[int]) -> List[int]:
-    before = _read_idle_ticks()
-    time.sleep(OBSERVATION_S)
-    after = _read_idle_ticks()
-    shuffled = random.sample(sorted(cores), len(cores))
-    return sorted(shuffled, key=lambda core: before.get(core, 0) - after.get(core, 0))
-
-
-def make_pinning(core: Optional[int]) -> Callable[[], None]:
-    """Return a function that pins a new child process, before it runs its program."""
-
-    def pin() -> None:
-        if core is not None:
-            os.sched_setaffinity(0, {core})
-
-    return pin
 
 
 def _can_pin(core: int) -> bool:
@@ -107,8 +94,6 @@ PADDING_VARIABLE, MAX_PADDING = "TREEHAMMER_PADDING", 4096
 LOOP_COPY_VARIABLE, MAX_PATH_PADDING = "TREEHAMMER_LOOP_COPY", 100
 #: Kind of the failure of a half whose other half failed.
 OTHER_HALF = "other-half"
-#: Wall limits of one execution that a launch may take, since it holds two.
-WALL_LIMITS = 2
 
 
 def vary_layout(side: str, kind: str, folder: str) -> Dict[str, str]:
@@ -156,7 +141,12 @@ class Launch:
         if all(execution.attempt(execution.prepare) for execution in self.executions):
             with reserve_core() as core:
                 self._run_payloads(core)
-        self._fail_other_half()
+        # It measured nothing to compare.
+        failures = [execution.failure for execution in self.executions if execution.failure]
+        if len(failures) == 1:
+            for execution in self.executions:
+                if not execution.failure:
+                    execution.fail(_describe_other_half(failures[0]))
         for execution in self.executions:
             execution.finish()
 
@@ -187,7 +177,7 @@ class Launch:
         variables = vary_layout(side, self._specs[0].kind, execution.folder)
         if self.supports_turns:
             variables[TURNS_VARIABLE] = os.path.join(execution.folder, "turns")
-        launched = LaunchedPayload(variables, make_pinning(core), WALL_LIMITS)
+        launched = LaunchedPayload(variables, core)
         call = ForkedCall(lambda: supervise_payload(execution, self._context.signals, launched))
         self._calls[side] = call
         if self.supports_turns:
@@ -204,7 +194,9 @@ class Launch:
         for execution in self.executions:
             execution.add_values(run_mode=PAIRED, pinned_core=core)
         cold = any(spec.variant.get("cache") == "cold" for spec in self._specs)
-        paths = self._list_local_paths() if cold else []
+        urls = {file.url for execution in self.executions for file in execution.files}
+        local_paths = [path for path in map(local_path, sorted(urls)) if path is not None]
+        paths = local_paths if cold else []
         conductor = TurnConductor(
             sides=self._pipes,
             first=self._specs[0].side,
@@ -238,12 +230,17 @@ class Launch:
                 segment_cpu_ns=times[side]["cpu"],
                 segment_wall_ns=times[side]["wall"],
             )
-        self._by_side[OTHER_SIDE].add_values(**_estimate_ratios(times, record.passes))
-
-    def _list_local_paths(self) -> List[str]:
-        urls = {file.url for execution in self.executions for file in execution.files}
-        paths = (local_path(url) for url in sorted(urls))
-        return [path for path in paths if path is not None]
+        ratios = {}
+        for clock in ("cpu", "wall"):
+            try:
+                estimate = estimate_ratio(
+                    times[BASE_SIDE][clock], times[OTHER_SIDE][clock], record.passes
+                )
+            except ValueError:
+                continue
+            ratios[f"segment_{clock}_log_ratio"] = estimate.mean
+            ratios[f"segment_{clock}_log_ratio_sd"] = estimate.sd
+        self._by_side[OTHER_SIDE].add_values(**ratios)
 
     def _elapsed_share(self) -> float:
         limit = WALL_LIMITS * self._context.job.limits.wall_s
@@ -276,11 +273,10 @@ class Launch:
             self._calls[side].stop()
         for side in tuple(self._calls):
             self._collect(side)
-        if not self._context.signals.stopped_by:
-            self._fail_halves(stopped, Failure("payload", "turns", "loop", message))
-
-    def _fail_halves(self, stopped: Set[str], early_end: Failure) -> None:
-        """Fail both halves: a payload that ended by itself explains why the other was stopped."""
+        if self._context.signals.stopped_by:
+            return
+        # A payload that ended by itself explains why the other was stopped.
+        early_end = Failure("payload", "turns", "loop", message)
         ended_alone = [half for side, half in self._by_side.items() if side not in stopped]
         for execution in ended_alone:
             if not execution.failure:
@@ -288,14 +284,6 @@ class Launch:
         cause = ended_alone[0].failure if ended_alone else None
         for side in stopped:
             self._by_side[side].fail(_describe_other_half(cause) if cause else early_end)
-
-    def _fail_other_half(self) -> None:
-        """Fail the good half of a launch whose other half failed: it measured nothing to compare."""
-        failures = [e.failure for e in self.executions if e.failure]
-        if len(failures) == 1 and failures[0]:
-            for execution in self.executions:
-                if not execution.failure:
-                    execution.fail(_describe_other_half(failures[0]))
 
 
 def _describe_other_half(failure: Failure) -> Failure:
@@ -305,15 +293,3 @@ def _describe_other_half(failure: Failure) -> Failure:
     return Failure(
         failure.failure_class, kind, failure.phase, message + failure.message, failure.transient
     )
-
-
-def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dict[str, float]:
-    ratios = {}
-    for clock in ("cpu", "wall"):
-        try:
-            estimate = estimate_ratio(times[BASE_SIDE][clock], times[OTHER_SIDE][clock], passes)
-        except ValueError:
-            continue
-        ratios[f"segment_{clock}_log_ratio"] = estimate.mean
-        ratios[f"segment_{clock}_log_ratio_sd"] = estimate.sd
-    return ratios

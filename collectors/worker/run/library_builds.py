@@ -38,11 +38,6 @@ def locate_build(context: JobContext, spec: ExecutionSpec) -> str:
     return os.path.join(context.work, f"{BUILD}-{key}")
 
 
-def is_built(context: JobContext, folder: str) -> bool:
-    """Return whether this job built in a folder before, also without success."""
-    return folder in context.builds
-
-
 def build_libraries(
     context: JobContext, spec: ExecutionSpec, setup: SoftwareSetup, folder: str
 ) -> None:
@@ -55,9 +50,8 @@ def build_libraries(
     """
     build = context.job.payload_of(spec).build
     assert build is not None
-    if not is_built(context, folder):
-        failure = _run_build(context, spec, build, setup, folder)
-        context.builds[folder] = failure
+    if folder not in context.builds:
+        context.builds[folder] = _run_build(context, spec, build, setup, folder)
     problem = context.builds[folder]
     if problem is not None:
         raise ExecutionError(problem)

@@ -63,24 +63,18 @@ def run_logged_command(
             start_new_session=True,
         )
         try:
-            return _wait_for_end(process, deadline, check_stop)
+            while True:
+                check_stop()
+                try:
+                    return process.wait(_POLL_INTERVAL_S)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() >= deadline:
+                        return None
         finally:
             # Its leftovers must not change the execution.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _wait_for_end(
-    process: "subprocess.Popen[bytes]", deadline: float, check_stop: Callable[[], None]
-) -> Optional[int]:
-    while True:
-        check_stop()
-        try:
-            return process.wait(_POLL_INTERVAL_S)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline:
-                return None
 
 
 def describe_failure(code: Optional[int], timeout_s: float, log: str) -> str:

@@ -11,12 +11,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
-    Any,
     Dict,
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -55,12 +53,19 @@ _MAX_VARIABLE_CHARACTERS = 120_000
 _AXIS_IN_TEXT = re.compile(r"\{(\w+)\}")
 
 
-class PreparedPayload(NamedTuple):
-    """A payload that can be started.
+class PayloadPreparation:
+    """Steps before the payload of one execution; their values enter its record.
+
+    Args:
+        context: state of the job.
+        spec: the execution.
+        name: its name in logs, and for jobs that start together.
+        folder: the payload's folder, which is created.
+        record: takes over values and the current phase.
 
     Attributes:
         command: program and arguments.
-        environment: its complete environment.
+        environment: the payload's complete environment.
         files: the files that it reads.
         load_start: start of its load; None for other tests.
         recorder: records its requests; None if they are not recorded.
@@ -73,24 +78,10 @@ class PreparedPayload(NamedTuple):
     command: List[str]
     environment: Dict[str, str]
     files: Sequence[InputFile]
-    load_start: Optional[LoadStart]
-    recorder: Optional[RecorderPlugin]
     client_log: Optional[ClientLog]
     has_signatures: bool
     cache_counter: "Optional[CacheCounter]"
     node: NodeCheck
-
-
-class PayloadPreparation:
-    """Steps before the payload of one execution; their values enter its record.
-
-    Args:
-        context: state of the job.
-        spec: the execution.
-        name: its name in logs, and for jobs that start together.
-        folder: the payload's folder, which is created.
-        record: takes over values and the current phase.
-    """
 
     def __init__(
         self,
@@ -105,8 +96,8 @@ class PayloadPreparation:
         self._name = name
         self._folder = folder
         self._record = record
-        self._load_start: Optional[LoadStart] = None
-        self._recorder: Optional[RecorderPlugin] = None
+        self.load_start: Optional[LoadStart] = None
+        self.recorder: Optional[RecorderPlugin] = None
         self._payload = context.job.payload_of(spec)
         self._build_folder = library_builds.locate_build(context, spec)
         self._loops_folder = ""
@@ -114,9 +105,9 @@ class PayloadPreparation:
         if not context.count and library_builds.has_loop(context, spec):
             self._loops_folder = library_builds.locate_base(context, spec)
         if self._payload.record and spec.kind != CHECKSUM:
-            self._recorder = RecorderPlugin(folder, context.output, name)
+            self.recorder = RecorderPlugin(folder, context.output, name)
 
-    def perform(self) -> PreparedPayload:
+    def perform(self) -> None:
         """Perform all steps.
 
         Raises:
@@ -128,17 +119,20 @@ class PayloadPreparation:
         os.makedirs(self._folder)
         self._require_node()
         self._require_door()
-        setup = self._setup_root()
-        node = context.node.look_with(None if setup.wrapper else setup.env)
-        self._record.values["node_lacks"] = node.lack_names
-        self._build_libraries(setup, node)
+        with self._timing("setup"):
+            setup = providers.setup_software(
+                self._spec.software, context.base_env, context.kit, self._visible_folders()
+            )
+        self.node = context.node.look_with(None if setup.wrapper else setup.env)
+        self._record.values["node_lacks"] = self.node.lack_names
+        self._build_libraries(setup)
         self._build_loop(setup)
         self._record.phase = "setup"
         door_url = context.job.door_url_of(self._spec)
         distant = context.distance.apply(self._spec, door_url, self._record.values)
         # Before files are staged, which fills the cache.
         state = server_cache.prepare_server_cache(context, self._spec, setup.env, self._name)
-        cache_counter = self._prime_server_cache(setup)
+        self.cache_counter = self._prime_server_cache(setup)
         self._record.values.update(state)
         spec = self._prepare_inputs(setup, distant)
         # Recorded addresses are the door's own, also where a proxy leads to it.
@@ -149,6 +143,7 @@ class PayloadPreparation:
         context.signals.raise_if_stopped(self._record.phase)
         self._await_common_start()
         self._record.phase = "payload"
+        self.files = spec.files
         addresses = self._find_addresses(spec)
         opened = replace(spec, files=addresses.files)
         variables = {
@@ -156,25 +151,14 @@ class PayloadPreparation:
             **self._library_environment(setup),
             **addresses.environment,
         }
-        client_log = ClientLog.create(
+        self.client_log = ClientLog.create(
             self._folder, [file.url for file in spec.files], {**setup.env, **variables}
         )
-        if client_log:
-            variables.update(client_log.environment)
-        command, environment = self._compose_command(setup, spec, addresses, variables)
-        if context.count:
-            command = [*context.count.command, *command]
-        return PreparedPayload(
-            command,
-            environment,
-            spec.files,
-            self._load_start,
-            self._recorder,
-            client_log,
-            addresses.are_signed,
-            cache_counter,
-            node,
-        )
+        if self.client_log:
+            variables.update(self.client_log.environment)
+        self.has_signatures = addresses.are_signed
+        command, self.environment = self._compose_command(setup, spec, addresses, variables)
+        self.command = [*context.count.command, *command] if context.count else command
 
     def _require_node(self) -> None:
         """Fail if the node lacks what this execution needs, before anything is tried.
@@ -265,19 +249,6 @@ class PayloadPreparation:
             return PayloadAddresses(spec.files)
         return find_addresses(spec.files, spec.software, self._context.base_env, job.limits.wall_s)
 
-    def _setup_root(self) -> providers.SoftwareSetup:
-        start, cpu = time.monotonic(), input_files.measure_own_cpu_s()
-        try:
-            return providers.setup_software(
-                self._spec.software,
-                self._context.base_env,
-                self._context.kit,
-                self._visible_folders(),
-            )
-        finally:
-            self._record.values["setup_wall_s"] = time.monotonic() - start
-            self._record.values["setup_cpu_s"] = input_files.measure_own_cpu_s() - cpu
-
     def _visible_folders(self) -> Dict[str, str]:
         """List the folders, besides the kit, that a payload in a container needs."""
         if self._build_folder:
@@ -293,17 +264,17 @@ class PayloadPreparation:
             "input": input_files.find_common_folder(self._spec.files) or self._folder,
         }
 
-    def _build_libraries(self, setup: providers.SoftwareSetup, node: NodeCheck) -> None:
+    def _build_libraries(self, setup: providers.SoftwareSetup) -> None:
         """Build the test's own libraries, unless an earlier execution did."""
         if not self._build_folder:
             return
         self._record.phase = library_builds.BUILD
-        is_first = not library_builds.is_built(self._context, self._build_folder)
-        with self._timing_build() if is_first else nullcontext():
+        is_first = self._build_folder not in self._context.builds
+        with self._timing("build") if is_first else nullcontext():
             try:
                 library_builds.build_libraries(self._context, self._spec, setup, self._build_folder)
             except ExecutionError as error:
-                raise ExecutionError(attribute_to_compiler(error.failure, node)) from error
+                raise ExecutionError(attribute_to_compiler(error.failure, self.node)) from error
 
     def _build_loop(self, setup: providers.SoftwareSetup) -> None:
         """Build the payload's loop, unless an earlier execution did."""
@@ -314,22 +285,22 @@ class PayloadPreparation:
         if not loop:
             self._write_payload_job(spec)
             variables = {**self._payload_environment(spec), **self._library_environment(setup)}
-            with self._timing_build():
+            with self._timing("build"):
                 loop = library_builds.build_loop(context, spec, setup, self._folder, variables)
         if loop.fallback:
             self._record.values["loop_fallback"] = loop.fallback
 
     @contextmanager
-    def _timing_build(self) -> Iterator[None]:
-        """Add the time of a block to that of the execution's builds."""
+    def _timing(self, step: str) -> Iterator[None]:
+        """Add the time of a block to that of the execution's set-up or builds."""
         start, cpu = time.monotonic(), input_files.measure_own_cpu_s()
         try:
             yield
         finally:
-            values = self._record.values
-            values["build_wall_s"] = values.get("build_wall_s", 0.0) + time.monotonic() - start
+            values, wall_name, cpu_name = self._record.values, f"{step}_wall_s", f"{step}_cpu_s"
+            values[wall_name] = values.get(wall_name, 0.0) + time.monotonic() - start
             cpu_spent = input_files.measure_own_cpu_s() - cpu
-            values["build_cpu_s"] = values.get("build_cpu_s", 0.0) + cpu_spent
+            values[cpu_name] = values.get(cpu_name, 0.0) + cpu_spent
 
     def _library_environment(self, setup: providers.SoftwareSetup) -> Dict[str, str]:
         build = self._payload.build
@@ -337,50 +308,34 @@ class PayloadPreparation:
             return {}
         return library_builds.describe_environment(build, self._build_folder, dict(setup.env))
 
-    def _locate_libraries(self) -> List[str]:
-        """Return the libraries to load, those that were built by their paths."""
-        payload = self._payload
-        built = payload.build.outputs if payload.build else ()
-        return [
-            os.path.join(self._build_folder, name) if name in built else name
-            for name in payload.libraries
-        ]
-
     def _prepare_inputs(self, setup: providers.SoftwareSetup, spec: ExecutionSpec) -> ExecutionSpec:
         """Check the files or stage them; return the execution with the files' final URLs."""
-        if spec.variant.get("access") == "staged":
-            self._record.phase = "stage-in"
-            input_files.check_sizes(spec.files, "stage-in")
+        is_staged = spec.variant.get("access") == "staged"
+        self._record.phase = "stage-in" if is_staged else "open"
+        input_files.check_sizes(spec.files, self._record.phase)
+        if is_staged:
             # Otherwise a bundle's first execution would copy from disk and the others from memory.
             page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
-            self._check_credentials()
-            signals = self._context.signals
-            staged = input_files.stage_files(
-                spec.files,
-                os.path.join(self._folder, INPUT_FOLDER),
-                signals,
-                lambda file, target: input_files.fetch_remote_file(
-                    setup, spec.software, file, target, signals
-                ),
-            )
-            # Loading the software that copies is part of the set-up.
-            self._record.values["setup_wall_s"] += staged.software_loading.wall_s
-            self._record.values["setup_cpu_s"] += staged.software_loading.cpu_s
-            self._record.values.update(
-                stagein_wall_s=staged.wall_s,
-                stagein_cpu_s=staged.cpu_s,
-                stagein_bytes=staged.bytes,
-            )
-            return replace(spec, files=staged.files)
-        self._record.phase = "open"
-        input_files.check_sizes(spec.files)
-        self._check_credentials()
-        return spec
-
-    def _check_credentials(self) -> None:
-        """Check the credentials unless all files are local."""
         if any(local_path(file.url) is None for file in self._spec.files):
             credential_checks.check_credentials(self._context.base_env)
+        if not is_staged:
+            return spec
+        signals = self._context.signals
+        staged = input_files.stage_files(
+            spec.files,
+            os.path.join(self._folder, INPUT_FOLDER),
+            signals,
+            lambda file, target: input_files.fetch_remote_file(
+                setup, spec.software, file, target, signals
+            ),
+        )
+        # Loading the software that copies is part of the set-up.
+        self._record.values["setup_wall_s"] += staged.software_loading.wall_s
+        self._record.values["setup_cpu_s"] += staged.software_loading.cpu_s
+        self._record.values.update(
+            stagein_wall_s=staged.wall_s, stagein_cpu_s=staged.cpu_s, stagein_bytes=staged.bytes
+        )
+        return replace(spec, files=staged.files)
 
     def _probe_door(self, spec: ExecutionSpec) -> None:
         if spec.files:
@@ -418,11 +373,11 @@ class PayloadPreparation:
         if self._context.load is None:
             return
         self._record.phase = "start"
-        self._load_start = self._context.load.wait(
+        self.load_start = self._context.load.wait(
             self._name, is_first=self._spec == self._context.job.executions[0]
         )
-        self._record.values.update(self._load_start.values())
-        self._load_start.require_rest_of_load()
+        self._record.values.update(self.load_start.values())
+        self.load_start.require_rest_of_load()
 
     def _payload_environment(self, spec: ExecutionSpec) -> Dict[str, str]:
         urls = [file.url for file in spec.files]
@@ -443,45 +398,47 @@ class PayloadPreparation:
             env[library_builds.LOOP_LIBRARIES_VARIABLE] = loop.folder
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
-        if self._load_start is not None:
-            env.update(_list_load_variables(self._load_start.describe_for_payload()))
-        if self._recorder is not None and spec.kind != PRIME:
-            env.update(self._recorder.environment)
-        env.update(self._declared_environment(node_commands.format_axes(spec.variant)))
+        if self.load_start is not None:
+            load = self.load_start.describe_for_payload()
+            env.update(
+                {
+                    "TREEHAMMER_LOAD_INDEX": str(load["index"]),
+                    "TREEHAMMER_LOAD_JOBS": str(load["jobs"]),
+                    "TREEHAMMER_LOAD_START_US": str(load["start_us"] or ""),
+                }
+            )
+        if self.recorder is not None and spec.kind != PRIME:
+            env.update(self.recorder.environment)
+        axes = node_commands.format_axes(spec.variant)
+        replacements = {"build": self._build_folder, **axes} if self._build_folder else axes
+        env.update(
+            {
+                name: _AXIS_IN_TEXT.sub(lambda match: replacements.get(match[1], match[0]), text)
+                for name, text in self._payload.environment.items()
+            }
+        )
         if self._context.count:
             env.update(self._context.count.environment)
         return env
 
-    def _declared_environment(self, axes: Mapping[str, str]) -> Dict[str, str]:
-        """Return the test's own variables, with values of axes in place of their names."""
-        replacements = {"build": self._build_folder, **axes} if self._build_folder else axes
-        return {
-            name: _AXIS_IN_TEXT.sub(lambda match: replacements.get(match[1], match[0]), text)
-            for name, text in self._payload.environment.items()
-        }
-
     def _write_payload_job(self, spec: ExecutionSpec) -> None:
+        payload = self._payload
+        built = payload.build.outputs if payload.build else ()
         document = {
             **self._context.job.view_for_payload(spec),
-            "libraries": self._locate_libraries(),
+            "libraries": [
+                os.path.join(self._build_folder, name) if name in built else name
+                for name in payload.libraries
+            ],
             "kit": self._context.kit,
         }
         if self._context.count:
             document["counting"] = self._context.count.request
-        if self._load_start is not None:
+        if self.load_start is not None:
             document["load"] = {
-                **self._load_start.describe_for_payload(),
+                **self.load_start.describe_for_payload(),
                 "end_file": os.path.join(self._folder, END_FILE),
                 "folder": f"treehammer-{self._context.job.job_id}-{self._context.attempt}-{self._name}",
             }
         path = os.path.join(self._folder, PAYLOAD_JOB_FILE)
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
-
-
-def _list_load_variables(load: Mapping[str, Any]) -> Dict[str, str]:
-    """List the variables of a payload that is part of a load."""
-    return {
-        "TREEHAMMER_LOAD_INDEX": str(load["index"]),
-        "TREEHAMMER_LOAD_JOBS": str(load["jobs"]),
-        "TREEHAMMER_LOAD_START_US": str(load["start_us"] or ""),
-    }

@@ -18,8 +18,9 @@ import selectors
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set
+from typing import Any, Dict, List, Mapping, Optional, Set
 
 from ...job_spec import ExecutionLimits
 from ...record.outcome import ExecutionError, Failure
@@ -31,6 +32,8 @@ from ..probes.energy import SHARED_BY_TURNS, EnergyMeter
 SAMPLING_INTERVAL_S = 0.2
 #: The same for payloads that take turns on one core.
 TURNS_SAMPLING_INTERVAL_S = 1.0
+#: Wall limits that a payload which takes turns may take, as it waits for another one.
+WALL_LIMITS = 2
 #: Children reaped in a row: orphans that fork endlessly must not keep the worker busy.
 MAX_REAPED_AT_ONCE = 100
 #: Seconds between SIGTERM and SIGKILL.
@@ -70,18 +73,17 @@ class LaunchedPayload:
 
     Attributes:
         environment: additional variables.
-        pin: called in the new process before it runs the payload.
-        wall_limits: wall limits that the payload may take: it waits for another one.
+        core: core on which it runs; None for any.
     """
 
     environment: Mapping[str, str]
-    pin: Callable[[], None]
-    wall_limits: int = 2
+    core: Optional[int]
 
     def start_process(self) -> None:
-        """Prepare the new process."""
+        """Prepare the new process, before it runs the payload."""
         die_with_parent()
-        self.pin()
+        if self.core is not None:
+            os.sched_setaffinity(0, {self.core})
 
 
 def become_subreaper() -> None:
@@ -136,10 +138,9 @@ def run_payload(
                 "node and is executable, and that its first line names an interpreter.",
             )
         ) from error
-    supervisor = _ProcessSupervisor(process, start, limits, signals, out, err, meter)
     if launched:
-        supervisor.allow_turns(launched.wall_limits)
-    return supervisor.run()
+        limits = replace(limits, wall_s=WALL_LIMITS * limits.wall_s)
+    return _ProcessSupervisor(process, start, limits, signals, out, err, meter).run()
 
 
 class _ProcessSupervisor:
@@ -176,12 +177,8 @@ class _ProcessSupervisor:
         self._io: Optional[process_stats.IoCounters] = process_stats.IoCounters()
         self._waits: Dict[int, int] = {}
         self._seen: Set[int] = {process.pid}
-        self._sampling_interval_s = SAMPLING_INTERVAL_S
-
-    def allow_turns(self, wall_limits: int) -> None:
-        """Allow several wall limits, and disturb the turns less by sampling."""
-        self._limits = replace(self._limits, wall_s=wall_limits * self._limits.wall_s)
-        self._sampling_interval_s = TURNS_SAMPLING_INTERVAL_S
+        # Turns, whose energy is not metered, are disturbed less by sampling.
+        self._sampling_interval_s = SAMPLING_INTERVAL_S if meter else TURNS_SAMPLING_INTERVAL_S
 
     def run(self) -> ProcessOutcome:
         try:
@@ -191,7 +188,13 @@ class _ProcessSupervisor:
         finally:
             # Also when the log could not be written: no process may remain.
             survivors = self._kill_survivors()
-        self._drain_output()
+        for key in list(self._selector.get_map().values()):
+            while key.data is not None and self._copy_output(key):
+                pass
+        self._selector.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
         return self._build_outcome(survivors)
 
     def _watch_payload(self) -> None:
@@ -227,15 +230,6 @@ class _ProcessSupervisor:
             return True
         self._selector.unregister(key.fileobj)
         return False
-
-    def _drain_output(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            while key.data is not None and self._copy_output(key):
-                pass
-        self._selector.close()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
 
     # -- accounting
 
@@ -297,10 +291,8 @@ class _ProcessSupervisor:
 
     def _signal_tree(self, number: signal.Signals, tree: List[int]) -> None:
         for pid in tree:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
 
     def _kill_survivors(self) -> int:
         """Kill the processes that outlived the payload; return their number."""
@@ -324,15 +316,11 @@ class _ProcessSupervisor:
         """
         groups: Set[int] = set()
         for pid in tree:
-            try:
+            with suppress(ProcessLookupError):
                 groups.add(os.getpgid(pid))
-            except ProcessLookupError:
-                pass
         for group in groups:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
 
     def _build_outcome(self, survivors: int) -> ProcessOutcome:
         assert self._end is not None

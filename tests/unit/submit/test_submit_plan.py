@@ -27,7 +27,7 @@ from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
 from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.job_file import load_job
+from treehammer.collectors.worker.run.job_runner import load_job
 from treehammer.errors import ConfigError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.test_identity import PinnedTest

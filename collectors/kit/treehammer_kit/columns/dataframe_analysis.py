@@ -298,7 +298,10 @@ class DataFrameExecution:
         self._configure()
         report.values.update(root_engine.open_hardware_counters(root))
         if task.kind == COMPILE:
-            self._try_analysis(code)
+            if code:
+                self._declare_analysis(describe_analysis(self._task, code))
+            else:
+                ColumnAnalysis.read(self._task.settings)
             return
         columns = self._compile_analysis(code)
         report.values["compile_wall_s"] = time.monotonic() - start
@@ -364,13 +367,6 @@ class DataFrameExecution:
         late_code = analysis.write_code(types, histogram_columns)
         self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
         return list(dict.fromkeys([analysis.filter, *histogram_columns]))
-
-    def _try_analysis(self, code: str) -> None:
-        """Compile the payload's analysis, or check its settings, without a file."""
-        if code:
-            self._declare_analysis(describe_analysis(self._task, code))
-        else:
-            ColumnAnalysis.read(self._task.settings)
 
     def _declare_analysis(self, loop: LoopSource) -> None:
         """Compile an analysis, or load it, and install it as the timed one."""

@@ -109,16 +109,13 @@ class UprootPasses:
 
     def _close(self, file: UprootFile) -> FileRead:
         if file.url not in self.files:
-            self._compare_with_first(file)
+            compared = [(url, survey) for url, survey in self.files.items() if sum(survey.clusters)]
+            if compared and file.entries:
+                first, survey = compared[0]
+                check_same_branches(survey.types, first, file.types, file.url)
         self.files[file.url] = file.survey()
         reported, self._reported = self._reported, {}
         return file.close(reported)
-
-    def _compare_with_first(self, file: UprootFile) -> None:
-        compared = [(url, survey) for url, survey in self.files.items() if sum(survey.clusters)]
-        if compared and file.entries:
-            first, survey = compared[0]
-            check_same_branches(survey.types, first, file.types, file.url)
 
     def _finish_pass(self) -> None:
         self.sums.append(self._pass_sums)

@@ -54,7 +54,7 @@ from treehammer.collectors.worker.run.crash_causes import (
 from treehammer.collectors.worker.run.credential_refusals import classify_refusal
 from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
 from treehammer.collectors.worker.run.input_files import check_sizes
-from treehammer.collectors.worker.run.job_file import JobFileError, load_job
+from treehammer.collectors.worker.run.job_runner import JobFileError, load_job
 from treehammer.collectors.worker.run.payload_failures import (
     check_root_version,
     classify_failure,
@@ -329,11 +329,13 @@ def test_local_path(url: str, path: str | None) -> None:
 def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
-    check_sizes([InputFile("f", f"file://{path}", 5, "x"), InputFile("g", "root://h//g", 9, "x")])
+    check_sizes(
+        [InputFile("f", f"file://{path}", 5, "x"), InputFile("g", "root://h//g", 9, "x")], "open"
+    )
     with pytest.raises(ExecutionError, match="5 bytes, the manifest says 6"):
-        check_sizes([InputFile("f", str(path), 6, "x")])
+        check_sizes([InputFile("f", str(path), 6, "x")], "open")
     with pytest.raises(ExecutionError) as caught:
-        check_sizes([InputFile("f", str(tmp_path / "none"), 6, "x")])
+        check_sizes([InputFile("f", str(tmp_path / "none"), 6, "x")], "open")
     assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("open", "missing")
 
 

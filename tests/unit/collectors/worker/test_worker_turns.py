@@ -24,7 +24,8 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, 
 from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import launch
-from treehammer.collectors.worker.run.launch import make_pinning, reserve_core, vary_layout
+from treehammer.collectors.worker.run.launch import reserve_core, vary_layout
+from treehammer.collectors.worker.run.payload_process import LaunchedPayload
 from treehammer.collectors.worker.turns import (
     TURN_CPU_NS,
     PayloadEndedError,
@@ -232,7 +233,7 @@ def test_child_is_pinned_to_the_reserved_core(tmp_path: Path) -> None:
             pytest.skip("this machine refuses to pin processes")
 
         def pinned() -> set[int]:
-            make_pinning(core)()
+            LaunchedPayload({}, core).start_process()
             return os.sched_getaffinity(0)
 
         assert core in os.sched_getaffinity(0)
