@@ -321,35 +321,29 @@ class ExternalBatch(BatchSystem):
         self.name = name
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
-        """Refuse; no site uses this batch system."""
-        raise self._refusal_error()
+        """Refuse jobs; no site uses this batch system."""
+        return self.requeue({job.job_id: 0 for job in jobs}, lambda _, inputs: inputs)
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Refuse unless ``batch_ids`` is empty."""
-        return self._refuse_if_any(batch_ids)
+        if any(True for _ in batch_ids):
+            raise ConfigError(
+                "these jobs were submitted from another installation, which follows them",
+                hint="Run the command on that installation.",
+            )
+        return 0
 
     release = cancel
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Refuse unless ``batch_ids`` is empty."""
-        self._refuse_if_any(batch_ids)
+        self.cancel(batch_ids)
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
         """Refuse unless ``batch_ids`` is empty."""
-        return bool(self._refuse_if_any(batch_ids))
+        return bool(self.cancel(batch_ids))
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Refuse unless ``earlier`` is empty."""
-        self._refuse_if_any(earlier)
+        self.cancel(earlier)
         return {}
-
-    def _refuse_if_any(self, batch_ids: Iterable[str]) -> int:
-        if any(True for _ in batch_ids):
-            raise self._refusal_error()
-        return 0
-
-    def _refusal_error(self) -> ConfigError:
-        return ConfigError(
-            "these jobs were submitted from another installation, which follows them",
-            hint="Run the command on that installation.",
-        )

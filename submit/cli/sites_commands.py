@@ -204,7 +204,7 @@ def import_cric(
     print_remarks(f"skipped: {line}" for line in imported.skipped)
     if not imported.sites:
         raise NothingToDoError("no site in these documents has a door that ROOT can open")
-    pools = [HTCondorPool(pool)]
+    pools = [HTCondorPool(name=pool)]
     if output is None:
         click.echo(
             sites_file.format_sites_file(imported.sites, pools, Path("sites.toml")), nl=False

@@ -99,11 +99,7 @@ class ContentProblem:
     hint: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.key}: {self.message}. {self.hint}"
-            if self.hint
-            else f"{self.key}: {self.message}"
-        )
+        return f"{self.key}: {self.message}{self.hint and f'. {self.hint}'}"
 
 
 def check_contents(
@@ -119,10 +115,8 @@ def check_contents(
     manifests = tuple(manifests)
     if DATASET_AXIS in definition.matrix.bundle:
         _check_bundled(definition, manifests)
-    for manifest in manifests:
-        for problem in find_content_problems(
-            definition, DatasetContents.from_manifest(manifest), folder
-        ):
+    for contents in map(DatasetContents.from_manifest, manifests):
+        for problem in find_content_problems(definition, contents, folder):
             where = f"{definition.test.name}: {problem.key}"
             raise DefinitionError(problem.message, where=where, hint=problem.hint)
 
@@ -192,12 +186,6 @@ def _find_size_problems(
             )
 
 
-def _measure_pieces(values: Mapping[str, Any]) -> int:
-    """Return the bytes of a read of the longest pieces, of a range such as 10-20."""
-    low, _, high = str(values.get("chunk_kb", "")).partition("-")
-    return round(1e3 * _parse_number(values.get("vector")) * _parse_number(high or low))
-
-
 def _parse_number(value: Any) -> float:
     """Parse a number; 0 for other values, which the payload refuses."""
     try:
@@ -209,7 +197,12 @@ def _parse_number(value: Any) -> float:
 #: Axis or setting of shipped load tests -> bytes of their largest read.
 _BLOCK_SIZES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     "block_kb": lambda values: round(1e3 * _parse_number(values.get("block_kb"))),
-    "chunk_kb": _measure_pieces,
+    # The longest pieces of a range such as 10-20.
+    "chunk_kb": lambda values: round(
+        1e3
+        * _parse_number(values.get("vector"))
+        * _parse_number(str(values.get("chunk_kb", "")).rpartition("-")[2])
+    ),
 }
 
 
@@ -218,9 +211,8 @@ def _find_branch_problems(
 ) -> Iterator[ContentProblem]:
     names = contents.branches
     for request in definition.axes.get("branches", ()):
-        if not names or not isinstance(request, str):
-            continue
-        if request.startswith("@") and folder is None:
+        is_list_known = folder is not None or not str(request).startswith("@")
+        if not (names and isinstance(request, str) and is_list_known):
             continue
         # Whether 'readable' leaves any depends on the unreadable ones alone.
         unreadable = tuple(contents.unreadable) if request == READABLE else ()
@@ -229,22 +221,15 @@ def _find_branch_problems(
                 names, {}, request, seed=0, folder=str(folder or ""), unreadable=unreadable
             )
         except PayloadError as error:
-            yield ContentProblem(
-                "matrix.branches",
-                f"dataset {contents.dataset!r}: {error}",
-                _explain_missing_branches(request, contents),
-            )
-
-
-def _explain_missing_branches(request: str, contents: DatasetContents) -> str:
-    """Name the branches of a request that not all files have; '' for none."""
-    patterns = [part.strip().lstrip("!") for part in request.split(",")]
-    missing = [
-        f"{name!r} is missing in {files}"
-        for name, files in contents.missing.items()
-        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-    ]
-    return f"Branches must be in all files: {format_some(missing)}." if missing else ""
+            patterns = [part.strip().lstrip("!") for part in request.split(",")]
+            missing = [
+                f"{name!r} is missing in {files}"
+                for name, files in contents.missing.items()
+                if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+            ]
+            hint = f"Branches must be in all files: {format_some(missing)}." if missing else ""
+            message = f"dataset {contents.dataset!r}: {error}"
+            yield ContentProblem("matrix.branches", message, hint)
 
 
 def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]) -> list[str]:

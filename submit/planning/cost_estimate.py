@@ -13,7 +13,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.collectors.job_spec import CHECKSUM, MIN_LAUNCH_CPU_S, PAIRED, ExecutionSpec
@@ -133,7 +133,12 @@ def estimate_execution(
     if measured:
         return replace(measured, wall_s=measured.wall_s + WORKER_STARTUP_S)
     if load:
-        duration_s = _expect_duration(execution, manifest, load)
+        duration_s = load.duration_s
+        recorded_s = manifest.origin.get("duration_s") if manifest else None
+        if manifest and manifest.origin.get("kind") == RECORDING and recorded_s is not None:
+            # The load ends with the recording that it replays.
+            factor = float(execution.variant.get(FACTOR_AXIS, 1.0)) or 1.0
+            duration_s = min(duration_s, float(recorded_s) / factor)
         return ExecutionCost(load.lead_s + duration_s + WORKER_STARTUP_S, duration_s, LOAD_BASIS)
     if manifest is None:
         return None
@@ -146,39 +151,8 @@ def estimate_execution(
     return ExecutionCost(wall_s, ROOT_STARTUP_S + reading, ASSUMED_BASIS)
 
 
-def _expect_duration(execution: ExecutionSpec, manifest: Manifest | None, load: LoadTable) -> float:
-    """Expect the seconds of a load; that of a recording ends with it."""
-    recorded_s = manifest.origin.get("duration_s") if manifest else None
-    if manifest is None or manifest.origin.get("kind") != RECORDING or recorded_s is None:
-        return load.duration_s
-    factor = float(execution.variant.get(FACTOR_AXIS, 1.0)) or 1.0
-    return min(load.duration_s, float(recorded_s) / factor)
-
-
 def _history_key(kind: str, series: object) -> str:
     return f"{kind}/{series}"
-
-
-@dataclass
-class _SiteTotals:
-    """Running totals of one pair of sites."""
-
-    jobs: int = 0
-    measurements: int = 0
-    read_bytes: int = 0
-    are_bytes_known: bool = True
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    reserved_s: float = 0.0
-    bases: set[str] = field(default_factory=set)
-
-    def add(self, cost: ExecutionCost | None, count: int, cpus: int) -> None:
-        """Add the times of ``count`` executions on so many CPUs; None if their cost is unknown."""
-        self.measurements += count
-        self.bases.add(cost.basis if cost else UNKNOWN_BASIS)
-        self.wall_s += count * cost.wall_s if cost else 0.0
-        self.cpu_s += count * cost.cpu_s if cost else 0.0
-        self.reserved_s += count * cpus * cost.wall_s if cost else 0.0
 
 
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
@@ -187,69 +161,63 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
     All jobs of one kind of a load test together read as much as its ceiling allows, or as much as
     clients do that read a block each period.
     """
-    load = plan.pinned_test.definition.load
-    totals = {(site.name, storage.name): _SiteTotals() for site, storage in plan.site_pairs}
+    definition = plan.pinned_test.definition
+    jobs: Counter[tuple[str, str]] = Counter()
+    # Number of executions, CPUs, cost and bytes read by all of them.
+    parts: dict[tuple[str, str], list[tuple[int, int, ExecutionCost | None, int | None]]]
+    parts = {(site.name, storage.name): [] for site, storage in plan.site_pairs}
     for job, count in plan.job_kinds:
-        site = totals[job.access.site.name, job.access.storage.name]
-        site.jobs += count
+        pair = job.access.site.name, job.access.storage.name
+        jobs[pair] += count
         for execution in job.spec.executions:
-            manifest = None
+            manifest, read_bytes = None, None
             if not job.is_watch:
                 manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
-            cost = estimate_execution(execution, manifest, history, load)
-            if not job.is_watch:
-                settings = plan.pinned_test.definition.settings
-                read_bytes = _estimate_bytes_of_jobs(
-                    count,
-                    execution,
-                    manifest,
-                    load,
-                    cost,
-                    _find_block_rate(settings, execution.variant),
-                )
-                site.read_bytes += read_bytes or 0
-                site.are_bytes_known &= read_bytes is not None
-            site.add(cost, count, job.cpus)
-    return [_total_site_cost(*pair, site) for pair, site in totals.items()]
+            cost = estimate_execution(execution, manifest, history, definition.load)
+            if job.is_watch:
+                read_bytes = 0
+            elif definition.load:
+                values = {**definition.settings, **execution.variant}
+                read_bytes = _estimate_loaded_bytes(definition.load, count, values)
+            elif cost and cost.read_bytes is not None:
+                read_bytes = count * cost.read_bytes
+            else:
+                read_bytes = count * estimate_read_bytes(manifest, execution) if manifest else 0
+            parts[pair].append((count, job.cpus, cost, read_bytes))
+    return [_total_site_cost(*pair, jobs[pair], costs) for pair, costs in parts.items()]
 
 
-def _find_block_rate(settings: Mapping[str, Any], variant: Mapping[str, Scalar]) -> float:
-    """Return the bytes per second of clients that read a block each period; infinite for others."""
-    values = {**settings, **variant}
-    if not {"clients", "block_kb", "period_s"} <= values.keys():
-        return math.inf
-    return float(values["clients"]) * float(values["block_kb"]) * 1e3 / float(values["period_s"])
+def _estimate_loaded_bytes(load: LoadTable, jobs: int, values: Mapping[str, Any]) -> int | None:
+    """Estimate the bytes that jobs of a load test read together; None if nothing bounds them."""
+    rate = load.ceiling.mb_per_s * 1e6 or math.inf
+    if {"clients", "block_kb", "period_s"} <= values.keys():
+        block_rate = float(values["clients"]) * float(values["block_kb"]) * 1e3
+        rate = min(rate, jobs * block_rate / float(values["period_s"]))
+    return round(rate * load.duration_s) if math.isfinite(rate) else None
 
 
-def _estimate_bytes_of_jobs(
-    count: int,
-    execution: ExecutionSpec,
-    manifest: Manifest | None,
-    load: LoadTable | None,
-    cost: ExecutionCost | None,
-    block_rate: float,
-) -> int | None:
-    if load:
-        ceiling = load.ceiling.mb_per_s * 1e6 or math.inf
-        rate = min(ceiling, count * block_rate)
-        return round(rate * load.duration_s) if math.isfinite(rate) else None
-    if cost and cost.read_bytes is not None:
-        return count * cost.read_bytes
-    return count * estimate_read_bytes(manifest, execution) if manifest else 0
-
-
-def _total_site_cost(site: str, storage_site: str, totals: _SiteTotals) -> SiteCost:
-    complete = UNKNOWN_BASIS not in totals.bases
+def _total_site_cost(
+    site: str,
+    storage_site: str,
+    jobs: int,
+    parts: Sequence[tuple[int, int, ExecutionCost | None, int | None]],
+) -> SiteCost:
+    costs = [(count, cpus, cost) for count, cpus, cost, _ in parts if cost]
+    sizes = [size for *_, size in parts if size is not None]
+    bases = {cost.basis if cost else UNKNOWN_BASIS for _, _, cost, _ in parts}
+    complete = UNKNOWN_BASIS not in bases
     return SiteCost(
         site=site,
         storage_site=storage_site,
-        jobs=totals.jobs,
-        measurements=totals.measurements,
-        read_bytes=totals.read_bytes if totals.are_bytes_known else None,
-        wall_s=totals.wall_s if complete else None,
-        cpu_s=totals.cpu_s if complete else None,
-        reserved_s=totals.reserved_s if complete else None,
-        basis=", some ".join(sorted(totals.bases, reverse=True)) if complete else UNKNOWN_BASIS,
+        jobs=jobs,
+        measurements=sum(count for count, *_ in parts),
+        read_bytes=sum(sizes) if len(sizes) == len(parts) else None,
+        wall_s=sum((n * cost.wall_s for n, _, cost in costs), 0.0) if complete else None,
+        cpu_s=sum((n * cost.cpu_s for n, _, cost in costs), 0.0) if complete else None,
+        reserved_s=sum((n * cpus * cost.wall_s for n, cpus, cost in costs), 0.0)
+        if complete
+        else None,
+        basis=", some ".join(sorted(bases, reverse=True)) if complete else UNKNOWN_BASIS,
     )
 
 
@@ -264,21 +232,15 @@ def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]
     columns = ("series", "kind", "run_mode", *_TIME_COLUMNS, *READ_COLUMNS, *OUTCOME_COLUMNS)
     costs: dict[str, list[ExecutionCost]] = defaultdict(list)
     for row in store.measurements(selection, columns):
-        if cost := _read_cost(row):
+        wall, user, system = (row[name] for name in _TIME_COLUMNS)
+        is_good = classify_outcome(row) is Outcome.GOOD
+        if is_good and isinstance(wall, float) and isinstance(user, float):
+            cpu_s = user + (system if isinstance(system, float) else 0.0)
+            # The wall time of one that took turns is that of both.
+            wall_s = wall / 2 if row["run_mode"] == PAIRED else wall
+            cost = ExecutionCost(wall_s, cpu_s, MEASURED_BASIS, measured_read_bytes(row))
             costs[_history_key(str(row["kind"]), row["series"])].append(cost)
     return {key: _median_cost(executions) for key, executions in costs.items()}
-
-
-def _read_cost(row: Mapping[str, object]) -> ExecutionCost | None:
-    """Read the cost of an execution; None for a failed or implausible one."""
-    wall, user, system = (row[name] for name in _TIME_COLUMNS)
-    is_good = classify_outcome(row) is Outcome.GOOD
-    if not (is_good and isinstance(wall, float) and isinstance(user, float)):
-        return None
-    cpu_s = user + (system if isinstance(system, float) else 0.0)
-    # The wall time of one that took turns is that of both.
-    wall_s = wall / 2 if row["run_mode"] == PAIRED else wall
-    return ExecutionCost(wall_s, cpu_s, MEASURED_BASIS, measured_read_bytes(row))
 
 
 def _median_cost(costs: Sequence[ExecutionCost]) -> ExecutionCost:
@@ -303,9 +265,15 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
     jobs_by_site: Counter[str] = Counter()
     for cost in costs:
         jobs_by_site[cost.site] += cost.jobs
+    needed = max((job.cpus for job, _ in plan.job_kinds if job.site.is_local), default=1)
+    usable = len(os.sched_getaffinity(0))
+    cpu_line = (
+        f"This machine has {pluralize(usable, 'CPU')} for local jobs; threads = {needed} needs "
+        f"{needed}: -P threads={usable}."
+    )
     return [
         *(line for site in plan.sites for line in _start_violations(plan, site)),
-        *_local_cpu_violations(plan),
+        *([cpu_line] if usable < needed else []),
         *(
             f"Site {site.name} allows at most {site.ceilings.jobs:,} jobs in one campaign "
             f"(ceilings.jobs); {jobs:,} are planned."
@@ -433,17 +401,6 @@ def _start_violations(plan: Plan, site: Site) -> Iterator[str]:
         yield (
             f"Site {site.name} allows at most {ceiling:,} concurrent jobs ({name}); {jobs:,} are to "
             "start together and would wait for each other: plan fewer, -S repeats=N."
-        )
-
-
-def _local_cpu_violations(plan: Plan) -> Iterator[str]:
-    """Describe jobs that need more CPUs than this machine lets them use."""
-    needed = max((job.cpus for job, _ in plan.job_kinds if job.site.is_local), default=1)
-    usable = len(os.sched_getaffinity(0))
-    if usable < needed:
-        yield (
-            f"This machine has {pluralize(usable, 'CPU')} for local jobs; threads = {needed} needs "
-            f"{needed}: -P threads={usable}."
         )
 
 

@@ -294,9 +294,7 @@ class JobPlanner:
             executions=(),
         )
         executions = tuple(
-            self._plan_execution(
-                spec, _select_door(access, entry.variant), repeat, entry, _launch_order(entry)
-            )
+            self._plan_execution(spec, _select_door(access, entry.variant), repeat, entry)
             for entry in order
         )
         return PlannedJob(replace(spec, executions=executions), access, kind, repeat, label)
@@ -307,7 +305,6 @@ class JobPlanner:
         access: DoorAccess,
         repeat: int,
         entry: OrderedExecution,
-        launch_order: str | None,
     ) -> ExecutionSpec:
         variant, kind = entry.variant, entry.kind
         site, door = access.site, access.door
@@ -321,7 +318,7 @@ class JobPlanner:
             "repeat": repeat,
             "round": entry.round,
             "position": entry.position,
-            "launch_order": launch_order,
+            "launch_order": _launch_order(entry),
             "series": compute_series(
                 shared["test_hash"],
                 variant,

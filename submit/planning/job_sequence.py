@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 
-from treehammer.collectors.job_spec import (
-    SERVER_CACHE_AXIS,
-    SoftwareRequest,
-)
+from treehammer.collectors.job_spec import SERVER_CACHE_AXIS, SoftwareRequest
 from treehammer.errors import NothingToDoError
 from treehammer.hctests.definition.execution_order import group_variants
 from treehammer.hctests.definition.model import DOOR_AXIS, Variant, VariantGroup
 from treehammer.hctests.definition.toml_models import TestDefinition
-from treehammer.submit.planning.job_planner import (
-    JobPlanner,
-    LoadPosition,
-    PlannedJob,
-)
+from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob
 from treehammer.submit.planning.server_watch import (
     GroupAccess,
     ServerWatch,
@@ -50,17 +43,14 @@ class JobSequence:
     has_checksums: bool = True
 
     def __iter__(self) -> Iterator[PlannedJob]:
-        yield from islice(self._all_jobs(), self.max_jobs or None)
-
-    def _all_jobs(self) -> Iterator[PlannedJob]:
         if self._definition.load is not None:
-            yield from self._load_jobs()
-            return
-        # Each repeat covers all variants before the next begins, so that a drift of the site affects
-        # them alike.  Checksum jobs come last: they must not warm a cache that a timed job needs cold.
-        for repeat in self._repeats:
-            yield from self._timed_jobs(repeat)
-        yield from self._checksum_jobs()
+            jobs = self._load_jobs()
+        else:
+            # Each repeat covers all variants before the next begins, so that a drift of the site affects
+            # them alike.  Checksum jobs are last: they must not warm a cache that a timed job needs cold.
+            timed = chain.from_iterable(map(self._timed_jobs, self._repeats))
+            jobs = chain(timed, self._checksum_jobs())
+        yield from islice(jobs, self.max_jobs or None)
 
     def __len__(self) -> int:
         timed = sum(1 for _ in self._timed_groups())
@@ -89,7 +79,10 @@ class JobSequence:
 
     def groups_at(self, *accesses: DoorAccess) -> tuple[VariantGroup, ...]:
         """Return the groups of variants with good replicas at a door, or at bundled doors."""
-        groups = self._variant_groups(*(access.door.name for access in accesses))
+        doors = tuple(access.door.name for access in accesses)
+        if doors not in self._groups_by_doors:
+            self._groups_by_doors[doors] = group_variants(self._definition, *doors)
+        groups = self._groups_by_doors[doors]
         lacking = self.planner.inputs.placement.lacking
         if not lacking:
             return groups
@@ -119,16 +112,9 @@ class JobSequence:
         """Each door once, by storage and name: several sites may read it."""
         return {(access.storage.name, access.door.name): access for access in self.accesses}
 
-    def _variant_groups(self, *doors: str) -> tuple[VariantGroup, ...]:
-        """Return the groups of variants at doors; only these are kept in memory."""
-        groups = self._groups_by_doors.get(doors)
-        if groups is None:
-            groups = group_variants(self._definition, *doors)
-            self._groups_by_doors[doors] = groups
-        return groups
-
     @cached_property
     def _groups_by_doors(self) -> dict[tuple[str, ...], tuple[VariantGroup, ...]]:
+        """The groups of variants at doors: only these are kept in memory."""
         return {}
 
     @cached_property
@@ -235,7 +221,15 @@ def select_jobs(jobs: JobSequence, selection: SiteSelection) -> tuple[JobSequenc
     """
     definition = jobs.planner.pinned.definition
     jobs = replace(jobs, accesses=selection.accesses)
-    notes = [*selection.notes, *_missing_replica_notes(jobs)]
+    notes = [*selection.notes]
+    datasets = definition.dataset_names
+    for access, dataset in product(jobs.accesses, datasets):
+        if reason := jobs.planner.inputs.placement.lacking.get((*access.key, dataset)):
+            skipped = f" for {dataset}" if len(datasets) > 1 else ""
+            notes.append(
+                f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
+                f"replica: {reason}."
+            )
     jobs = replace(jobs, accesses=tuple(filter(jobs.groups_at, jobs.accesses)))
     jobs, lone_door_notes = _drop_lone_doors(jobs)
     notes += lone_door_notes
@@ -247,17 +241,6 @@ def select_jobs(jobs: JobSequence, selection: SiteSelection) -> tuple[JobSequenc
             hint=" ".join(notes) or "See `treehammer tests show`.",
         )
     return jobs, notes
-
-
-def _missing_replica_notes(jobs: JobSequence) -> Iterator[str]:
-    datasets = jobs.planner.pinned.definition.dataset_names
-    for access, dataset in product(jobs.accesses, datasets):
-        if reason := jobs.planner.inputs.placement.lacking.get((*access.key, dataset)):
-            skipped = f" for {dataset}" if len(datasets) > 1 else ""
-            yield (
-                f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
-                f"replica: {reason}."
-            )
 
 
 def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:

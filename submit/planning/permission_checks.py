@@ -141,7 +141,12 @@ def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int)
             f"load = {{{requested}}} to this door in the sites file."
         )
         return
-    writes = load.writes and _writes_files(plan, access)
+    definition = plan.pinned_test.definition
+    # A test does not write where it only reads the files of a dataset.
+    writes = load.writes and not all(
+        dict(variant.values).get("direction") == "read" and definition.dataset_for(variant)
+        for variant in plan.jobs.variants_at(access)
+    )
     excesses = dict(_list_excesses(load.replace(writes=writes), permitted))
     yield from (f"{door} {text}" for text in excesses.values())
     for key, text in _computed_excesses(plan, access, permitted, jobs).items():
@@ -167,15 +172,6 @@ def _list_excesses(load: LoadTable, permitted: LoadPermission) -> Iterator[tuple
             'file, e.g. writable = "/scratch/treehammer", or only read: -P direction=read -S dataset=NAME '
             "for tests with this axis.",
         )
-
-
-def _writes_files(plan: Plan, access: DoorAccess) -> bool:
-    """Return whether a load test writes at a door: not where it only reads the files of a dataset."""
-    definition = plan.pinned_test.definition
-    return not all(
-        dict(variant.values).get("direction") == "read" and definition.dataset_for(variant)
-        for variant in plan.jobs.variants_at(access)
-    )
 
 
 @dataclass(frozen=True)
@@ -248,23 +244,18 @@ def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
     before, load = plan.pinned_test.definition.before, plan.pinned_test.definition.load
     if before is None:
         return []
-    violations = [*_list_missing_permissions(plan, list(before.settings))]
+    violations = []
+    for (site, name), access in _list_site_doors(plan).items():
+        permitted = access.door.settings
+        if missing := [setting for setting in before.settings if setting not in permitted]:
+            settings = ", ".join(f'"{name}"' for name in dict.fromkeys((*permitted, *missing)))
+            violations.append(
+                f"Door {name} of site {site} does not permit changing {', '.join(missing)}. With the "
+                f"site's consent add settings = [{settings}] to this door in the sites file."
+            )
     if load is None or not load.together:  # those apply the same values at the same time
         violations += _list_overlaps(plan, local_slots)
     return violations
-
-
-def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
-    for (site, name), access in _list_site_doors(plan).items():
-        door = access.door
-        if missing := [setting for setting in settings if setting not in door.settings]:
-            permitted = ", ".join(
-                f'"{setting}"' for setting in dict.fromkeys((*door.settings, *missing))
-            )
-            yield (
-                f"Door {name} of site {site} does not permit changing {', '.join(missing)}. With the "
-                f"site's consent add settings = [{permitted}] to this door in the sites file."
-            )
 
 
 def _list_overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
@@ -297,7 +288,17 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     names = [name for name in (LATENCY_AXIS, BANDWIDTH_AXIS) if name in axes]
     if not names:
         return []
-    violations = [*_list_doors_without_distance(plan, names), *_list_shared_links(plan)]
+    violations = []
+    if any(value for name in names for value in axes[name]):
+        for (site, name), access in plan.jobs.doors.items():
+            reason = "" if access.door.link else _explain_no_distance(access.door)
+            if reason:
+                violations.append(
+                    f"Door {name} of site {site} cannot be put at a distance on the node, because "
+                    f"{reason}: choose a root or http door (-P door=NAME), "
+                    f"or leave out {' and '.join(names)}."
+                )
+    violations += _list_shared_links(plan)
     # A link, or the queues of this machine, would change for all local jobs.
     changed = [access for access in plan.jobs.accesses if access.door.link or access.door.netem]
     if local_slots > 1 and any(access.site.is_local for access in changed):
@@ -307,27 +308,12 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     return violations
 
 
-def _list_doors_without_distance(plan: Plan, names: list[str]) -> Iterator[str]:
-    axes = plan.pinned_test.definition.axes
-    if not any(value for name in names for value in axes[name]):
-        return
-    for (site, name), access in plan.jobs.doors.items():
-        if not access.door.link and not _can_have_distance(access.door):
-            yield (
-                f"Door {name} of site {site} cannot be put at a distance on the node, because "
-                f"{_explain_no_distance(access.door)}: choose a root or http door (-P door=NAME), "
-                f"or leave out {' and '.join(names)}."
-            )
-
-
-def _can_have_distance(door: Door) -> bool:
-    scheme = find_scheme(door.prefix) if door.prefix else SCHEMES.get(door.protocol)
-    if scheme is None or scheme.client in (FILE_CLIENT, PELICAN_CLIENT):
-        return False
-    return door.netem or not scheme.tls
-
-
 def _explain_no_distance(door: Door) -> str:
+    """Explain why jobs cannot put a door at a distance on their node; '' if they can."""
+    scheme = find_scheme(door.prefix) if door.prefix else SCHEMES.get(door.protocol)
+    is_proxied = scheme is not None and scheme.client not in (FILE_CLIENT, PELICAN_CLIENT)
+    if is_proxied and (door.netem or (scheme and not scheme.tls)):
+        return ""
     if door.is_path:
         return "jobs read it as a file"
     if door.protocol == "pelican":

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from treehammer.collectors.job_spec import (
-    ExecutionSpec,
-    PayloadSpec,
-    SoftwareRequest,
-)
+from treehammer.collectors.job_spec import PayloadSpec, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
@@ -82,19 +78,16 @@ def make_watch(pinned: PinnedTest, sites: Sequence[Site], loading: TestDefinitio
             if loading.load
             else "Choose a load test, e.g. open-rate.",
         )
-    if (
-        pinned.definition.load is None
-        or providers.parse_software_request(str(pinned.definition.axes["root"][0])).provider
-        != "none"
-    ):
+    definition = pinned.definition.replace(load=loading.load)
+    watch = ServerWatch(replace(pinned, definition=definition), tuple(sites))
+    if pinned.definition.load is None or watch.software.provider != "none":
         raise ConfigError(
             "cannot watch a server",
             where=f"--watch {name}",
             hint='A test that watches has a table [load] and root = ["none"], as server-watch and '
             "log-parse have.",
         )
-    definition = pinned.definition.replace(load=loading.load)
-    return ServerWatch(replace(pinned, definition=definition), tuple(sites))
+    return watch
 
 
 def list_watched(
@@ -148,9 +141,22 @@ def plan_watch_job(
         "content_hash": None,
     }
     payload: PayloadSpec = replace(watch_planner.payload_spec, folder=watch.folder)
-    executions = tuple(
-        _watch_execution(execution, watch, access, values) for execution in loading.spec.executions
-    )
+    executions = []
+    place = (access.site.name, access.door.name, access.storage.name)
+    for execution in loading.spec.executions:
+        variant = Variant(tuple(execution.variant.items()))
+        series = compute_series(values["test_hash"], variant, "", *place)
+        executions.append(
+            replace(
+                execution,
+                software=watch.software,
+                files=(),
+                tree="",
+                unreadable_branches=(),
+                missing_branches=(),
+                identity={**execution.identity, **values, "series": series},
+            )
+        )
     assert loading.spec.load is not None
     load = replace(loading.spec.load, level_start_s=0.0, writable="")
     spec = replace(
@@ -158,7 +164,7 @@ def plan_watch_job(
         job_id=job_id,
         site=server.name,
         payload=payload,
-        executions=executions,
+        executions=tuple(executions),
         load=load,
     )
     return replace(
@@ -166,28 +172,6 @@ def plan_watch_job(
         spec=spec,
         access=access,
         label=f"{watch.pinned.definition.test.name} {loading.label}",
-    )
-
-
-def _watch_execution(
-    execution: ExecutionSpec, watch: ServerWatch, access: DoorAccess, values: dict[str, Any]
-) -> ExecutionSpec:
-    series = compute_series(
-        values["test_hash"],
-        Variant(tuple(execution.variant.items())),
-        "",
-        access.site.name,
-        access.door.name,
-        access.storage.name,
-    )
-    return replace(
-        execution,
-        software=watch.software,
-        files=(),
-        tree="",
-        unreadable_branches=(),
-        missing_branches=(),
-        identity={**execution.identity, **values, "series": series},
     )
 
 
@@ -208,7 +192,18 @@ def load_watches(
     """
     specs, settings = request.watches, request.watch_settings
     sites = select_sites(request.watch_sites, config, option="--watch-at")
-    _check_options(specs, sites, settings)
+    if specs and not sites:
+        raise ConfigError(
+            "no server named",
+            where="--watch",
+            hint="Add --watch-at SITES: entries of the sites file whose jobs run on the servers.",
+        )
+    if (sites or settings) and not specs:
+        raise ConfigError(
+            "nothing watches",
+            where="--watch-at" if sites else f"-S {WATCH_PREFIX}{min(settings)}",
+            hint="Add --watch server-watch or --watch log-parse.",
+        )
     watches = []
     unused = set(settings)
     for spec in specs:
@@ -228,20 +223,3 @@ def load_watches(
     if len(set(names)) < len(names):
         raise ConfigError("two tests have the same name", where=f"--watch {', '.join(names)}")
     return watches
-
-
-def _check_options(
-    specs: Sequence[str], sites: Sequence[Site], settings: Mapping[str, str]
-) -> None:
-    if specs and not sites:
-        raise ConfigError(
-            "no server named",
-            where="--watch",
-            hint="Add --watch-at SITES: entries of the sites file whose jobs run on the servers.",
-        )
-    if (sites or settings) and not specs:
-        raise ConfigError(
-            "nothing watches",
-            where="--watch-at" if sites else f"-S {WATCH_PREFIX}{min(settings)}",
-            hint="Add --watch server-watch or --watch log-parse.",
-        )

@@ -124,7 +124,14 @@ def select_usable_sites(
     storage = select_sites(request.sites, settings)
     runners = select_sites(request.from_sites, settings, option="--from")
     include = request.options.include_excluded
-    _check_included(include, {site.name for site in (*storage, *runners)})
+    site_names = sorted({site.name for site in (*storage, *runners)})
+    for name in include:
+        if name not in (EVERY_SITE, *site_names):
+            raise ConfigError(
+                f"the request has no site {name!r}",
+                where=INCLUDE_OPTION,
+                hint=f"{suggest_word(name, site_names)}It has: {', '.join(site_names)}.",
+            )
     storage_kinds = (STORAGE_SITE,) if runners else SUBJECT_KINDS
     storage_reasons = _find_restrictions(storage, storage_kinds, uses)
     runner_reasons = _find_restrictions(runners, (SITE,), uses)
@@ -167,16 +174,6 @@ def _refuse_empty_selection(selection: SiteSelection) -> None:
         )
 
 
-def _check_included(include: Collection[str], site_names: Collection[str]) -> None:
-    for name in include:
-        if name != EVERY_SITE and name not in site_names:
-            raise ConfigError(
-                f"the request has no site {name!r}",
-                where=INCLUDE_OPTION,
-                hint=f"{suggest_word(name, site_names)}It has: {', '.join(sorted(site_names))}.",
-            )
-
-
 def select_doors(
     selection: SiteSelection,
     definition: TestDefinition,
@@ -213,7 +210,11 @@ def select_doors(
         if releases and DOOR_AXIS not in definition.axes:
             limits = _find_limits(definition, site, readers, releases, options)
             doors = sorted(doors, key=lambda door: len(limits[door.name]))
-            passed_over += _list_passed_over(site, doors[0], limits)
+            passed_over += [
+                f"Door {door.name} of site {site.name} is passed over for door {doors[0].name}: "
+                f"{limits[door.name][0].partition('. ')[0]}."
+                for door in site.doors[: site.doors.index(doors[0])]
+            ]
         closed, reopened = _restrict_doors(site, selection, options.include_excluded)
         candidates = _list_candidates(definition, readers, site, doors, closed)
         usable = [access for access in candidates if _label(access) not in closed]
@@ -297,17 +298,6 @@ def _find_limits(
         ]
         for door in storage.doors
     }
-
-
-def _list_passed_over(
-    site: Site, first: Door, limits: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
-    """Explain why doors before the first readable one are passed over."""
-    for door in site.doors[: site.doors.index(first)]:
-        yield (
-            f"Door {door.name} of site {site.name} is passed over for door {first.name}: "
-            f"{limits[door.name][0].partition('. ')[0]}."
-        )
 
 
 def _list_candidates(

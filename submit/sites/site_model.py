@@ -10,25 +10,19 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
     AfterValidator,
     Field,
     ModelWrapValidatorHandler,
-    PlainSerializer,
     StringConstraints,
-    ValidationError,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import InitErrorDetails
 
 from treehammer.collectors import storage_access
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE, format_token_pools
@@ -49,8 +43,10 @@ from treehammer.hctests.definition.document_problems import (
     validate_line,
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME, AXIS_NAME_PATTERN
+from treehammer.submit.batch.htcondor.pool import HomePath, HTCondorPool, NamedTable, resolve_path
 from treehammer.text_formatting import format_size
 
+T = TypeVar("T", bound=NamedTable)
 #: Kind of grid resource -> its format.
 GRID_RESOURCE_FORMS = {
     "condor": "condor SCHEDD COLLECTOR",
@@ -265,15 +261,6 @@ def normalize_prefix(protocol: str, prefix: str) -> str:
     return f"{head}//{path}" if path else f"{head}/"
 
 
-def _resolve_path(text: str, info: ValidationInfo) -> Path:
-    path = Path(text).expanduser()
-    return path if path.is_absolute() or not info.context else (info.context / path).resolve()
-
-
-def _validate_path(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
-    return value if isinstance(value, Path) else _resolve_path(handler(value), info)
-
-
 _ABSOLUTE_PATH = matching("/.*", "is not an absolute path on the site's nodes")
 _NodePath = Annotated[FilledLine, _ABSOLUTE_PATH]
 _TokenPool = Annotated[
@@ -290,34 +277,7 @@ _Origin = Annotated[
         "is no address of a server, such as root://origin.example:1094",
     ),
 ]
-if TYPE_CHECKING:
-    _HomePath = Path
-else:
-    _HomePath = Annotated[FilledLine, WrapValidator(_validate_path), PlainSerializer(str)]
 _SubmitValue = Annotated[ScalarText, AfterValidator(validate_submit_value)]
-
-
-class PoolTable(StrictModel):
-    """An HTCondor pool; an empty table means HTCondor's default configuration."""
-
-    config: _HomePath | None = Field(None, description="Configuration file (CONDOR_CONFIG).")
-    collector: Line = Field("", description="host:port; taken from the configuration by default.")
-    schedd: Line = Field("", description="Name of the schedd; the one on this machine by default.")
-    token_dir: _HomePath | None = Field(
-        None, description="Folder with the IDTOKENS to authenticate with."
-    )
-    scitoken_file: _HomePath | None = Field(
-        None, description="File with a SciToken to authenticate with instead."
-    )
-    spool: bool = Field(
-        False,
-        description="Send inputs to the schedd and fetch outputs from it, as a remote schedd requires.",
-    )
-    submit_dir: _HomePath | None = Field(
-        None,
-        description="Folder for the inputs and outputs of jobs that are not spooled, readable and "
-        "writable by the user under whom the schedd runs shadows; below data_dir by default.",
-    )
 
 
 class Ceilings(StrictModel):
@@ -455,7 +415,7 @@ class Door(StrictModel):
             return door
         prefix = normalize_prefix(door.protocol, prefix)
         if door.is_path:
-            prefix = str(_resolve_path(prefix, info))
+            prefix = str(resolve_path(prefix, info))
         door.__dict__["prefix"] = prefix
         return door
 
@@ -486,7 +446,7 @@ def token_pool_environment(doors: Iterable[Door]) -> dict[str, str]:
     return {TOKEN_POOLS_VARIABLE: text} if text else {}
 
 
-class Site(StrictModel):
+class Site(NamedTable):
     """A place where jobs run."""
 
     pool_name: Name | None = Field(
@@ -542,24 +502,20 @@ class Site(StrictModel):
         default_factory=dict,
         description="Additional submit commands, e.g. accounting_group; with Slurm, options of sbatch: account, partition, qos.",
     )
-    templates: _HomePath | None = Field(
+    templates: HomePath | None = Field(
         None, description="Folder with templates that replace the shipped ones."
     )
     ceilings: Ceilings = Field(default_factory=Ceilings, description="Limits for one campaign.")
     doors: Items[Door] = Field(
         json_schema_extra={"minItems": 1}, description="Storage endpoints, at least one."
     )
-    name: SkipJsonSchema[str] = Field("", exclude=True)
 
     @model_validator(mode="wrap")
     @classmethod
     def _complete(
         cls, raw: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
-        """Derive the batch system from the pool.  In a file, the table's name is that of the site."""
-        if info.context and isinstance(raw, dict) and "name" in raw:
-            detail = InitErrorDetails(type="extra_forbidden", loc=("name",), input=raw["name"])
-            raise ValidationError.from_exception_data(cls.__name__, [detail])
+        """Derive the batch system from the pool."""
         site = handler(raw)
         if site.pool_name and "batch" not in site.model_fields_set:
             site.__dict__["batch"] = f"{HTCONDOR_PREFIX}{site.pool_name}"
@@ -620,15 +576,15 @@ class DoorAccess:
 class SitesDocument(StrictModel):
     """The document sites.toml; relative paths are relative to the file."""
 
-    pools: dict[Name, PoolTable] = Field(
+    pools: dict[Name, HTCondorPool] = Field(
         default_factory=dict, description="HTCondor pools by name."
     )
     sites: dict[Name, Site] = Field(default_factory=dict, description="Sites by name.")
 
-    @field_validator("sites")
+    @field_validator("pools", "sites")
     @classmethod
-    def _name_sites(cls, sites: dict[str, Site]) -> dict[str, Site]:
-        return {name: site.replace(name=name) for name, site in sites.items()}
+    def _name_tables(cls, tables: dict[str, T]) -> dict[str, T]:
+        return {name: table.replace(name=name) for name, table in tables.items()}
 
 
 def _table_name(path: document_problems.KeyPath) -> str:
@@ -645,7 +601,7 @@ def _table_name(path: document_problems.KeyPath) -> str:
 SITES_TABLES = DocumentTables(
     {
         "": SitesDocument,
-        "pools": PoolTable,
+        "pools": HTCondorPool,
         "sites": Site,
         "doors": Door,
         "ceilings": Ceilings,

@@ -19,8 +19,7 @@ from treehammer.submit.batch.interface import BatchSystem, ExternalBatch, find_b
 
 if TYPE_CHECKING:
     from treehammer.submit.batch.htcondor.pool import HTCondorPool
-    from treehammer.submit.sites.site_model import Site
-    from treehammer.submit.sites.sites_file import SitesFileContent
+    from treehammer.submit.sites.site_model import Site, SitesDocument
 
 
 #: Maximum number of local jobs in one campaign.  Each has a folder in the queue, and one machine
@@ -88,7 +87,7 @@ def load_pools(settings: Settings) -> Mapping[str, HTCondorPool]:
     return content.pools if content else {}
 
 
-def _load_sites_file(settings: Settings) -> SitesFileContent | None:
+def _load_sites_file(settings: Settings) -> SitesDocument | None:
     if settings.sites_file is None:
         return None
     from treehammer.submit.sites.sites_file import read_sites_file

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from treehammer.submit.sites.site_model import (
     RESERVED_NAMES,
     SITES_TABLES,
     Door,
-    PoolTable,
     Site,
     SitesDocument,
     find_prefix_error,
@@ -29,15 +27,7 @@ from treehammer.submit.sites.site_model import (
 )
 
 
-@dataclass(frozen=True)
-class SitesFileContent:
-    """Sites and pools of a sites file, by name."""
-
-    sites: Mapping[str, Site]
-    pools: Mapping[str, HTCondorPool]
-
-
-def read_sites_file(path: Path) -> SitesFileContent:
+def read_sites_file(path: Path) -> SitesDocument:
     """Read the sites and pools of a file.
 
     Raises:
@@ -50,13 +40,13 @@ def read_sites_file(path: Path) -> SitesFileContent:
 
 # A patrol selects sites several times for each of its entries.
 @functools.lru_cache(maxsize=4)
-def parse_sites_file(text: str, path: Path) -> SitesFileContent:
+def parse_sites_file(text: str, path: Path) -> SitesDocument:
     """Parse the text of a sites file located at ``path``.
 
     Raises:
         SitesError: the text has mistakes.
     """
-    document = document_problems.load_document(
+    return document_problems.load_document(
         SitesDocument,
         text,
         str(path),
@@ -66,8 +56,6 @@ def parse_sites_file(text: str, path: Path) -> SitesFileContent:
         SitesError,
         context=path.resolve().parent,
     )
-    pools = {name: HTCondorPool(name, **dict(table)) for name, table in document.pools.items()}
-    return SitesFileContent(document.sites, pools)
 
 
 def _fill_missing_keys(tables: dict[str, Any]) -> None:
@@ -97,7 +85,7 @@ def _check_across_tables(document: SitesDocument) -> Iterator[DocumentProblem]:
         yield from _check_doors(site.doors, (*path, "doors"))
 
 
-def _check_pool(pool: PoolTable, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
+def _check_pool(pool: HTCondorPool, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if pool.token_dir and pool.scitoken_file:
         yield DocumentProblem(
             (*path, "scitoken_file"), "cannot be combined with token_dir (expected one of them)"
@@ -209,7 +197,7 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
     import tomli_w
 
     document = {
-        "pools": {pool.name: _list_values({**asdict(pool), "name": ""}) for pool in pools},
+        "pools": {pool.name: _list_values(pool.model_dump()) for pool in pools},
         "sites": {site.name: _site_table(site) for site in sites},
     }
     text = tomli_w.dumps({key: tables for key, tables in document.items() if tables})
@@ -231,7 +219,7 @@ def _list_values(values: Mapping[str, Any]) -> dict[str, Any]:
             return _list_values(value)
         if isinstance(value, tuple):
             return [convert(item) for item in value]
-        return str(value) if isinstance(value, Path) else value
+        return value
 
     converted = {key: convert(value) for key, value in values.items()}
     return {key: value for key, value in converted.items() if value}

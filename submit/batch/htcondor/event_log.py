@@ -2,7 +2,9 @@
 
 HTCondor follows each event with one of type 028 that repeats it as attributes and, because of
 ``job_ad_information_attrs``, adds the number of the start and the time; only these are read.  The
-bindings' reader (``JobEventLog``) replaces their time and type by those of the event 028 itself.
+bindings' reader (``JobEventLog``) resumes and waits for torn events, but replaces the time and type of
+these by those of the event 028 itself, yields nothing of a replaced log, and keeps two files open for
+each.
 
 A log may be missing, replaced, or lack events: :meth:`EventLog.needs_schedd` says when the schedd has
 to be asked.

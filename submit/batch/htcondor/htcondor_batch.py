@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -35,8 +35,6 @@ from treehammer.submit.batch.htcondor.pool import (
     is_refusal,
 )
 from treehammer.submit.batch.htcondor.pool_probes import probe_pool
-from treehammer.submit.batch.htcondor.quoting import FILTERS
-from treehammer.submit.batch.htcondor.submit_commands import check_description, check_site_command
 from treehammer.submit.batch.htcondor.submit_description import (
     HOLD_LIMIT_S,
     IDLE_LIMIT_S,
@@ -46,6 +44,11 @@ from treehammer.submit.batch.htcondor.submit_description import (
     VACATE_GRACE_S,
     Submission,
     parse_batch_id,
+)
+from treehammer.submit.batch.htcondor.submit_language import (
+    FILTERS,
+    check_description,
+    check_site_command,
 )
 from treehammer.submit.batch.interface import (
     BatchDeclaration,
@@ -84,7 +87,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         self.pool = pool
         self.root = (pool.submit_dir or folder).resolve()
         self.connection = PoolConnection(pool)
-        self._logs: dict[tuple[Submission, int], EventLog] = {}
+        self._find_log = cache(EventLog)
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id.
@@ -92,7 +95,14 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             BatchError: not all were queued; :meth:`find` returns those that were.
         """
-        self._make_root()
+        try:
+            (self.root / INCOMING).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BatchError(
+                f"cannot create the folder for submissions ({error.strerror})",
+                where=str(self.root),
+                hint=f"Correct pools.{self.pool.name}.submit_dir in the sites file.",
+            ) from error
         placeholder = Submission.for_jobs(self.root, campaign_id, "", ())
         with placeholder.locked():
             resolve = partial(self._resolve, holds_lock=True)
@@ -101,17 +111,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             for group in self.group_jobs(jobs, batch_ids, size):
                 batch_ids |= self._submit_cluster(campaign_id, group[0].text, group)
         return batch_ids
-
-    def _make_root(self) -> None:
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            (self.root / INCOMING).mkdir(exist_ok=True)
-        except OSError as error:
-            raise BatchError(
-                f"cannot create the folder for submissions ({error.strerror})",
-                where=str(self.root),
-                hint=f"Correct pools.{self.pool.name}.submit_dir in the sites file.",
-            ) from error
 
     def _submit_cluster(
         self, campaign_id: str, text: str, jobs: Sequence[JobDescription]
@@ -266,12 +265,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             # The submission of a log has read its index already.
             return self._find_log(submission, cluster).submission, cluster, proc
         return None
-
-    def _find_log(self, submission: Submission, cluster: int) -> EventLog:
-        key = submission, cluster
-        if key not in self._logs:
-            self._logs[key] = EventLog(*key)
-        return self._logs[key]
 
     def _ask_schedd(self, groups: Sequence[tuple[EventLog, list[int]]]) -> set[str]:
         """Add to the logs what queue and history say of open jobs; return ids that neither knows.
@@ -578,22 +571,21 @@ def _open_pool(name: str, settings: Settings, load_pools: LoadPools) -> HTCondor
             f"name a sites file with [pools.{name}]: --sites-file FILE.",
         )
     pool = pools[name]
-    _check_path(pool.config, Path.is_file, "config", pool, where)
-    _check_path(pool.token_dir, Path.is_dir, "token_dir", pool, where)
-    _check_path(pool.scitoken_file, Path.is_file, "scitoken_file", pool, where)
+    is_usable_by_key = {
+        "config": Path.is_file,
+        "token_dir": Path.is_dir,
+        "scitoken_file": Path.is_file,
+    }
+    for key, is_usable in is_usable_by_key.items():
+        path = getattr(pool, key)
+        # HTCondor would ignore silently that it is missing.
+        if path is not None and not is_usable(path):
+            raise ConfigError(
+                f"pools.{name}.{key}: {path} does not exist",
+                where=where,
+                hint="Correct the path. A testbed's files exist only while the testbed is up.",
+            )
     return HTCondorBatch(pool, settings.htcondor_dir / name)
-
-
-def _check_path(
-    path: Path | None, is_present: Callable[[Path], bool], key: str, pool: HTCondorPool, where: str
-) -> None:
-    """Raise an error if a pool's file or folder is missing, which HTCondor would ignore silently."""
-    if path is not None and not is_present(path):
-        raise ConfigError(
-            f"pools.{pool.name}.{key}: {path} does not exist",
-            where=where,
-            hint="Correct the path. A testbed's files exist only while the testbed is up.",
-        )
 
 
 BATCH = BatchDeclaration(

@@ -315,22 +315,9 @@ class JobEvents:
             self._apply_values(EventType.ABORTED, entered, {"Reason": reason})
         elif status == RUNNING_STATUS:
             self._apply_contact(ad)
-        elif status == IDLE_STATUS:
-            self._apply_eviction(ad)
-
-    def _apply_eviction(self, ad: ClassAdValues) -> None:
-        """Apply the end of the last start of an idle job, if no event does."""
-        if self.last_start and self.is_running:
+        elif status == IDLE_STATUS and self.last_start and self.is_running:
             reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
-            values = {"Reason": reason or _NO_REASON}
-            self._apply_values(EventType.EVICTED, ad.get("EnteredCurrentStatus"), values)
-
-    def _find_started_number(self, ad: ClassAdValues) -> int:
-        """Find the number of the last start that an ad shows; 0 without one."""
-        matched = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
-        # An idle job may have the number of a match that did not start it.
-        is_unused = ad.get("JobStatus") == IDLE_STATUS and matched - 1 in self.starts
-        return 0 if is_unused or not ad.get("NumShadowStarts") else matched
+            self._apply_values(EventType.EVICTED, entered, {"Reason": reason or _NO_REASON})
 
     def _apply_start(self, ad: ClassAdValues) -> None:
         """Apply the last start that an ad shows, if no event does."""
@@ -340,7 +327,10 @@ class JobEvents:
             # The other pool counts its own starts; the output shows the number.
             number = max(self.starts, default=self.previous_attempts + 1)
         else:
-            number = self._find_started_number(ad)
+            number = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
+            # An idle job may have the number of a match that did not start it.
+            is_unused = ad.get("JobStatus") == IDLE_STATUS and number - 1 in self.starts
+            number = 0 if is_unused or not ad.get("NumShadowStarts") else number
         if number and number not in self.starts:
             started = ad.get("JobCurrentStartDate") or ad.get("JobStartDate")
             host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")

@@ -12,14 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
+
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import InitErrorDetails
 
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.errors import BatchError, explain_missing_extra
+from treehammer.hctests.definition.document_problems import FilledLine, Line, StrictModel
 
 T = TypeVar("T")
 #: Seconds between attempts to reach a daemon; a restart takes a few.
@@ -36,30 +49,59 @@ _configured_pool: HTCondorPool | None = None
 _DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
 
 
-@dataclass(frozen=True)
-class HTCondorPool:
-    """Address and credentials of an HTCondor pool.
+def resolve_path(text: str, info: ValidationInfo) -> Path:
+    """Return a path of a document, relative to its folder, which is the context of the validation."""
+    path = Path(text).expanduser()
+    return path if path.is_absolute() or not info.context else (info.context / path).resolve()
 
-    Attributes:
-        name: how sites refer to it.
-        config: configuration file (CONDOR_CONFIG); None for HTCondor's default.
-        collector: ``host:port``; '' takes it from the configuration.
-        schedd: name of the schedd; '' for the one on this machine.
-        token_dir: folder with the IDTOKENS to authenticate with; None for HTCondor's default.
-        scitoken_file: SciToken to authenticate with instead.
-        spool: send inputs to the schedd and fetch outputs from it, as a remote schedd requires.
-        submit_dir: folder for the inputs and outputs of jobs that are not spooled, readable and
-            writable by the user under whom the schedd runs shadows.  None: below ``data_dir``.
-    """
 
-    name: str
-    config: Path | None = None
-    collector: str = ""
-    schedd: str = ""
-    token_dir: Path | None = None
-    scitoken_file: Path | None = None
-    spool: bool = False
-    submit_dir: Path | None = None
+def _validate_path(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
+    return value if isinstance(value, Path) else resolve_path(handler(value), info)
+
+
+if TYPE_CHECKING:
+    HomePath = Path
+else:
+    HomePath = Annotated[FilledLine, WrapValidator(_validate_path), PlainSerializer(str)]
+
+
+class NamedTable(StrictModel):
+    """A table of sites.toml that others refer to by its name, which is no key of the table."""
+
+    name: SkipJsonSchema[str] = Field("", exclude=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_name(
+        cls, raw: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        if info.context and isinstance(raw, dict) and "name" in raw:
+            detail = InitErrorDetails(type="extra_forbidden", loc=("name",), input=raw["name"])
+            raise ValidationError.from_exception_data(cls.__name__, [detail])
+        return handler(raw)
+
+
+class HTCondorPool(NamedTable):
+    """An HTCondor pool; an empty table means HTCondor's default configuration."""
+
+    config: HomePath | None = Field(None, description="Configuration file (CONDOR_CONFIG).")
+    collector: Line = Field("", description="host:port; taken from the configuration by default.")
+    schedd: Line = Field("", description="Name of the schedd; the one on this machine by default.")
+    token_dir: HomePath | None = Field(
+        None, description="Folder with the IDTOKENS to authenticate with."
+    )
+    scitoken_file: HomePath | None = Field(
+        None, description="File with a SciToken to authenticate with instead."
+    )
+    spool: bool = Field(
+        False,
+        description="Send inputs to the schedd and fetch outputs from it, as a remote schedd requires.",
+    )
+    submit_dir: HomePath | None = Field(
+        None,
+        description="Folder for the inputs and outputs of jobs that are not spooled, readable and "
+        "writable by the user under whom the schedd runs shadows; below data_dir by default.",
+    )
 
     def parameters(self) -> Mapping[str, str]:
         """Return the parameters of HTCondor that differ from its configuration."""
@@ -206,8 +248,11 @@ class PoolConnection:
         pool = self.pool
         message = " ".join(str(error).split())
         denied = is_refusal(error)
-        if message == _COLLECTOR_FAILED and self._is_collector_listening():
-            message, denied = "its collector accepts connections and closes them", True
+        if message == _COLLECTOR_FAILED:
+            with configured_bindings(pool) as htcondor:
+                address = pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
+            if measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None:
+                message, denied = "its collector accepts connections and closes them", True
         if denied:
             key = "scitoken_file" if pool.scitoken_file else "token_dir"
             text = f"HTCondor denies access ({message})"
@@ -221,12 +266,6 @@ class PoolConnection:
                 "schedd runs. Queued jobs continue."
             )
         return PoolUnreachableError(text, where=f"pools.{pool.name}", hint=hint)
-
-    def _is_collector_listening(self) -> bool:
-        """Return whether the collector accepts connections, so that it denied access."""
-        with configured_bindings(self.pool) as htcondor:
-            address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
-        return measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None
 
     def identify_schedd(self) -> tuple[str, str]:
         """Return the schedd's name and the user it maps Treehammer to, if it accepts submissions.
@@ -326,20 +365,16 @@ def configured_bindings(pool: HTCondorPool) -> Iterator[ModuleType]:
     """
     global _configured_pool  # noqa: PLW0603 - like the bindings' own configuration
     with _bindings_lock:
-        if _configured_pool == pool:
-            import htcondor2
+        if _configured_pool != pool:
+            _configured_pool = None
+            _load_bindings(pool)
+            _configured_pool = pool
+        import htcondor2
 
-            yield htcondor2
-            return
-        _configured_pool = None
-        htcondor = _load_bindings(pool)
-        for key, value in pool.parameters().items():
-            htcondor.param[key] = value
-        _configured_pool = pool
-        yield htcondor
+        yield htcondor2
 
 
-def _load_bindings(pool: HTCondorPool) -> ModuleType:
+def _load_bindings(pool: HTCondorPool) -> None:
     """Load the bindings with the pool's configuration file; the environment is restored."""
     before = os.environ.get("CONDOR_CONFIG")
     # Without a configuration, HTCondor would end the process.
@@ -355,6 +390,8 @@ def _load_bindings(pool: HTCondorPool) -> ModuleType:
         with explain_missing_extra():
             import htcondor2
         htcondor2.reload_config()
+        for key, value in pool.parameters().items():
+            htcondor2.param[key] = value
     except ImportError as error:
         raise BatchError(
             f"the HTCondor bindings cannot be loaded ({error})", where=f"pools.{pool.name}"
@@ -364,5 +401,3 @@ def _load_bindings(pool: HTCondorPool) -> ModuleType:
             del os.environ["CONDOR_CONFIG"]
         else:
             os.environ["CONDOR_CONFIG"] = before
-    module: ModuleType = htcondor2
-    return module

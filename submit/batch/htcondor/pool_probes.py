@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from treehammer.collectors.worker.probes.credential_checks import format_time, token_expiry
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
@@ -49,8 +48,10 @@ def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterat
     for site in sites:
         if site.grid_resource:
             yield _probe_grid_resource(site)
+        elif is_silent:
+            yield ProbeResult(site.name, "machines", PROBE_SKIPPED, "the pool does not respond")
         else:
-            yield _probe_requirements(site, None if is_silent else connection)
+            yield _probe_requirements(site, connection)
 
 
 def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> ProbeResult:
@@ -60,7 +61,7 @@ def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> ProbeResul
         return ProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
 
 
-def _probe_tokens(subject: str, pool: HTCondorPool) -> list[ProbeResult]:
+def _probe_tokens(subject: str, pool: HTCondorPool) -> Iterator[ProbeResult]:
     """Check the lifetime of the tokens that the sites file names."""
     files = [pool.scitoken_file] if pool.scitoken_file else []
     if pool.token_dir:
@@ -71,44 +72,38 @@ def _probe_tokens(subject: str, pool: HTCondorPool) -> list[ProbeResult]:
                 "Request one from the pool's administrator (condor_token_create, "
                 "condor_token_request)."
             )
-            return [ProbeResult(subject, "token", PROBE_FAILED, finding, remedy)]
-    return [result for path in files for result in _probe_token_file(subject, path)]
+            yield ProbeResult(subject, "token", PROBE_FAILED, finding, remedy)
+    for path in files:
+        check, remedy = f"token {path.name}", f"Replace {path}."
+        try:
+            text = path.read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            finding = f"cannot be read: {error.strerror}"
+            yield ProbeResult(subject, check, PROBE_FAILED, finding, remedy)
+            continue
+        for token in re.findall(r"^\s*([^#\s].*?)\s*$", text, re.MULTILINE) or [""]:
+            yield ProbeResult(subject, check, *_judge_token(token, remedy))
 
 
-def _probe_token_file(subject: str, path: Path) -> Iterator[ProbeResult]:
-    try:
-        text = path.read_text(encoding="ascii", errors="replace")
-    except OSError as error:
-        finding, remedy = f"cannot be read: {error.strerror}", f"Replace {path}."
-        yield ProbeResult(subject, f"token {path.name}", PROBE_FAILED, finding, remedy)
-        return
-    for token in re.findall(r"^\s*([^#\s].*?)\s*$", text, re.MULTILINE) or [""]:
-        yield _probe_token(subject, path, token)
-
-
-def _probe_token(subject: str, path: Path, token: str) -> ProbeResult:
-    """Check format and lifetime of a token, without repeating its content."""
-    check, remedy = f"token {path.name}", f"Replace {path}."
+def _judge_token(token: str, replacement: str) -> tuple[str, str, str]:
+    """Return result, finding and remedy for a token, without repeating its content."""
     try:
         end = token_expiry(token)
     except ValueError as error:
-        return ProbeResult(subject, check, PROBE_FAILED, f"cannot be used: {error}", remedy)
+        return PROBE_FAILED, f"cannot be used: {error}", replacement
     if token.count(".") != 2:
-        return ProbeResult(subject, check, PROBE_FAILED, "is not an HTCondor token", remedy)
+        return PROBE_FAILED, "is not an HTCondor token", replacement
     if end is None:
-        return ProbeResult(subject, check, PROBE_OK, "does not expire")
+        return PROBE_OK, "does not expire", ""
     now = time.time()
     if end <= now:
-        finding = f"expired at {format_time(end)}"
-        return ProbeResult(subject, check, PROBE_FAILED, finding, remedy)
+        return PROBE_FAILED, f"expired at {format_time(end)}", replacement
     renewal = "Renew it soon." if end < now + EXPIRY_WARNING_S else ""
-    return ProbeResult(subject, check, PROBE_OK, f"valid until {format_time(end)}", renewal)
+    return PROBE_OK, f"valid until {format_time(end)}", renewal
 
 
-def _probe_requirements(site: BatchSite, connection: PoolConnection | None) -> ProbeResult:
+def _probe_requirements(site: BatchSite, connection: PoolConnection) -> ProbeResult:
     check = "machines"
-    if connection is None:
-        return ProbeResult(site.name, check, PROBE_SKIPPED, "the pool does not respond")
     try:
         matching, total = connection.matching_slots(site.requirements or "true")
     except BatchError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.submit_commands import split_statements
+from treehammer.submit.batch.htcondor.submit_language import split_statements
 from treehammer.submit.batch.interface import InputReplacement, JobDescription
 from treehammer.submit.batch.job_folders import (
     INPUT_ARCHIVE,
@@ -271,18 +271,14 @@ class Submission(SubmissionFolder):
         """
         text = PREVIOUS_ATTEMPTS.sub("", self.text).rstrip("\n")
         text += f"\nMy.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = {previous_attempts}\n"
-        return [
-            JobDescription(job_id, text, inputs(job_id, self._find_inputs(job_id)))
-            for job_id in self.job_ids
-            if job_id in job_ids
-        ]
-
-    def _find_inputs(self, job_id: str) -> dict[str, Path]:
-        """Return name in the sandbox -> file or folder of a job's inputs."""
         outputs = (OUTPUT_FOLDER, OUTPUT_ARCHIVE, EVENT_LOG_NAME)
-        folders = (self.path / "shared", self.path / "jobs" / job_id)
-        items = (item for folder in folders for item in folder.iterdir())
-        return {item.name: item for item in items if item.name not in outputs}
+        jobs = []
+        for job_id in filter(job_ids.__contains__, self.job_ids):
+            folders = (self.path / "shared", self.path / "jobs" / job_id)
+            items = (item for folder in folders for item in folder.iterdir())
+            sent_files = {item.name: item for item in items if item.name not in outputs}
+            jobs.append(JobDescription(job_id, text, inputs(job_id, sent_files)))
+        return jobs
 
 
 def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | None:

@@ -61,7 +61,7 @@ def pool_from_sites_file(grid: Grid, second: bool = False, **changes: Any) -> HT
     env = grid.second.client_env if second else grid.env
     name = "second" if second else "first"
     defaults = {"submit_dir": grid.submit_dir, "config": Path(env["CONDOR_CONFIG"])}
-    return HTCondorPool(name, **defaults | changes)
+    return HTCondorPool(name=name, **defaults | changes)
 
 
 class CondorJobs:

@@ -197,7 +197,7 @@ def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> No
     good = pool_from_sites_file(pool)
     jobs.batch.connection.pauses_s = (0.1,)
     jobs.submit(jobs.describe_jobs("kept", 1, submit_text(site="NOWHERE")))
-    nobody = HTCondorBatch(replace(good, name="nobody", collector="127.0.0.1:1"), tmp_path)
+    nobody = HTCondorBatch(good.replace(name="nobody", collector="127.0.0.1:1"), tmp_path)
     nobody.connection.pauses_s = (0.1,)
     with pytest.raises(BatchError, match="does not answer"):
         nobody.submit(jobs.campaign, jobs.describe_jobs("lost", 1, submit_text()))
@@ -208,9 +208,7 @@ def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> No
     with pytest.raises(BatchError, match="does not answer"):
         nobody.query(jobs.ids.values())
     with pytest.raises(BatchError, match=r"HTCondor configuration .* not found"):
-        HTCondorBatch(
-            replace(good, config=tmp_path / "none"), tmp_path
-        ).connection.identify_schedd()
+        HTCondorBatch(good.replace(config=tmp_path / "none"), tmp_path).connection.identify_schedd()
     with pytest.raises(BatchError, match="is set by Treehammer"):
         jobs.submit(jobs.describe_jobs("own", 1, submit_text() + "initialdir = /tmp\n"))
     with pytest.raises(BatchError, match="does not accept the jobs"):

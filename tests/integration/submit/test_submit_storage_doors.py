@@ -31,7 +31,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
 from treehammer.submit.sites import sites_file
-from treehammer.submit.sites.site_model import Site
+from treehammer.submit.sites.site_model import Site, SitesDocument
 from treehammer.submit.sites.site_probes import probe_sites
 from treehammer.testbed.components import dataset_placement
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
@@ -100,7 +100,7 @@ def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: P
 
 
 @pytest.fixture
-def content(grid: Grid) -> sites_file.SitesFileContent:
+def content(grid: Grid) -> SitesDocument:
     return sites_file.read_sites_file(grid.sites_file)
 
 
@@ -135,9 +135,7 @@ def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
     assert far["rtt_s"] > 0.005
 
 
-def test_cache_with_files_passes(
-    content: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
-) -> None:
+def test_cache_with_files_passes(content: SitesDocument, grid: Grid, tmp_path: Path) -> None:
     """With cached files, the cache server cannot list its own folders."""
     site = next(s for s in content.sites.values() if s.find_door("cache") and not s.grid_resource)
     cache = site.find_door("cache")
@@ -171,14 +169,12 @@ def test_fault_of_a_pool_is_found(
     pool_changes: dict[str, Any],
     check: str,
     message: str,
-    content: sites_file.SitesFileContent,
+    content: SitesDocument,
     tmp_path: Path,
 ) -> None:
     """A wrong value of the site or of its pool."""
     site, pool = _first(content)
-    results = probe(
-        tmp_path, site.replace(**site_changes), dataclasses.replace(pool, **pool_changes)
-    )
+    results = probe(tmp_path, site.replace(**site_changes), pool.replace(**pool_changes))
     assert results[check].result == PROBE_FAILED
     assert re.search(message, f"{results[check].finding} {results[check].remedy}")
     if check == "collector":
@@ -187,7 +183,7 @@ def test_fault_of_a_pool_is_found(
         assert results["collector"].result == PROBE_OK
 
 
-def _first(content: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
+def _first(content: SitesDocument) -> tuple[Site, HTCondorPool]:
     """Return a site without reachable doors, and its pool."""
     site = next(iter(content.sites.values()))
     door = site.doors[0].replace(protocol="file", prefix="/nowhere")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import BatchError, ConfigError
-from treehammer.submit.batch.htcondor.submit_commands import (
+from treehammer.submit.batch.htcondor.submit_description import Submission
+from treehammer.submit.batch.htcondor.submit_language import (
     RESERVED_COMMANDS,
     check_description,
     check_site_command,
     load_known_commands,
 )
-from treehammer.submit.batch.htcondor.submit_description import Submission
 from treehammer.submit.batch.interface import JobDescription
 
 

@@ -292,7 +292,7 @@ class Schedd:
 
     def restart_client(self) -> None:
         """Forget what was read, as another process does."""
-        self.batch = HTCondorBatch(HTCondorPool("p"), self.folder)
+        self.batch = HTCondorBatch(HTCondorPool(name="p"), self.folder)
         replace = self._monkeypatch.setattr
         connection = self.batch.connection
         replace(connection, "query_ads", lambda *_, **__: self._answer(self.queue))
@@ -467,7 +467,7 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     clusters = iter((8, 9))
     add_cluster = lambda submission: submission.record_cluster(next(clusters))  # noqa: E731
     monkeypatch.setattr(schedd.batch, "_add_cluster", add_cluster)
-    schedd.batch._make_root()
+    (schedd.batch.root / ".incoming").mkdir(parents=True)
     for folder in ("shared", "jobs/a/output/attempt-1", "jobs/b/output"):
         (schedd.submission.path / folder).mkdir(parents=True)
     for job in "ab":
@@ -511,7 +511,7 @@ def test_submission_whose_inputs_never_arrive_is_removed(
         return [{"ClusterId": 7}] if is_spooling or "HoldReasonCode" not in constraint else []
 
     (schedd.submission.path / "cluster.json").unlink()
-    schedd.batch.pool = HTCondorPool("p", spool=True)
+    schedd.batch.pool = HTCondorPool(name="p", spool=True)
     monkeypatch.setattr(schedd.batch.connection, "query_ads", query_ads)
     batch_ids = schedd.batch.find(["a", "b", "c"])
     removals = [("Remove", schedd.submission.constraint)]
@@ -634,8 +634,8 @@ def test_requeued_job_of_another_pool_keeps_earlier_attempts(
     numbers: list[int],
 ) -> None:
     text = "arguments = $(treehammer_start)\nMy.TreehammerPreviousAttempts = 2\n"
-    batch = HTCondorBatch(HTCondorPool("p"), tmp_path)
-    batch._make_root()
+    batch = HTCondorBatch(HTCondorPool(name="p"), tmp_path)
+    (batch.root / ".incoming").mkdir(parents=True)
     submission = Submission.for_jobs(batch.root, "c", text, ["job"])
     submission.stage(text, [JobDescription("job", text, {})], spool=False)
     submission.record_cluster(7)
@@ -673,8 +673,8 @@ def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
 def test_history_is_asked_once_for_all_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = HTCondorBatch(HTCondorPool("p"), tmp_path)
-    batch._make_root()
+    batch = HTCondorBatch(HTCondorPool(name="p"), tmp_path)
+    (batch.root / ".incoming").mkdir(parents=True)
     batch_ids = []
     for cluster in (7, 8, 9):
         text = f"# {cluster}"
@@ -731,7 +731,7 @@ def test_submissions_of_a_campaign_store_equal_inputs_once(tmp_path: Path) -> No
 def test_tokens_of_a_pool_are_probed(
     tmp_path: Path, after_s: float | None, result: str, finding: str
 ) -> None:
-    connection = PoolConnection(HTCondorPool("first", token_dir=tmp_path))
+    connection = PoolConnection(HTCondorPool(name="first", token_dir=tmp_path))
     missing = next(probe_pool(connection, []))
     assert (missing.result, missing.finding) == (PROBE_FAILED, f"no token in {tmp_path}")
     write_token(tmp_path / "mine", None if after_s is None else time.time() + after_s)

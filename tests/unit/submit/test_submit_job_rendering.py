@@ -35,7 +35,7 @@ from treehammer.cli import cli
 from treehammer.collectors.storage_access import make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
 from treehammer.errors import ConfigError, SourceError
-from treehammer.submit.batch.htcondor import quoting
+from treehammer.submit.batch.htcondor import submit_language
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import cost_estimate
@@ -329,27 +329,27 @@ def _with_hostile_examples(test: Callable[[str], None]) -> Callable[[str], None]
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
 def test_classad_string_round_trips(text: str) -> None:
     condor, classad = load_condor(), importlib.import_module("classad2")
-    expanded = _expanded(condor, "My.X", quoting.quote_classad(text))
+    expanded = _expanded(condor, "My.X", submit_language.quote_classad(text))
     assert classad.ExprTree(expanded).eval() == text
 
 
 def test_environment_quotes_spaces_and_dollars() -> None:
-    text = quoting.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    text = submit_language.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
     assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
 
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
 def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="cannot be set in a job"):
-        quoting.quote_environment({name: value})
+        submit_language.quote_environment({name: value})
 
 
 def test_expression_is_flattened_and_a_lone_surrogate_refused() -> None:
-    assert quoting.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+    assert submit_language.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
     for quote in (
-        quoting.quote_submit_value,
-        quoting.quote_classad,
-        quoting.flatten_expression,
+        submit_language.quote_submit_value,
+        submit_language.quote_classad,
+        submit_language.flatten_expression,
     ):
         with pytest.raises(ValueError, match="not valid text"):
             quote("\udc80")
@@ -357,7 +357,7 @@ def test_expression_is_flattened_and_a_lone_surrogate_refused() -> None:
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
 def test_shell_word_round_trips(path: str) -> None:
-    word = quoting.quote_shell_word(path)
+    word = submit_language.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
 
 

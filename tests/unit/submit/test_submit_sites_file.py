@@ -22,6 +22,7 @@ from treehammer.submit.sites.site_model import (
     Door,
     DoorCache,
     Site,
+    SitesDocument,
     token_pool_environment,
 )
 
@@ -78,7 +79,7 @@ doors = [{ name = "file", protocol = "file", prefix = '/a "b" \ü' }]
 """
 
 
-def read(folder: Path, text: str) -> sites_file.SitesFileContent:
+def read(folder: Path, text: str) -> SitesDocument:
     path = folder / "sites.toml"
     path.write_text(text, encoding="utf-8")
     return sites_file.read_sites_file(path)
@@ -94,7 +95,7 @@ def test_complete_file_is_parsed_and_written(tmp_path: Path) -> None:
         token_dir=Path.home() / "tokens",
         submit_dir=Path("/submit"),
     )
-    assert found.pools["default"] == HTCondorPool("default")
+    assert found.pools["default"] == HTCondorPool(name="default")
     assert found.sites["SITE_A"] == Site(
         name="SITE_A",
         batch="htcondor@testbed",
