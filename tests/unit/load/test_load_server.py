@@ -621,3 +621,46 @@ def test_operations_wait_for_the_open_and_the_close_for_them() -> None:
         sent.pop()[1](good, None, None)
     assert ended == ["open", "read", "close"]
     assert [flight.released_s for flight in flights] == [None, 1.0, 1.0]
+
+
+def test_file_of_a_client_is_opened_again_after_a_failed_read() -> None:
+    sent: list[tuple[str, Any]] = []
+    ended: list[tuple[str, bool]] = []
+
+    def open_file(_file: Any, _source: Any, _client: int, callback: Any) -> Any:
+        sent.append(("open", callback))
+        return SimpleNamespace(ok=True)
+
+    handles = XrootdHandles(
+        lambda: _File(sent),
+        open_file,
+        lambda flight, status, *_: ended.append((flight.operation.name, status.ok)),
+        30,
+    )
+
+    def start(name: str) -> Flight:
+        flight = Flight(
+            Operation(0.0, name, 0, LoadFile("u"), [(0, 1)]),
+            lambda: 1.0,
+            lambda flight, _now_s, _server, failure: ended.append((failure, False)),
+        )
+        handles.start(flight)
+        return flight
+
+    def answer(name: str, *, ok: bool) -> None:
+        assert [verb for verb, _ in sent] == [name]
+        sent.pop()[1](SimpleNamespace(ok=ok), None, None)
+
+    start("read")
+    answer("open", ok=True)
+    answer("read", ok=False)
+    answer("close", ok=True)
+    start("read")
+    answer("open", ok=False)
+    start("close")
+    assert not sent
+    assert ended == [("read", False), ("read", False), ("other", False)]
+    start("read")
+    answer("open", ok=True)
+    answer("read", ok=True)
+    assert ended[3:] == [("read", True)]

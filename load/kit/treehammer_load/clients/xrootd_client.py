@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import re
 from threading import Event, Lock
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
 from .....collectors.record.operation_steps import (
-    CLOSE,
     CONNECT,
     CREATE,
     DELETE,
@@ -181,15 +180,6 @@ def _warm_up(door: Any) -> None:
         answered.wait(_WARM_UP_S)
 
 
-class _Reader:
-    """The open file of a client, and operations that wait for it."""
-
-    def __init__(self) -> None:
-        self.file: Any = None
-        self.is_open = False
-        self.pending: List[Flight] = []
-
-
 class XrootdClient(StorageClient):
     """Client of ``root://`` and ``roots://``; each client's user name gives it its own connection.
 
@@ -213,28 +203,23 @@ class XrootdClient(StorageClient):
         self._read_flag, self._write_flags = OpenFlags.READ, OpenFlags.NEW | OpenFlags.MAKEPATH
         self._write_mode = AccessMode.UR | AccessMode.UW | AccessMode.GR | AccessMode.OR
         self._make_path = MkDirFlags.MAKEPATH
-        self._readers: Dict[int, _Reader] = {}
         self._lock = Lock()
         # A file must not be collected before its last callback.
         self._closing: Dict[int, Any] = {}
-        self._handles = XrootdHandles(self._new_file, self._open_file, _end_answered, self._timeout)
+        self._handles = XrootdHandles(self._new_file, self._open_file, _end_flight, self._timeout)
         _warm_up(client.FileSystem(url))
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""
         operation = flight.operation
-        if operation.handle >= 0:
-            self._handles.start(flight)
-        elif operation.name in _DOOR_OPERATIONS:
+        if operation.handle < 0 and operation.name in _DOOR_OPERATIONS:
             self._ask_door(flight)
         elif operation.name in (WRITE_FILE, CREATE, READ_FILE):
             self._transfer(flight)
-        elif operation.name == CLOSE:
-            self._close_reader(flight)
-        elif operation.name == OPEN and not operation.keep:
-            self._open_once(flight)
+        elif operation.name == OPEN and operation.handle < 0 and not operation.keep:
+            self._handles.open_once(flight)
         else:
-            self._use_reader(flight)
+            self._handles.start(flight)
 
     def has_copy(self, url: str) -> bool:
         """Return whether a redirector that asks its servers again finds a removed path."""
@@ -242,22 +227,6 @@ class XrootdClient(StorageClient):
         door = self._new_door(door_url)
         status, _ = door.locate(path, self._refresh_flag, timeout=round(_REFRESH_S))
         return bool(status.ok)
-
-    def _use_reader(self, flight: Flight) -> None:
-        operation = flight.operation
-        with self._lock:
-            reader = self._readers.setdefault(operation.client, _Reader())
-            is_open = reader.is_open
-            if not is_open:
-                reader.pending.append(flight)
-                opens = reader.file is None
-                if opens:
-                    reader.file = self._new_file()
-        flight.send()
-        if is_open:
-            self._read(reader, flight)
-        elif opens:
-            self._open_reader(reader, operation.client, operation.file)
 
     # -- namespace
 
@@ -309,107 +278,11 @@ class XrootdClient(StorageClient):
             0 if reads else self._write_mode,
         )
 
-    # -- files that are opened and closed again
-
-    def _open_once(self, flight: Flight) -> None:
-        file = self._new_file()
-        key = id(file)
-        self._closing[key] = file
-
-        def opened(status: Any, _response: Any, _hosts: Any) -> None:
-            _end_flight(flight, status, file)
-            if not status.ok or not self._close_file(file, closed):
-                self._closing.pop(key, None)
-
-        def closed(_status: Any, _response: Any, _hosts: Any) -> None:
-            self._closing.pop(key, None)
-
-        operation = flight.operation
-        flight.send()
-        status = self._open_file(file, operation.file, operation.client, opened)
-        if not status.ok:
-            self._closing.pop(key, None)
-            _end_flight(flight, status, file)
-
     def _open_file(
         self, file: Any, source: LoadFile, client: int, callback: Callable[..., None]
     ) -> Any:
         url = add_user(source.url, client)
         return file.open(url, self._read_flag, timeout=self._timeout, callback=callback)
-
-    def _close_file(self, file: Any, callback: Callable[..., None]) -> bool:
-        return bool(file.close(timeout=self._timeout, callback=callback).ok)
-
-    # -- files that stay open
-
-    def _open_reader(self, reader: _Reader, client: int, source: LoadFile) -> None:
-        file = reader.file
-
-        def opened(status: Any, _response: Any, _hosts: Any) -> None:
-            with self._lock:
-                reader.is_open = bool(status.ok)
-                if not reader.is_open:
-                    reader.file = None
-                flights, reader.pending = reader.pending, []
-            for flight in flights:
-                if flight.operation.name == OPEN or not status.ok:
-                    _end_flight(flight, status, file)
-                else:
-                    self._read(reader, flight)
-
-        status = self._open_file(file, source, client, opened)
-        if not status.ok:
-            opened(status, None, None)
-
-    def _close_reader(self, flight: Flight) -> None:
-        with self._lock:
-            reader = self._readers.pop(flight.operation.client, None)
-        flight.send()
-        if reader is None or not reader.is_open:
-            flight.fail("other")  # its open failed
-            return
-        file = reader.file
-        self._closing[id(file)] = file
-
-        def closed(status: Any, _response: Any, _hosts: Any) -> None:
-            _end_flight(flight, status, file)
-            self._closing.pop(id(file), None)
-
-        status = file.close(timeout=self._timeout, callback=closed)
-        if not status.ok:
-            closed(status, None, None)
-
-    def _read(self, reader: _Reader, flight: Flight) -> None:
-        operation, file = flight.operation, reader.file
-        if file is None:
-            # Another read failed at this moment; the next one opens the file again.
-            flight.fail("reset")
-            return
-
-        def finished(status: Any, response: Any, _hosts: Any) -> None:
-            if not status.ok:
-                self._drop_reader(reader, file)
-            read = _count_bytes(response, operation.name) if status.ok else 0
-            _end_flight(flight, status, file, read)
-
-        chunks = list(operation.chunks)
-        if operation.name == VECTOR_READ:
-            status = file.vector_read(chunks, timeout=self._timeout, callback=finished)
-        else:
-            offset, size = chunks[0]
-            status = file.read(offset, size, timeout=self._timeout, callback=finished)
-        if not status.ok:
-            finished(status, None, None)
-
-    def _drop_reader(self, reader: _Reader, file: Any) -> None:
-        """Forget a file that failed: the client's next read opens it again."""
-        with self._lock:
-            if reader.file is not file:
-                return
-            reader.file, reader.is_open = None, False
-        self._closing[id(file)] = file
-        if not self._close_file(file, lambda *_: self._closing.pop(id(file), None)):
-            self._closing.pop(id(file), None)
 
 
 def add_user(url: str, client: int) -> str:
@@ -426,31 +299,19 @@ def split_url(url: str) -> Tuple[str, str]:
     return f"{scheme}://{host}/", "/" + path.lstrip("/")
 
 
-def _count_bytes(response: Any, name: str) -> int:
-    if response is None:
-        return 0
-    return int(response.size) if name == VECTOR_READ else len(response)
-
-
-def _end_answered(flight: Flight, status: Any, server: str, response: Any) -> None:
-    """End an operation on an open file; reads compare their length."""
-    operation = flight.operation
-    reads = bool(operation.chunks)
-    if not status.ok:
-        flight.fail(classify_status(status.code, status.errno), server)
-    elif reads and _count_bytes(response, operation.name) != operation.bytes:
-        flight.fail("wrong-data", server)
-    else:
-        flight.succeed(server)
-
-
 def _end_flight(
-    flight: Flight, status: Any, file: Any, read: Optional[int] = None, failure: str = ""
+    flight: Flight, status: Any, file: Any, response: Any = None, failure: str = ""
 ) -> None:
-    server = find_server(file)
+    """End an operation on a file; reads of parts compare their length."""
+    operation, server = flight.operation, find_server(file)
     if not status.ok:
-        flight.fail(classify_status(status.code, status.errno), server)
-    elif failure or (read is not None and read != flight.operation.bytes):
-        flight.fail(failure or "wrong-data", server)
+        failure = classify_status(status.code, status.errno)
+    elif operation.chunks:
+        read = 0
+        if response is not None:
+            read = response.size if operation.name == VECTOR_READ else len(response)
+        failure = "" if read == operation.bytes else "wrong-data"
+    if failure:
+        flight.fail(failure, server)
     else:
         flight.succeed(server)

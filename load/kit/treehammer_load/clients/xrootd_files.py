@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from threading import Lock
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from .....collectors.record.operation_steps import CLOSE, OPEN, READ_FILE, STAT, VECTOR_READ
 from ..operation import BLOCK, Flight, iterate_blocks
 
-#: Ends a flight: flight, status, server, response.
-EndHandleFlight = Callable[[Flight, Any, str, Any], None]
+#: Ends a flight: flight, status, file, response.
+EndFlight = Callable[[Flight, Any, Any, Any], None]
 #: Sends an open: file, operation's file, number of the client, callback; returns the status.
 OpenFile = Callable[..., Any]
 
@@ -21,16 +21,16 @@ class _Handle:
     def __init__(self, file: Any) -> None:
         self.file = file
         self.opened: Any = None
-        self.server = ""
         self.pending: List[Flight] = []
         self.in_flight = 0
         self.closing: Optional[Flight] = None
 
 
 class XrootdHandles:
-    """Files that clients hold open, each known by its client and a number.
+    """Files that clients hold open: each client's only one, and those that a recording numbers.
 
-    Operations on a file wait for its open, a close for the operations before it.
+    Operations on a file wait for its open, a close for the operations before it.  The only file of a
+    client is opened again by the next read after a failure.
 
     Args:
         new_file: makes a file object of the bindings.
@@ -40,11 +40,13 @@ class XrootdHandles:
     """
 
     def __init__(
-        self, new_file: Callable[[], Any], open_file: OpenFile, end: EndHandleFlight, timeout_s: int
+        self, new_file: Callable[[], Any], open_file: OpenFile, end: EndFlight, timeout_s: int
     ) -> None:
         self._new_file, self._open_file, self._end = new_file, open_file, end
         self._timeout_s = timeout_s
         self._handles: Dict[Tuple[int, int], _Handle] = {}
+        # A file must not be collected before its last callback.
+        self._closing: Set[_Handle] = set()
         self._lock = Lock()
 
     def start(self, flight: Flight) -> None:
@@ -52,36 +54,70 @@ class XrootdHandles:
         operation = flight.operation
         key = operation.client, operation.handle
         flight.send()
-        if operation.name == OPEN:
-            handle = self._handles[key] = _Handle(self._new_file())
-            self._open(handle, flight)
-            return
         with self._lock:
-            handle = self._handles[key]
-            if handle.opened is None:
+            handle = self._handles.get(key)
+            opens = operation.name == OPEN or (handle is None and operation.name != CLOSE)
+            if opens:
+                handle = self._handles[key] = _Handle(self._new_file())
+            waits = handle is not None and handle.opened is None
+            if handle is not None and waits:
                 handle.pending.append(flight)
-                return
-        self._use(handle, flight)
+        if handle is None:
+            flight.fail("other")  # its open failed
+        elif opens:
+            self._open(handle, flight)
+        elif not waits:
+            self._use(handle, flight)
 
-    def _open(self, handle: _Handle, flight: Flight) -> None:
+    def open_once(self, flight: Flight) -> None:
+        """Open a file, and close it again; the closing is no part of the operation."""
+        handle, operation = _Handle(self._new_file()), flight.operation
+        self._closing.add(handle)
+
         def opened(status: Any, _response: Any, _hosts: Any) -> None:
-            handle.server = find_server(handle.file)
-            self._end(flight, status, handle.server, None)
-            with self._lock:
-                handle.opened = status
-                flights, handle.pending = handle.pending, []
-            for pending_flight in flights:
-                pending_flight.release()
-                self._use(handle, pending_flight)
+            self._end(flight, status, handle.file, None)
+            if status.ok:
+                self._close(handle)
+            else:
+                self._closing.discard(handle)
 
-        operation = flight.operation
+        flight.send()
         status = self._open_file(handle.file, operation.file, operation.client, opened)
         if not status.ok:
             opened(status, None, None)
 
+    def _open(self, handle: _Handle, flight: Flight) -> None:
+        operation = flight.operation
+
+        def opened(status: Any, _response: Any, _hosts: Any) -> None:
+            with self._lock:
+                handle.opened = status
+                flights, handle.pending = handle.pending, []
+            if not status.ok:
+                self._forget(handle, flight)
+            for pending_flight in flights:
+                if pending_flight.operation.name == OPEN:
+                    self._end(pending_flight, status, handle.file, None)
+                else:
+                    pending_flight.release()
+                    self._use(handle, pending_flight)
+
+        status = self._open_file(handle.file, operation.file, operation.client, opened)
+        if not status.ok:
+            opened(status, None, None)
+
+    def _forget(self, handle: _Handle, flight: Flight) -> bool:
+        """Forget the only file of a client; return whether it was still known."""
+        key = flight.operation.client, flight.operation.handle
+        with self._lock:
+            is_known = key[1] < 0 and self._handles.get(key) is handle
+            if is_known:
+                del self._handles[key]
+        return is_known
+
     def _use(self, handle: _Handle, flight: Flight) -> None:
         if not handle.opened.ok:
-            self._end(flight, handle.opened, handle.server, None)
+            self._end(flight, handle.opened, handle.file, None)
             return
         with self._lock:
             closes = flight.operation.name == CLOSE
@@ -95,7 +131,11 @@ class XrootdHandles:
         operation, file, timeout = flight.operation, handle.file, self._timeout_s
 
         def answered(status: Any, response: Any, _hosts: Any) -> None:
-            self._end(flight, status, handle.server, response)
+            if operation.name == CLOSE:
+                self._forget(handle, flight)
+            elif not status.ok and self._forget(handle, flight):
+                self._close(handle)
+            self._end(flight, status, file, response)
             with self._lock:
                 handle.in_flight -= 1
                 closing = None if handle.in_flight else handle.closing
@@ -118,6 +158,15 @@ class XrootdHandles:
             status = file.read(offset, size, timeout=timeout, callback=answered)
         if not status.ok:
             answered(status, None, None)
+
+    def _close(self, handle: _Handle) -> None:
+        """Close a file, whatever comes of it."""
+        self._closing.add(handle)
+        status = handle.file.close(
+            timeout=self._timeout_s, callback=lambda *_: self._closing.discard(handle)
+        )
+        if not status.ok:
+            self._closing.discard(handle)
 
 
 def find_server(file: Any) -> str:
