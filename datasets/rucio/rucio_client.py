@@ -32,8 +32,12 @@ from treehammer.datasets.rucio.rucio_conversions import (
     parse_rule,
     translate_error,
 )
-from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login
-from treehammer.datasets.rucio.rucio_session import ClientMessages, open_client
+from treehammer.datasets.rucio.rucio_login import (
+    ClientMessages,
+    RucioLogin,
+    find_login,
+    open_client,
+)
 from treehammer.errors import CatalogueError, ConfigError, TreehammerError
 
 T = TypeVar("T")

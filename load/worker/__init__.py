@@ -19,6 +19,6 @@ def open_phases(
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs for people to the worker's parser."""
-    from . import verbs as of_people  # loads the generator
+    from .benchmark_command import add_bench_command  # loads the generator
 
-    of_people.add_verbs(verbs)
+    add_bench_command(verbs)

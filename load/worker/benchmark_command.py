@@ -239,6 +239,7 @@ def format_runs(summary: Mapping[str, Any]) -> str:
     return f"{text}, from {format_number(min(scores))} to {format_number(max(scores))}\n"
 
 
+INVALID_INPUT, INTERRUPTED = 2, 130
 #: Smallest files of a trial: a vector read must fit.
 _MIN_FILE_MB = 4
 
@@ -291,6 +292,19 @@ def add_bench_command(verbs: Any) -> None:
         action="store_true",
         help=f"only write the {CLIENTS} files to the folder, to be served over HTTP or XRootD",
     )
+
+    verb.set_defaults(perform=_perform)
+
+
+def _perform(options: argparse.Namespace) -> int:
+    try:
+        return run_bench(options)
+    except BenchmarkError as error:
+        print_line(str(error), "stderr")
+        return INVALID_INPUT
+    except KeyboardInterrupt:
+        print_line("interrupted; the benchmark's files are removed", "stderr")
+        return INTERRUPTED
 
 
 def run_bench(options: argparse.Namespace) -> int:

@@ -239,19 +239,16 @@ class LoadDriver:
 
     def _finish(self, flight: Flight, now_s: float, server: str, failure: str) -> None:
         self._recorder.record(flight, now_s, server, failure)
-        if flight.operation.then and not failure:
-            self._follow(flight.operation)
-        # Last: the load must not appear ended before an operation that follows.
-        self._in_flight.pop(id(flight), None)
-
-    def _follow(self, operation: Operation) -> None:
-        """Send the operation that follows another, unless the load is over."""
-        now = self._timer.now()
-        if not self._timer.stopped and now < self._follow_until_s:
+        operation = flight.operation
+        if operation.then and not failure and not self._timer.stopped:
+            now = self._timer.now()
             following = operation._replace(
                 due_s=now, name=operation.then, then="", follows=True, held_since_s=None
             )
-            self._client.start(self._make_flight(following))
+            if now < self._follow_until_s:
+                self._client.start(self._make_flight(following))
+        # Last: the load must not appear ended before an operation that follows.
+        self._in_flight.pop(id(flight), None)
 
     def _wait_until(self, due_s: float) -> bool:
         """Wait until an instant, and note when the load begins; False after a signal to stop."""

@@ -6,10 +6,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from ....collectors.kit.treehammer_kit.payload_task import PayloadError, parse_job
+from ....collectors.kit.treehammer_kit.payload_task import parse_job
 from ....collectors.shared_files import local_path
 from ....collectors.storage_access import XROOTD_CLIENT, find_scheme
-from .operation import NO_CEILING, CeilingShare, LoadFile
+from .operation import NO_CEILING, CeilingShare, LoadFile, make_load_error
 from .written_files import WrittenFiles
 
 #: Values of ``load`` for a job that loads alone and at once.
@@ -89,6 +89,11 @@ class LoadTask:
         with parse_job(path) as document:
             execution = document["execution"]
             load = {**ALONE, **(document.get("load") or {})}
+            written = None
+            if area := load["writable"]:
+                # Named at random if the worker does not name it.
+                folder = load["folder"] or f"treehammer-{uuid.uuid4().hex[:12]}"
+                written = WrittenFiles(f"{(local_path(area) or area).rstrip('/')}/{folder}")
             task = cls(
                 files=[
                     LoadFile(
@@ -107,36 +112,32 @@ class LoadTask:
                 first_step=int(load["first_step"]),
                 step_s=float(load["step_s"]),
                 duration_s=float(load["duration_s"]),
-                written=_name_folder(load["writable"], load["folder"]),
+                written=written,
                 door_url=document.get("door_url", ""),
                 ceiling=CeilingShare(**load["ceiling"]),
                 end_file=str(load.get("end_file") or ""),
                 server_cache=execution.get("server_cache") or {},
             )
-        if needs_storage:
-            task._check_storage()
+        if needs_storage and not task.files and written is None:
+            raise make_load_error(
+                "a load test needs a dataset, or writes = true in [load]: name one in test.toml"
+            )
         task._check()
         return task
 
-    def _check_storage(self) -> None:
-        if not self.files and self.written is None:
-            raise _make_task_error(
-                "a load test needs a dataset, or writes = true in [load]: name one in test.toml"
-            )
-
     def _check(self) -> None:
         if not 0 < self.duration_s <= MAX_DURATION_S or self.step_s <= 0:
-            raise _make_task_error(
+            raise make_load_error(
                 f"duration_s = {self.duration_s:g}: expected more than 0 and at most "
                 f"{MAX_DURATION_S:g} s, in steps of more than 0 s"
             )
         if self.duration_s > MAX_STEPS * self.step_s:
-            raise _make_task_error(
+            raise make_load_error(
                 f"step_s = {self.step_s:g}: {self.duration_s:g} s have more than {MAX_STEPS} time "
                 "steps; use longer ones"
             )
         if self.first_step * self.step_s >= self.duration_s:
-            raise _make_task_error(
+            raise make_load_error(
                 f"this job begins {self.first_step * self.step_s:g} s after the start, when the load "
                 "has ended: raise duration_s or shorten the ramp"
             )
@@ -154,7 +155,7 @@ class LoadTask:
         if is_number and zero and not value:
             return 0.0
         if not is_number or not bounds[0] < value <= bounds[1]:
-            raise _make_task_error(
+            raise make_load_error(
                 f"{axis} = {value!r}: expected a number above {bounds[0]:g} and up to {bounds[1]:g}"
             )
         return float(value)
@@ -167,7 +168,7 @@ class LoadTask:
         """
         value = self.read_number(axis, default, (0, maximum))
         if value != int(value):
-            raise _make_task_error(f"{axis} = {value:g}: expected a whole number")
+            raise make_load_error(f"{axis} = {value:g}: expected a whole number")
         return int(value)
 
     def read_choice(self, axis: str, choices: Sequence[str]) -> str:
@@ -178,7 +179,7 @@ class LoadTask:
         """
         value = self.axes.get(axis, self.settings.get(axis, choices[0]))
         if value not in choices:
-            raise _make_task_error(f"{axis} = {value!r}: expected one of {', '.join(choices)}")
+            raise make_load_error(f"{axis} = {value!r}: expected one of {', '.join(choices)}")
         return str(value)
 
     @property
@@ -205,10 +206,10 @@ class LoadTask:
         scheme = find_scheme(url)
         is_xrootd = scheme is not None and scheme.client == XROOTD_CLIENT
         if not is_xrootd and streams > 1:
-            raise _make_task_error(f"streams = {streams}: only root:// has several streams")
+            raise make_load_error(f"streams = {streams}: only root:// has several streams")
         copies_blocks = block > 0 and self.client != GENERATOR
         if copies_blocks and not is_xrootd:
-            raise _make_task_error(
+            raise make_load_error(
                 f"block_kib = {block / 1024:g}: the copy program of this door has no block size; set it "
                 "to 0, or client = 'generator'"
             )
@@ -251,7 +252,7 @@ class LoadTask:
             PayloadError: the load may not write.
         """
         if self.written is None:
-            raise _make_task_error("this load writes: set writes = true in the table [load]")
+            raise make_load_error("this load writes: set writes = true in the table [load]")
         return self.written
 
     def read_range(
@@ -269,7 +270,7 @@ class LoadTask:
         except ValueError:
             numbers = 1.0, 0.0
         if not bounds[0] < numbers[0] <= numbers[1] <= bounds[1]:
-            raise _make_task_error(
+            raise make_load_error(
                 f"{axis} = {value!r}: expected one number or two like 10-20, above {bounds[0]:g} and "
                 f"up to {bounds[1]:g}"
             )
@@ -284,7 +285,7 @@ class LoadTask:
         clients = self.read_count("clients", 1, MAX_CLIENTS)
         maximum = self.ceiling.clients
         if 0 < maximum < clients:
-            raise _make_task_error(
+            raise make_load_error(
                 f"clients = {clients}: the door permits {maximum} to this job (load.clients, shared by "
                 "the jobs that load it at a time); use fewer"
             )
@@ -297,19 +298,7 @@ class LoadTask:
             PayloadError: it has more operations.
         """
         if operations_per_s * self.duration_s > MAX_OPERATIONS:
-            raise _make_task_error(
+            raise make_load_error(
                 f"{operations_per_s:g} operations per s for {self.duration_s:g} s: one job sends at "
                 f"most {MAX_OPERATIONS}; use more jobs, or a shorter load"
             )
-
-
-def _name_folder(writable: str, folder: str) -> Optional[WrittenFiles]:
-    """Name the job's folder in the writable area; at random if the worker does not name it."""
-    if not writable:
-        return None
-    area = local_path(writable) or writable
-    return WrittenFiles(f"{area.rstrip('/')}/{folder or f'treehammer-{uuid.uuid4().hex[:12]}'}")
-
-
-def _make_task_error(message: str) -> PayloadError:
-    return PayloadError("payload", "bad-load", "setup", message)

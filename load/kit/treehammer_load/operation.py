@@ -10,7 +10,14 @@ import hashlib
 from functools import lru_cache
 from typing import Callable, Dict, FrozenSet, Iterator, NamedTuple, Optional, Sequence, Tuple
 
+from ....collectors.kit.treehammer_kit.payload_task import PayloadError
 from ....collectors.record.operation_steps import COPY, CREATE, DELETE, OPEN, READ_FILE, WRITE_FILE
+
+
+def make_load_error(message: str) -> PayloadError:
+    """Make the error of a load that cannot be performed as it is described."""
+    return PayloadError("payload", "bad-load", "setup", message)
+
 
 #: Offset and length of one piece of a file.
 Chunk = Tuple[int, int]

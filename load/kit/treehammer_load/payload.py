@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from threading import Event
 from typing import (
     Any,
@@ -20,7 +19,6 @@ from typing import (
     NoReturn,
     Optional,
     Sequence,
-    Union,
 )
 
 from ....collectors.kit.treehammer_kit.payload_report import PayloadReport, report_job
@@ -62,12 +60,6 @@ Observe = Callable[[Flight, str], None]
 MakeTaskClient = Callable[[LoadTask, int], StorageClient]
 #: Seconds for which one thread may hold the interpreter while the one that sends waits for it.
 SWITCH_INTERVAL_S = 0.0005
-
-
-def _locate_progress() -> str:
-    """Return the file that states the last step of the load; '' outside of a job."""
-    result = os.environ.get("TREEHAMMER_RESULT", "")
-    return os.path.join(os.path.dirname(result), LOAD_PROGRESS_NAME) if result else ""
 
 
 def _leave_out(names: FrozenSet[str], sequence: Iterator[Operation]) -> Iterator[Operation]:
@@ -235,18 +227,17 @@ class _Load:
         limit_s = min(end_s, task.duration_s) - self._timer.now() + patience_s
         message = f"the load did not end within {patience_s:g} s after its last instant"
         with LoadWatchdog(limit_s, message):
-            return self._perform(load)
-
-    def _perform(self, load: Union[Iterator[Operation], ClosedLoop, Replay]) -> LoadOutcome:
-        if isinstance(load, Replay):
-            return self._replay(load)
-        return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)
+            if isinstance(load, Replay):
+                return self._replay(load)
+            return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)
 
     def _make_recorder(self, cores: int = 1, observe: Optional[Observe] = None) -> Recorder:
         written = self._task.written
         if written is not None:
             observe = written.observe
-        progress = _locate_progress()
+        # Outside of a job nobody follows the progress.
+        result = os.environ.get("TREEHAMMER_RESULT", "")
+        progress = os.path.join(os.path.dirname(result), LOAD_PROGRESS_NAME) if result else ""
         return Recorder(self._steps, self._clients, cores=cores, observe=observe, progress=progress)
 
     def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
@@ -270,7 +261,11 @@ class _Load:
         load = replace(
             load, sequences=[_leave_out(unsupported, sequence) for sequence in load.sequences]
         )
-        observe = load.observe and partial(self._observe_loop, load.observe)
+
+        def observe(flight: Flight, failure: str) -> None:
+            if load.observe:
+                load.observe(flight, failure, self._timer.now())
+
         recorder = self._make_recorder(self._client.cores if load.moves_files else 1, observe)
         driver = ClosedLoopDriver(
             self._client, recorder, self._steps, self._timer, self._task.ceiling
@@ -289,11 +284,6 @@ class _Load:
         if not driver.is_complete:
             figures.pop("total_s", None)
         return self._report(driver, rows, {**figures, **load.summarize()})
-
-    def _observe_loop(
-        self, observe: Callable[[Flight, str, float], None], flight: Flight, failure: str
-    ) -> None:
-        observe(flight, failure, self._timer.now())
 
     def _report(
         self, driver: LoadDriver, rows: List[Dict[str, Any]], figures: Dict[str, float]

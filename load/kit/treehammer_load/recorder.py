@@ -140,12 +140,9 @@ class Recorder:
     def record_cpu(self, step: int, cores: float) -> None:
         """Record the CPU seconds that the generator used per second of a step, which has ended."""
         self._cpu[step] = cores
-        if self._progress:
-            self._write_progress(step)
-
-    def _write_progress(self, step: int) -> None:
-        """State the operations of a step that have ended; those on their way are missing."""
-        with self._lock:
+        if not self._progress:
+            return
+        with self._lock:  # operations on their way are missing
             counts = [counts for key, counts in self._counts.items() if key[0] == step]
             progress = LoadProgress(
                 step,
@@ -173,7 +170,10 @@ class Recorder:
             last = self._steps.find_step(max(end_s - 1e-6, 0.0))
             keys = self._list_keys(last) if every_step else self._counts
             if len(keys) > MAX_ROWS:
-                self._merge_servers()
+                merged: Dict[Tuple[int, str, str], StepCounts] = {}
+                for (step, name, _server), counts in self._counts.items():
+                    merged.setdefault((step, name, ""), StepCounts()).add(counts)
+                self._counts = merged
                 keys = self._list_keys(last) if every_step else self._counts
             return [self._make_row(key, end_s) for key in sorted(keys)]
 
@@ -187,12 +187,6 @@ class Recorder:
             for (name, server), begin in first.items()
             for step in range(begin, last + 1)
         } | set(self._counts)
-
-    def _merge_servers(self) -> None:
-        merged: Dict[Tuple[int, str, str], StepCounts] = {}
-        for (step, name, _server), counts in self._counts.items():
-            merged.setdefault((step, name, ""), StepCounts()).add(counts)
-        self._counts = merged
 
     def is_limited(self, step: int) -> bool:
         """Return whether the generator was the limit in a step, preparation before it excluded."""

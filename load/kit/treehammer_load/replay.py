@@ -18,7 +18,7 @@ from ....collectors.record.xrootd_recording import (
 )
 from ....collectors.shared_files import local_path
 from .load_task import LoadTask
-from .operation import Flight, LoadFile, Operation
+from .operation import Flight, LoadFile, Operation, make_load_error
 from .workloads import LoadSpan
 
 #: Operations that are replayed; those that change files are left out.
@@ -162,7 +162,7 @@ def _load_recording(files: Tuple[LoadFile, ...]) -> Recording:
     """Fetch the recording of a dataset and choose the operations that can be replayed."""
     by_name = {file.url.rpartition("/")[2]: file for file in files}
     if RECORDING_NAME not in by_name:
-        raise _make_replay_error(
+        raise make_load_error(
             "this dataset is not a recording; make one with treehammer datasets add NAME FILE.csv"
         )
     try:
@@ -170,9 +170,9 @@ def _load_recording(files: Tuple[LoadFile, ...]) -> Recording:
         operations = parse_recording(_fetch(by_name[RECORDING_NAME]).splitlines(keepends=True))
         replayed = list(_choose_operations(operations))
     except (ValueError, IndexError) as error:
-        raise _make_replay_error(f"{by_name[RECORDING_NAME].url}: {error}") from error
+        raise make_load_error(f"{by_name[RECORDING_NAME].url}: {error}") from error
     if not replayed:
-        raise _make_replay_error("nothing to replay: no file of this recording was opened and read")
+        raise make_load_error("nothing to replay: no file of this recording was opened and read")
     return Recording(replayed, len(operations) - len(replayed), figures)
 
 
@@ -184,17 +184,13 @@ def _choose_operations(operations: Sequence[RecordedOperation]) -> Iterator[Reco
             continue
         if operation.name == "open" and not operation.writes:
             readable.add(operation.handle)
-        if operation.handle in readable and _reaches_storage(operation):
-            yield operation
-
-
-def _reaches_storage(operation: RecordedOperation) -> bool:
-    if operation.name == "stat" and operation.arguments.startswith("false"):
         # The client answers such a stat itself, from the response to the open, inside the call: its
         # callback would hold the lock of the file.
-        return False
-    reads = operation.name in ("read", "vector_read")
-    return operation.name in REPLAYED and (operation.bytes > 0 or not reads)
+        is_local = operation.name == "stat" and operation.arguments.startswith("false")
+        is_empty = operation.name in ("read", "vector_read") and not operation.bytes > 0
+        is_replayed = operation.name in REPLAYED and not is_local and not is_empty
+        if is_replayed and operation.handle in readable:
+            yield operation
 
 
 def _fetch(file: LoadFile) -> str:
@@ -245,7 +241,7 @@ def map_urls(recorded: Sequence[str], task: LoadTask, recording: Recording) -> D
     door = _find_server(task.url)
     for url in mapped.values():
         if _find_server(url) != door:
-            raise _make_replay_error(
+            raise make_load_error(
                 f"{url} is not at {door or 'this path'}, the door of this test: choose the door of "
                 f"the recording, or set settings.replace = 'FROM{_REPLACE_SIGN}TO'"
             )
@@ -260,7 +256,7 @@ def _find_replacement(task: LoadTask, recording: Recording) -> Tuple[str, str]:
         return process.get("door_url") or "", task.door_url
     old, _, new = replace.partition(_REPLACE_SIGN)
     if not (old and new):
-        raise _make_replay_error(f"settings.replace = {replace!r}: expected FROM{_REPLACE_SIGN}TO")
+        raise make_load_error(f"settings.replace = {replace!r}: expected FROM{_REPLACE_SIGN}TO")
     return old, new
 
 
@@ -268,7 +264,3 @@ def _find_server(url: str) -> str:
     """Return protocol and server of a URL; '' for a path."""
     scheme, separator, address = url.partition("://")
     return f"{scheme}://{address.partition('/')[0]}" if separator else ""
-
-
-def _make_replay_error(message: str) -> PayloadError:
-    return PayloadError("payload", "bad-load", "setup", message)

@@ -27,7 +27,7 @@ from .clients import make_client
 from .clients.xrootd_client import add_user, classify_exit, limit_client
 from .load_driver import ClosedLoop
 from .load_task import TIMEOUT_S, LoadTask
-from .operation import Flight, Operation, StorageClient, WrappingClient
+from .operation import Flight, Operation, StorageClient, WrappingClient, make_load_error
 
 #: Opens of one file after the first one.
 MAX_RETRIES = 100
@@ -56,9 +56,7 @@ class _Storm:
 
     def __init__(self, task: LoadTask) -> None:
         if not task.files:
-            raise PayloadError(
-                "payload", "bad-load", "setup", "a storm reads the files of a dataset: name one"
-            )
+            raise make_load_error("a storm reads the files of a dataset: name one")
         self._task = task
         # Each client opens files of its own, as far as the dataset goes.
         self._clients = task.read_clients()

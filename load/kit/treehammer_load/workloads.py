@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from itertools import repeat
 from queue import SimpleQueue
 from typing import (
     TYPE_CHECKING,
@@ -23,7 +24,6 @@ from typing import (
     Union,
 )
 
-from ....collectors.kit.treehammer_kit.payload_task import PayloadError
 from ....collectors.record.operation_steps import (
     CLOSE,
     CONNECT,
@@ -41,7 +41,15 @@ from ....collectors.record.operation_steps import (
 )
 from .load_driver import ClosedLoop
 from .load_task import GENERATOR, LoadTask
-from .operation import Flight, LoadFile, Operation, StorageClient, WrappingClient, make_blocks
+from .operation import (
+    Flight,
+    LoadFile,
+    Operation,
+    StorageClient,
+    WrappingClient,
+    make_blocks,
+    make_load_error,
+)
 from .schedules import (
     PATTERNS,
     VECTOR,
@@ -113,14 +121,10 @@ def _check_size(task: LoadTask, block: int, vector: int, max_bytes: int) -> None
     """Refuse blocks with more pieces than bytes, or more bytes than the smallest file."""
     small = min((file.size for file in task.files), default=0)
     if not vector <= block <= max_bytes <= small:
-        raise _make_load_error(
+        raise make_load_error(
             f"blocks of {max_bytes} bytes in {vector} pieces cannot be read from a file of {small} bytes; "
             "use another dataset, or smaller blocks"
         )
-
-
-def _make_load_error(message: str) -> PayloadError:
-    return PayloadError("payload", "bad-load", "setup", message)
 
 
 def read_pattern(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
@@ -161,13 +165,8 @@ def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], C
         instants = pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
         return (delete(number, due_s) for number, due_s in enumerate(instants))
     count = _count_deleted(task, clients)
-    return ClosedLoop(
-        [_delete_every(delete, range(client, count, clients)) for client in range(clients)]
-    )
-
-
-def _delete_every(delete: Callable[[int, float], Operation], numbers: range) -> Iterator[Operation]:
-    return (delete(number, 0.0) for number in numbers)
+    numbers = (range(client, count, clients) for client in range(clients))
+    return ClosedLoop([map(delete, own, repeat(0.0)) for own in numbers])
 
 
 def create_files(task: LoadTask) -> Iterator[Operation]:
@@ -358,8 +357,17 @@ def pretend_transfers(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
     """
     clients = task.read_clients()
     transfers = task.read_count("transfers", 10, MAX_SEQUENCE)
-    sequences = [_call(task, client, transfers) for client in range(clients)]
-    return ClosedLoop(sequences, calls=(CONNECT, *_CALLS))
+
+    def call(client: int) -> Iterator[Operation]:
+        parent = _name_folder(task, client)
+        yield Operation(0.0, CONNECT, client, LoadFile(task.url))
+        for number in range(transfers):
+            folder, file = (LoadFile(f"{parent}/{kind}{client}-{number}") for kind in ("d", "f"))
+            for name in _CALLS:
+                target = folder if name in (MKDIR, RMDIR) else file
+                yield Operation(0.0, name, client, target, keep=name == OPEN)
+
+    return ClosedLoop([*map(call, range(clients))], calls=(CONNECT, *_CALLS))
 
 
 def make_own_folders(task: LoadTask) -> Iterator[Operation]:
@@ -373,13 +381,3 @@ def make_own_folders(task: LoadTask) -> Iterator[Operation]:
 def _name_folder(task: LoadTask, client: int) -> str:
     folder = task.require_written().folder
     return f"{folder}/c{client}" if task.read_choice("folders", (ONE, MANY)) == MANY else folder
-
-
-def _call(task: LoadTask, client: int, transfers: int) -> Iterator[Operation]:
-    parent = _name_folder(task, client)
-    yield Operation(0.0, CONNECT, client, LoadFile(task.url))
-    for number in range(transfers):
-        folder, file = (LoadFile(f"{parent}/{kind}{client}-{number}") for kind in ("d", "f"))
-        for name in _CALLS:
-            target = folder if name in (MKDIR, RMDIR) else file
-            yield Operation(0.0, name, client, target, keep=name == OPEN)

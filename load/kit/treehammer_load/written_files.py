@@ -155,7 +155,10 @@ def _perform_all(
 
     lanes = min(PARALLEL, client.clients)
     all_operations = list(operations)
-    sequences = [_assign(all_operations[lane::lanes], lane) for lane in range(lanes)]
+    sequences = [
+        iter([operation._replace(client=lane) for operation in all_operations[lane::lanes]])
+        for lane in range(lanes)
+    ]
     _perform_sequences(client, sequences, limit_s, stop, note, ceiling)
     return ended
 
@@ -205,7 +208,3 @@ def perform_reads_before(
         operation, failure = failures[0]
         message = f"{operation.name} {operation.file.url} before the load: {failure}"
     raise PayloadError("open", failures[0][1] if failures else "timeout", "setup", message)
-
-
-def _assign(operations: Iterable[Operation], client: int) -> Iterator[Operation]:
-    return (operation._replace(client=client) for operation in operations)

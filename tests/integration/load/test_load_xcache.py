@@ -28,7 +28,7 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run import server_cache
 from treehammer.hctests import __file__ as hctests_file
 from treehammer.load.kit.treehammer_load.cached_reads import choose_blocks
-from treehammer.load.kit.treehammer_load.server.monitoring_stream import StreamDecoder
+from treehammer.load.kit.treehammer_load.server.server_recorder import StreamDecoder
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import (

@@ -38,7 +38,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
     translate_error,
 )
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
-from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login
+from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login, make_session
 from treehammer.datasets.rucio.rucio_replication import (
     COMPLETE,
     COPYING,
@@ -48,7 +48,6 @@ from treehammer.datasets.rucio.rucio_replication import (
     ReplicationStatus,
     poll_replication,
 )
-from treehammer.datasets.rucio.rucio_session import make_session
 from treehammer.datasets.rucio.rucio_upload import upload_dataset
 from treehammer.errors import CatalogueError, ConfigError, DatasetError
 from treehammer.text_formatting import no_progress

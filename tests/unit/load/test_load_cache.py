@@ -20,11 +20,12 @@ from treehammer.collectors.cache_info import ReadCounts, compute_crc32c, parse_c
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.hctests import pinned_tests
 from treehammer.load.kit.treehammer_load import cached_reads
-from treehammer.load.kit.treehammer_load.cache_counter import LoadCacheCounter, parse_stream_packet
 from treehammer.load.kit.treehammer_load.cached_reads import (
     CachedReads,
+    LoadCacheCounter,
     choose_blocks,
     choose_primed,
+    parse_stream_packet,
 )
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import LoadFile

@@ -33,22 +33,22 @@ from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Operation
 from treehammer.load.kit.treehammer_load.recorder import StepClock
 from treehammer.load.kit.treehammer_load.replay import Replay, load_recording, replay_recording
-from treehammer.load.kit.treehammer_load.server import log_follower, log_parser
-from treehammer.load.kit.treehammer_load.server.log_follower import LogFollower
+from treehammer.load.kit.treehammer_load.server import log_parser
 from treehammer.load.kit.treehammer_load.server.log_formats import (
     XROOTD,
     LogError,
     select_format,
 )
 from treehammer.load.kit.treehammer_load.server.log_parser import (
+    LogFollower,
     LogParser,
     ServerCall,
 )
-from treehammer.load.kit.treehammer_load.server.monitoring_stream import (
+from treehammer.load.kit.treehammer_load.server.server_payloads import follow_log
+from treehammer.load.kit.treehammer_load.server.server_recorder import (
+    ServerRecorder,
     StreamDecoder,
 )
-from treehammer.load.kit.treehammer_load.server.server_payloads import follow_log
-from treehammer.load.kit.treehammer_load.server.server_recorder import ServerRecorder
 from treehammer.load.kit.treehammer_load.workloads import LoadSpan
 
 #: Two streams of one connection overlap; their answers come from other threads.
@@ -267,7 +267,7 @@ def test_a_log_is_followed_through_rotation_and_truncation(tmp_path: Path) -> No
 def test_a_late_parser_goes_back_to_the_start_of_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, since_us: int
 ) -> None:
-    monkeypatch.setattr(log_follower, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(log_parser, "_BLOCK_BYTES", block)
     log = tmp_path / "log"
     log.write_text("".join(f"{number} line\nno time\n" for number in range(100)))
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
 from .....collectors.record.operation_steps import COPY
 from .....collectors.shared_files import local_path
-from ..operation import Flight, StorageClient, WrappingClient, iterate_blocks
+from ..operation import Flight, StorageClient, WrappingClient, iterate_blocks, make_load_error
 from .xrootd_client import classify_exit
 
 if TYPE_CHECKING:
@@ -111,12 +111,9 @@ class CopyCommand(NamedTuple):
 
         token = load_token(url, env)
         if token.token and any(_FOLLOWING_OPTION.fullmatch(word) for word in words):
-            raise PayloadError(
-                "payload",
-                "bad-load",
-                "setup",
+            raise make_load_error(
                 f"client = {client!r}: curl could send the job's token to the target of a redirect; "
-                "leave out --location, or set client = 'curl', which follows redirects without it",
+                "leave out --location, or set client = 'curl', which follows redirects without it"
             )
         return cls([executable, *words], _make_curl_config(url, env), token, client == program)
 
@@ -165,12 +162,9 @@ def _split_command(client: str, *, puts: bool) -> List[str]:
     if len(words) == 1 and name in arguments_by_program:
         return [*words, *shlex.split(arguments_by_program[name])]
     if _SOURCE not in client or (puts and _TARGET not in client):
-        raise PayloadError(
-            "payload",
-            "bad-load",
-            "setup",
+        raise make_load_error(
             f"client = {client!r}: expected generator, protocol, {', '.join(arguments_by_program)}, or a command "
-            "with {source} and {target}",
+            "with {source} and {target}"
         )
     return words
 

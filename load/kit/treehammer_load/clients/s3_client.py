@@ -10,7 +10,7 @@ from .....collectors.http_requests import NO_TOKEN, BearerToken
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
 from .....collectors.record.operation_steps import MKDIR, RMDIR
 from .....collectors.s3_signing import S3CredentialError, load_keys, sign_address
-from ..operation import Flight, Operation
+from ..operation import Flight
 from .http_client import METHODS, HttpClient
 
 
@@ -47,15 +47,11 @@ class S3Client(HttpClient):
     async def perform(self, flight: Flight) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""
         operation = flight.operation
+        if operation.name in (MKDIR, RMDIR):
+            file = operation.file._replace(url=f"{operation.file.url}/")
+            operation = operation._replace(file=file)
         if len(operation.chunks) < 2:
-            return await self.request(flight, _name_folder(operation))
+            return await self.request(flight, operation)
         pieces = [operation._replace(chunks=(chunk,)) for chunk in operation.chunks]
         outcomes = await asyncio.gather(*(self.request(flight, piece) for piece in pieces))
         return next((outcome for outcome in outcomes if outcome[1]), outcomes[0])
-
-
-def _name_folder(operation: Operation) -> Operation:
-    """Let the URL of an operation on a folder end with a slash."""
-    if operation.name not in (MKDIR, RMDIR):
-        return operation
-    return operation._replace(file=operation.file._replace(url=f"{operation.file.url}/"))

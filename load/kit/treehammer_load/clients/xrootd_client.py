@@ -173,13 +173,6 @@ def limit_client(timeout_s: float) -> int:
     return timeout
 
 
-def _warm_up(door: Any) -> None:
-    """Ping a door once: the first request starts threads and loads plug-ins, which delays it."""
-    answered = Event()
-    if door.ping(timeout=round(_WARM_UP_S), callback=lambda *_: answered.set()).ok:
-        answered.wait(_WARM_UP_S)
-
-
 class XrootdClient(StorageClient):
     """Client of ``root://`` and ``roots://``; each client's user name gives it its own connection.
 
@@ -207,7 +200,10 @@ class XrootdClient(StorageClient):
         # A file must not be collected before its last callback.
         self._closing: Dict[int, Any] = {}
         self._handles = XrootdHandles(self._new_file, self._open_file, _end_flight, self._timeout)
-        _warm_up(client.FileSystem(url))
+        # The first request starts threads and loads plug-ins, which delays it.
+        answered, door = Event(), client.FileSystem(url)
+        if door.ping(timeout=round(_WARM_UP_S), callback=lambda *_: answered.set()).ok:
+            answered.wait(_WARM_UP_S)
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""

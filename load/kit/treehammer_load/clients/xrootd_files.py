@@ -266,12 +266,8 @@ class XrootdTransfer:
             self._finish(status, None, None)
 
     def _finish(self, status: Any, _response: Any, _hosts: Any) -> None:
-        # A file that did not open cannot be closed: the first failure counts.
-        self._end(self._flight, self._failed or status, self._file, self._judge())
-
-    def _judge(self) -> str:
-        if not self._reads:
-            return ""
         source = self._flight.operation.file
         is_correct = self._position == source.size and source.adler32 in (None, self._adler32)
-        return "" if is_correct else "wrong-data"
+        failure = "wrong-data" if self._reads and not is_correct else ""
+        # A file that did not open cannot be closed: the first failure counts.
+        self._end(self._flight, self._failed or status, self._file, failure)

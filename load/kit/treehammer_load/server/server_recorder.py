@@ -1,8 +1,14 @@
-"""Rows of operations of the server side."""
+"""Rows of operations of the server side, from calls or from XRootD's monitoring stream of files.
+
+The UDP packets of the f-stream report opens, closes and reads.  A record has no time of its own; each
+packet names the window in which all of its records were made.  A server counts the reads of a file
+when it is closed.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+import struct
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .....collectors.record.latency_histograms import LatencyHistogram
 from .....collectors.record.operation_steps import SERVER, make_operation_step
@@ -104,3 +110,96 @@ def make_server_row(
         step_s=max(min(steps.step_s, duration_s - step * steps.step_s), 1e-3),
         **{**plain, **values},
     )
+
+
+#: Largest UDP packet.
+MAX_PACKET_BYTES = 65_536
+FILE_STREAM = b"f"
+_CLOSE, _OPEN, _TIME = 0, 1, 2
+#: Flags of a close: it has counts of calls.
+_HAS_CALLS = 0x02
+_HEADER = struct.Struct(">cBHi")
+_RECORD = struct.Struct(">BBH")
+_WINDOW = struct.Struct(">ii")
+_BYTES = struct.Struct(">qqq")
+_CALLS = struct.Struct(">iii")
+#: Bytes of a record before its own fields: the record's header and the file's identity.
+_RECORD_HEADER_BYTES = 8
+
+
+class StreamEvent(NamedTuple):
+    """Calls of one kind that a packet reports, within a second of ``time_us``."""
+
+    time_us: int
+    operation: str
+    calls: int
+    bytes: int
+
+
+class StreamDecoder:
+    """Decodes the packets of one server.
+
+    Attributes:
+        lost: packets of the stream that did not arrive.
+        invalid: packets that could not be decoded.
+    """
+
+    def __init__(self) -> None:
+        self.lost = self.invalid = 0
+        self._server_start: Optional[int] = None
+        self._sequence: Optional[int] = None
+
+    def decode(self, packet: bytes) -> List[StreamEvent]:
+        """Decode a packet; packets of other streams are empty."""
+        if packet[:1] != FILE_STREAM:
+            return []
+        try:
+            _, sequence, length, started = _HEADER.unpack_from(packet)
+            if length != len(packet):
+                raise ValueError("truncated")
+            events = list(_decode_records(packet))
+        except (struct.error, ValueError):
+            self.invalid += 1
+            return []
+        if self._sequence is not None and started == self._server_start:
+            self.lost += (sequence - self._sequence - 1) % 256
+        self._server_start, self._sequence = started, sequence
+        return events
+
+
+def _decode_records(packet: bytes) -> Iterator[StreamEvent]:
+    offset, time_us = _HEADER.size, 0
+    while offset < len(packet):
+        kind, flags, size = _RECORD.unpack_from(packet, offset)
+        if size < _RECORD_HEADER_BYTES:
+            raise ValueError("a record without a size")
+        fields = offset + _RECORD_HEADER_BYTES
+        if kind == _TIME:
+            time_us = _WINDOW.unpack_from(packet, fields)[1] * 1_000_000
+        elif kind == _OPEN:
+            yield StreamEvent(time_us, "open", 1, 0)
+        elif kind == _CLOSE:
+            yield StreamEvent(time_us, "close", 1, 0)
+            moved = _BYTES.unpack_from(packet, fields)
+            calls = (0, 0, 0)
+            if flags & _HAS_CALLS:
+                calls = _CALLS.unpack_from(packet, fields + _BYTES.size)
+            for name, count, number in zip(("read", "vector_read", "write"), calls, moved):  # noqa: B905  (Python 3.9)
+                if count or number:
+                    yield StreamEvent(time_us, name, count, number)
+        offset += size
+
+
+class StreamRecorder(ServerRecorder):
+    """Counts of a server's calls as its stream reports them, without latencies."""
+
+    def record_event(self, event: StreamEvent) -> None:
+        """Count an event of the load; windows end at whole seconds."""
+        at_s = (event.time_us - self._steps.start_us) / 1e6
+        if self._steps.first * self._steps.step_s - 1 < at_s < self._end_s:
+            counts = self._count(at_s, event.operation, event.calls)
+            counts.bytes += event.bytes
+
+    def list_rows(self) -> List[Dict[str, Any]]:
+        """List the rows of the measurement."""
+        return [{**row, "done": row["scheduled"]} for row in super().list_rows()]
