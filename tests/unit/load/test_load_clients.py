@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -291,18 +292,16 @@ def make_task(files: list[LoadFile] | None = None, index: int = 0, /, **axes: An
     return LoadTask(files or [], axes, {}, 1, index, 2, None, 0, 1.0, 60.0, written)
 
 
-def end_flight(client: Client, operation: Operation) -> tuple[str, float]:
-    """Perform an operation; return its failure and the instant of its end."""
-    ended: list[tuple[str, float]] = []
-    event = threading.Event()
+def end_flight(client: Client, operation: Operation, note: Callable[[], object] = bool) -> str:
+    """Perform an operation; return its failure. ``note`` is called as soon as it ends."""
+    ended: SimpleQueue[str] = SimpleQueue()
 
-    def record(_flight: Flight, now_s: float, _server: str, failure: str) -> None:
-        ended.append((failure, now_s))
-        event.set()
+    def record(_flight: Flight, _now_s: float, _server: str, failure: str) -> None:
+        note()
+        ended.put(failure)
 
     client.start(Flight(operation, lambda: 7.0, record))
-    assert event.wait(60)
-    return ended[0]
+    return ended.get(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -388,44 +387,27 @@ def test_copies_are_compared_and_removed(tmp_path: Path, monkeypatch: pytest.Mon
     command = CopyCommand.find("cp", url, puts=False, env={"PATH": "/usr/bin:/bin"})
     client = CopyClient(Client(1, 30.0), command, url)
     right = LoadFile(url, 10, adler32=zlib.adler32(b"0123456789"))
+    left: list[Path] = []  # when the client may make its next copy
 
     def copy(file: LoadFile) -> str:
-        return end_flight(client, Operation(0.0, "copy", 0, file))[0]
+        operation = Operation(0.0, "copy", 0, file)
+        return end_flight(
+            client, operation, lambda: left.extend(tmp_path.glob("copies-*/target-*"))
+        )
 
     assert [copy(right), copy(right._replace(adler32=1)), copy(right._replace(size=9))] == [
         *("", "wrong-data", "wrong-data")
     ]
     client.close()
     assert list(tmp_path.iterdir()) == [data]
-
-
-def test_copy_is_removed_before_its_client_makes_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    data = tmp_path / "data"
-    data.write_bytes(b"0123456789")
-    command = CopyCommand.find("cp", str(data), puts=False, env={"PATH": "/usr/bin:/bin"})
-    client = CopyClient(Client(1, 30.0), command, str(data))
-    operation = Operation(0.0, "copy", 0, LoadFile(str(data), 10))
-    left: list[list[Path]] = []
-    event = threading.Event()
-
-    def record(_flight: Flight, _now_s: float, _server: str, _failure: str) -> None:
-        left.append(list(tmp_path.glob("copies-*/target-*")))
-        event.set()
-
-    client.start(Flight(operation, lambda: 7.0, record))
-    assert event.wait(60)
-    client.close()
-    assert left == [[]]
+    assert left == []
 
 
 def test_copy_over_the_time_limit_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = CopyCommand(["/bin/sleep", "1000"])
     client = CopyClient(Client(1, 0.1), command, "/data")
-    assert end_flight(client, Operation(0.0, "copy", 0, FILE))[0] == "timeout"
+    assert end_flight(client, Operation(0.0, "copy", 0, FILE)) == "timeout"
     client.close()
 
 
@@ -451,9 +433,9 @@ class _SlowlyForgetting(Client):
 def test_vanishing_ends_when_the_file_is_no_longer_found() -> None:
     storage = _SlowlyForgetting(3)
     client = VanishPoller(storage, 0.001)
-    assert end_flight(client, Operation(0.0, "delete", 0, FILE))[0] == ""
+    assert end_flight(client, Operation(0.0, "delete", 0, FILE)) == ""
     assert storage.stats == 3
-    assert end_flight(client, Operation(0.0, "vanish", 0, FILE))[0] == ""
+    assert end_flight(client, Operation(0.0, "vanish", 0, FILE)) == ""
     assert storage.stats == -1
     client.close()
 
