@@ -175,7 +175,11 @@ def build_attempt_rows(
     if not status.state.is_final and all(map(_is_unchanged, status.attempts, stored_rows)):
         return list(filter(None, stored_rows))
     sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
-    rows = [_build_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
+    rows = []
+    for item in status.attempts:
+        explanation = _explain_attempt(job, item, sandboxes.get(item.number))
+        end = (item.started_us, item.ended_us, item.exit_code)
+        rows.append(AttemptRow(job.id, item.number, item.state.value, *end, *explanation))
     if not rows and status.state is JobState.LOST:
         failure_class, reason = explain_end(status)
         _, row = make_lost_job(job, failure_class or BatchEvent.LOST, reason)
@@ -212,20 +216,6 @@ def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) 
     host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
     message = f"{returned} of {job.planned_measurements} measurements arrived{host}: {reason}"
     return failure_class, message
-
-
-def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
-    failure_class, message = _explain_attempt(job, attempt, sandbox)
-    return AttemptRow(
-        job_id=job.id,
-        number=attempt.number,
-        state=attempt.state.value,
-        started_us=attempt.started_us,
-        ended_us=attempt.ended_us,
-        exit_code=attempt.exit_code,
-        failure_class=failure_class,
-        message=message,
-    )
 
 
 def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from treehammer.collectors.record.outcome import (
 from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
-from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import load_last_attempts
 from treehammer.sql.read.failure_counts import PeriodCounts
@@ -108,10 +108,7 @@ def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup
     counts: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], _FailureExample] = {}
     last_us: dict[tuple[str, str, str], int] = {}
-    for key, example, ended_us in [
-        *_measurement_failures(store, campaign),
-        *_attempt_failures(store, campaign),
-    ]:
+    for key, example, ended_us in _list_failures(store, campaign):
         counts[key] += 1
         examples.setdefault(key, example)
         last_us[key] = max(last_us.get(key, 0), ended_us)
@@ -135,21 +132,18 @@ def name_failure(row: _MeasurementRow) -> str:
     return str(row["failure_class"] if outcome is Outcome.FAILED else outcome)
 
 
-def _find_interrupted_jobs(jobs: Iterable[JobRow], last: Mapping[str, AttemptRow]) -> set[str]:
-    """Find the jobs whose end explains interrupted measurements."""
-    cancelled = {job.id for job in jobs if job.state == JobState.CANCELLED.value}
-    return cancelled | {attempt.job_id for attempt in last.values() if attempt.failure_class}
-
-
-def _measurement_failures(
+def _list_failures(
     store: Store, campaign: CampaignRow
 ) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
+    """Yield failed measurements, then failed attempts: key, an example and its end."""
     jobs = store.jobs(campaign.id)
     last = load_last_attempts(store, jobs)
-    ended = _find_interrupted_jobs(jobs, last)
-    for row in select_failed_measurements(
-        store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
-    ):
+    failed = [attempt for attempt in last.values() if attempt.failure_class]
+    # The end of these jobs explains interrupted measurements.
+    ended = {job.id for job in jobs if job.state == JobState.CANCELLED.value}
+    ended |= {attempt.job_id for attempt in failed}
+    columns = (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
+    for row in select_failed_measurements(store, campaign, columns):
         # The other half of a launch repeats the failure of the first.
         if not is_from_last_attempt(row, last) or row["failure_kind"] == OTHER_HALF:
             continue
@@ -162,24 +156,16 @@ def _measurement_failures(
         name = f"{row['round']}-{row['position']}"
         execution = FailedExecution(str(row["job_id"]), int(str(row["attempt"])), name)
         yield (site, failure, message), (log, execution), int(str(row["ended_us"]))
+    sites = {job.id: job.site for job in jobs}
+    for attempt in failed:
+        key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
+        yield key, ("", None), attempt.ended_us
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
     """Return whether a measurement belongs to the last attempt of its job."""
     attempt = last.get(str(row["job_id"]))
     return attempt is None or attempt.number == row["attempt"]
-
-
-def _attempt_failures(
-    store: Store, campaign: CampaignRow
-) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
-    jobs = store.jobs(campaign.id)
-    sites = {job.id: job.site for job in jobs}
-    last = load_last_attempts(store, jobs)
-    for attempt in last.values():
-        if attempt.failure_class:
-            key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
-            yield key, ("", None), attempt.ended_us
 
 
 def describe_failures(tracker: CampaignTracker, campaign: CampaignRow) -> Iterator[str]:

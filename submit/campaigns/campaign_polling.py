@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -243,7 +243,11 @@ class ExclusionGuard:
         Raises:
             BatchError: a batch system does not answer.
         """
-        jobs = [*filter(_is_in_other_queue, tracker.store.jobs(campaign.id))]
+        jobs = [
+            job
+            for job in tracker.store.jobs(campaign.id)
+            if job.batch_system != LOCAL_BATCH and not job.is_external
+        ]
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
@@ -251,7 +255,15 @@ class ExclusionGuard:
         reasons = find_excluded_jobs(row, jobs, self._refresh_uses(tracker, jobs))
         queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
         excluded = [job for job in queued if job.id in reasons]
-        released = _release_jobs(tracker, queued, reasons)
+        usable = [job for job in queued if job.id not in reasons]
+        are_released = [
+            tracker.batch_system(name).release_held(
+                [job.batch_id for job in group], EXCLUDED_MESSAGE
+            )
+            for name, group in group_by_batch_system(usable)
+        ]
+        line = "Held jobs of sites that are usable again were released"
+        released = [line] if any(are_released) else []
         held_jobs = _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
             return [*released, *held_jobs]
@@ -273,10 +285,6 @@ class ExclusionGuard:
         )
         self._uses = now_us, uses
         return uses
-
-
-def _is_in_other_queue(job: JobRow) -> bool:
-    return job.batch_system != LOCAL_BATCH and not job.is_external
 
 
 def find_excluded_jobs(
@@ -319,18 +327,6 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
     return "; ".join(filter(None, reasons))
 
 
-def _release_jobs(
-    tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Container[str]
-) -> list[str]:
-    """Release waiting jobs of sites that are usable again."""
-    usable = [job for job in jobs if job.id not in reasons]
-    released = [
-        tracker.batch_system(name).release_held([job.batch_id for job in group], EXCLUDED_MESSAGE)
-        for name, group in group_by_batch_system(usable)
-    ]
-    return ["Held jobs of sites that are usable again were released"] if any(released) else []
-
-
 def _hold_jobs(
     tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Mapping[str, str]
 ) -> list[str]:
@@ -359,33 +355,24 @@ def _remove_jobs(
         return
     for name, group in group_by_batch_system(jobs):
         tracker.batch_system(name).cancel([job.batch_id for job in group])
-    now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
-    cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
-    last = load_last_attempts(tracker.store, cancelled)
-    tracker.store.set_attempts(
-        _make_removed_attempt(job, last.get(job.id), reasons[job.id]) for job in cancelled
-    )
-
-
-def _wait_until_final(
-    tracker: CampaignTracker, campaign: CampaignRow, job_ids: Collection[str]
-) -> list[JobRow]:
-    """Refresh jobs until all are final, or :data:`REMOVAL_WAIT_S` seconds have passed."""
-    deadline = time.monotonic() + REMOVAL_WAIT_S
+    job_ids, deadline = {job.id for job in jobs}, time.monotonic() + REMOVAL_WAIT_S
     while True:
-        jobs = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
-        if all(JobState(job.state).is_final for job in jobs) or time.monotonic() > deadline:
-            return jobs
+        now = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
+        if all(JobState(job.state).is_final for job in now) or time.monotonic() > deadline:
+            break
         time.sleep(1.0)
-
-
-def _make_removed_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
-    """Return the last attempt of a removed job with the reason; a new one if it never started."""
     state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
-    if last is None or last.state != state:
-        number = last.number + 1 if last else 1
-        last = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
-    return replace(last, ended_us=last.ended_us or now_us, message=f"{EXCLUDED_MESSAGE}: {reason}")
+    cancelled = [job for job in now if job.state == state]
+    last = load_last_attempts(tracker.store, cancelled)
+    removed: list[AttemptRow] = []
+    for job in cancelled:
+        attempt = last.get(job.id)
+        if attempt is None or attempt.state != state:
+            number = attempt.number + 1 if attempt else 1
+            attempt = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
+        message = f"{EXCLUDED_MESSAGE}: {reasons[job.id]}"
+        removed.append(replace(attempt, ended_us=attempt.ended_us or now_us, message=message))
+    tracker.store.set_attempts(removed)
 
 
 def _describe_removed(

@@ -56,7 +56,7 @@ class CampaignUploader:
         Raises:
             OSError: the folder cannot be written.
         """
-        self._state_folder.mkdir(parents=True, exist_ok=True)
+        self._settings.uploads_dir.mkdir(parents=True, exist_ok=True)
         self._write_digests(campaign_id, {})
 
     def upload(self, store: Store, campaign: CampaignRow, everything: bool = False) -> str:
@@ -78,12 +78,12 @@ class CampaignUploader:
         ):
             return ""
         try:
-            with hold_lock(self._state_folder / f"{_safe_file_name(campaign.id)}.lock"):
+            with hold_lock(self._settings.uploads_dir / f"{_safe_file_name(campaign.id)}.lock"):
                 problem = self._upload_changes(
                     store, campaign, {} if everything else self._read_digests(campaign.id)
                 )
         except OSError as error:
-            problem = f"{self._state_folder}: {error.strerror}"
+            problem = f"{self._settings.uploads_dir}: {error.strerror}"
         except ConfigError as error:
             problem = ": ".join(filter(None, (error.where, error.message)))
         if not problem:
@@ -126,12 +126,8 @@ class CampaignUploader:
 
     # Acknowledged rows
 
-    @property
-    def _state_folder(self) -> Path:
-        return self._settings.uploads_dir
-
     def _state_file(self, campaign_id: str) -> Path:
-        return self._state_folder / f"{_safe_file_name(campaign_id)}.json"
+        return self._settings.uploads_dir / f"{_safe_file_name(campaign_id)}.json"
 
     def _read_digests(self, campaign_id: str) -> RowDigests:
         """Return row -> digest; empty if the file is unreadable or belongs to another service."""

@@ -127,7 +127,13 @@ def render_jobs(
         SourceError: the test's files changed since they were pinned.
     """
     worker = worker_zipapp.build_worker(folder / WORKER_NAME, bytecode=True)
-    shared = {WORKER_NAME: worker, **_copy_payloads(plan, folder)}
+    payloads = {
+        PAYLOAD_FOLDER: plan.pinned_test,
+        **{locate_payload(commit): test for commit, test in plan.pinned_test.commits.items()},
+        **{watch.folder: watch.pinned for watch in plan.jobs.watches},
+    }
+    copies = {name: copy_payload(test, folder / name) for name, test in payloads.items()}
+    shared = {WORKER_NAME: worker, **copies}
     environment = job_environment(environ)
     if loops is not None:
         environment[SHARED_LOOPS_VARIABLE] = str(loops)
@@ -159,16 +165,6 @@ def render_jobs(
         _render_job(plan, job, folder, shared | tokens(job), sandbox, texts, environment)
         for job in (limit_load(job, loading) for job in (plan.jobs if jobs is None else jobs))
     )
-
-
-def _copy_payloads(plan: Plan, folder: Path) -> dict[str, Path]:
-    """Copy the test, its other commits and the watches of servers, each into its folder."""
-    payloads = {
-        PAYLOAD_FOLDER: plan.pinned_test,
-        **{locate_payload(commit): test for commit, test in plan.pinned_test.commits.items()},
-        **{watch.folder: watch.pinned for watch in plan.jobs.watches},
-    }
-    return {name: copy_payload(test, folder / name) for name, test in payloads.items()}
 
 
 def _render_job(
@@ -395,32 +391,26 @@ def write_preview(
         raise ConfigError("already exists", where=str(output), hint="Name a new folder.") from error
     except OSError as error:
         raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
+    batches = _batch_by_job(plan)
+    clusters: dict[tuple[str, str], list[JobDescription]] = {}
+    number = 0
     try:
-        return _write_job_folders(plan, descriptions, settings, output)
+        for number, description in enumerate(descriptions, start=1):
+            batch = batches[description.job_id]
+            declaration = find_batch(batch)
+            if declaration.is_per_cluster:
+                clusters.setdefault((batch, description.text), []).append(description)
+            else:
+                script_name = declaration.script_name or declaration.template.stem
+                stage_job(description, output / str(number), script_name=script_name)
+                description.inputs[JOB_NAME].unlink()
+        for (batch, _), jobs in clusters.items():
+            open_batch_system(batch, settings).stage(plan.campaign_id, jobs, output)
     except BaseException as error:
         shutil.rmtree(output, ignore_errors=True)
         if isinstance(error, OSError):
             raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
         raise
-
-
-def _write_job_folders(
-    plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, output: Path
-) -> int:
-    batches = _batch_by_job(plan)
-    clusters: dict[tuple[str, str], list[JobDescription]] = {}
-    number = 0
-    for number, description in enumerate(descriptions, start=1):
-        batch = batches[description.job_id]
-        declaration = find_batch(batch)
-        if declaration.is_per_cluster:
-            clusters.setdefault((batch, description.text), []).append(description)
-        else:
-            script_name = declaration.script_name or declaration.template.stem
-            stage_job(description, output / str(number), script_name=script_name)
-            description.inputs[JOB_NAME].unlink()
-    for (batch, _), jobs in clusters.items():
-        open_batch_system(batch, settings).stage(plan.campaign_id, jobs, output)
     return number
 
 

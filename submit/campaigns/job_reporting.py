@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     MAX_GRID_ATTEMPTS,
     RETRY_PAUSE_S,
 )
+from treehammer.submit.batch.interface import InputReplacement
 from treehammer.submit.batch.local_batch import MAX_LOCAL_ATTEMPTS, TERMINATE_GRACE_S
 from treehammer.submit.planning.job_planner import Lane
 from treehammer.submit.planning.plan import Plan
@@ -207,37 +208,33 @@ def grid_deadline_s(jobs_before: int, in_flight: int, wall_s: float, pace: Pace)
     )
 
 
-class TokenRenewal:
-    """Replaces the service files and tokens of jobs that are requeued.
+def make_token_renewal(
+    reporting: JobReporting | None,
+    folder: Path,
+    campaign_id: str,
+    job_ids: Sequence[str],
+    wall_s: float,
+) -> InputReplacement:
+    """Make the replacement of service files and tokens of jobs that are requeued.
 
     Args:
         reporting: the results service; None for none.
         folder: an empty folder for the files.
         campaign_id: campaign of the jobs.
-        walls_s: job id -> wall limit in seconds, for all jobs that may be requeued.
+        job_ids: all jobs that may be requeued.
+        wall_s: wall limit of each in seconds.
     """
+    shared = reporting.write_shared_files(folder) if reporting else {}
+    positions = {job_id: position for position, job_id in enumerate(job_ids)}
 
-    def __init__(
-        self,
-        reporting: JobReporting | None,
-        folder: Path,
-        campaign_id: str,
-        walls_s: Mapping[str, float],
-    ) -> None:
-        self._reporting = reporting
-        self._folder = folder
-        self._campaign_id = campaign_id
-        self._walls_s = walls_s
-        self._positions = {job_id: position for position, job_id in enumerate(walls_s)}
-        self._shared = reporting.write_shared_files(folder) if reporting else {}
-
-    def __call__(self, job_id: str, inputs: Mapping[str, Path]) -> dict[str, Path]:
-        """Return the inputs of a requeued job, given its previous ones."""
+    def renew(job_id: str, inputs: Mapping[str, Path]) -> dict[str, Path]:
         unchanged = {name: path for name, path in inputs.items() if name not in _SERVICE_FILES}
-        if self._reporting is None or TOKEN_FILE not in inputs:
+        if reporting is None or TOKEN_FILE not in inputs:
             return unchanged
         # Jobs run one after the other in the worst case.
-        life_s = grid_deadline_s(self._positions[job_id], 1, self._walls_s[job_id], Pace())
+        life_s = grid_deadline_s(positions[job_id], 1, wall_s, Pace())
         expires_us = time.time_ns() // 1000 + round(life_s * 1e6)
-        token = self._reporting.write_token(self._folder, self._campaign_id, job_id, expires_us)
-        return {**unchanged, **self._shared, TOKEN_FILE: token}
+        token = reporting.write_token(folder, campaign_id, job_id, expires_us)
+        return {**unchanged, **shared, TOKEN_FILE: token}
+
+    return renew

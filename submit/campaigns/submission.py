@@ -45,7 +45,7 @@ from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import (
     JobReporting,
-    TokenRenewal,
+    make_token_renewal,
     reporting_for_submission,
 )
 from treehammer.submit.campaigns.tracker import (
@@ -340,8 +340,11 @@ def resume_campaign(
             j for j in selected if j.id not in last or last[j.id].number < MAX_ATTEMPTS_IN_ALL
         ]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
-            walls_s = _wall_limits_s(campaign, resumable)
-            renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
+            most = max((job.planned_measurements for job in resumable), default=0)
+            # Jobs of one submit description share the longest limit.
+            wall_s = most * (campaign.plan.definition.wall_limit_s + WALL_LIMIT_OVERHEAD_S)
+            ids = [job.id for job in resumable]
+            renewal = make_token_renewal(service, Path(folder), campaign.id, ids, wall_s)
 
             def renew_inputs(job_id: str, sent: Mapping[str, Path]) -> dict[str, Path]:
                 return {**renewal(job_id, sent), **inputs}
@@ -377,14 +380,6 @@ def _leave_out_excluded(
     if reasons:
         tracker.store.include_sites(campaign.id, reasons)
     return excluded
-
-
-def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:
-    """Return job id -> wall limit in seconds."""
-    limit = campaign.plan.definition.wall_limit_s
-    most = max((job.planned_measurements for job in jobs), default=0)
-    # Jobs of one submit description share the longest limit.
-    return {job.id: most * (limit + WALL_LIMIT_OVERHEAD_S) for job in jobs}
 
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:

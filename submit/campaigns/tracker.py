@@ -108,7 +108,9 @@ class CampaignTracker:
             BatchError: none of the batch systems with open jobs answers.
         """
         # Checked before the query: a submission that ends in between has queued its jobs by then.
-        being_submitted = self._is_being_submitted(campaign)
+        may_be_queued = self.under_way(campaign.id)
+        if may_be_queued is None:
+            may_be_queued = (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
         before = self.store.jobs(campaign.id)
         open_jobs = [*filter(_may_change, before)]
         if not open_jobs:
@@ -123,8 +125,11 @@ class CampaignTracker:
                 # The same object if unchanged, as most of ten thousand are.
                 now = job if job.state == state else replace(job, state=state)
                 rows = build_attempt_rows(job, status, batch, stored)
+            elif JobState(job.state).is_final or (may_be_queued and not job.batch_id):
+                now, rows = job, []
             else:
-                now, rows = _update_unknown_job(job, stored, being_submitted=being_submitted)
+                now, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
+                rows = [attempt]
             jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
             attempts += rows
         # Attempts first: a job that is stored as final is not queried again.
@@ -143,20 +148,18 @@ class CampaignTracker:
                 batch = self.find_batch_system(name, group)
                 if batch is None:
                     continue
-                queued = _fill_batch_ids(group, batch)
+                # Those that a killed submitter could not store.
+                missing = [job.id for job in group if not job.batch_id]
+                found_ids = batch.find(missing) if missing else {}
+                queued = [
+                    replace(job, batch_id=found_ids.get(job.id, job.batch_id)) for job in group
+                ]
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
                 self._unanswered[name] = error
                 continue
             self._unanswered.pop(name, None)
             yield from ((job, statuses.get(job.batch_id), batch) for job in queued)
-
-    def _is_being_submitted(self, campaign: CampaignRow) -> bool:
-        """Return whether jobs unknown to the batch systems may still be submitted."""
-        is_under_way = self.under_way(campaign.id)
-        if is_under_way is not None:
-            return is_under_way
-        return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
     def update(self, campaign: CampaignRow) -> CampaignCount:
         """Bring jobs, attempts and measurements up to date and return the progress.
@@ -217,8 +220,12 @@ class CampaignTracker:
 
         def read_records() -> Iterator[Measurement]:
             for job in self._select_jobs_to_read(campaign, thorough):
-                for attempt, path in self._list_new_records(job):
-                    measurement = read_record(path, job, attempt, rejected)
+                sandboxes = self.sandboxes(job) if job.batch_id else {}
+                records = ((n, p) for n, box in sandboxes.items() for p in list_record_files(box))
+                for attempt, path in records:
+                    measurement = None
+                    if path not in self._added:
+                        measurement = read_record(path, job, attempt, rejected)
                     if measurement is not None:
                         paths.append(path)
                         yield measurement
@@ -310,16 +317,6 @@ class CampaignTracker:
         line = self._upload(self.store, campaign, everything)
         return [line] if line else []
 
-    def _list_new_records(self, job: JobRow) -> list[tuple[int, Path]]:
-        """List attempt and file of each record that this tracker has not added yet."""
-        if not job.batch_id:
-            return []
-        sandboxes = self.sandboxes(job)
-        files = (
-            (n, path) for n, sandbox in sandboxes.items() for path in list_record_files(sandbox)
-        )
-        return [(number, path) for number, path in files if path not in self._added]
-
     def find_batch_system(self, name: str, jobs: Iterable[JobRow]) -> BatchSystem | None:
         """Open the batch system of some jobs; None if it is unknown and all of them have ended.
 
@@ -366,25 +363,6 @@ def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[
     """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
-
-
-def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
-    """Fill in batch ids that a killed submitter could not store."""
-    missing = [job.id for job in jobs if not job.batch_id]
-    batch_ids = batch.find(missing) if missing else {}
-    return [
-        replace(job, batch_id=batch_ids[job.id]) if job.id in batch_ids else job for job in jobs
-    ]
-
-
-def _update_unknown_job(
-    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, being_submitted: bool
-) -> tuple[JobRow, list[AttemptRow]]:
-    """Return a job that its batch system does not know as lost, unless it may still be queued."""
-    if JobState(job.state).is_final or (being_submitted and not job.batch_id):
-        return job, []
-    lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
-    return lost, [attempt]
 
 
 @dataclass(frozen=True)

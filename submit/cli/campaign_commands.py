@@ -162,7 +162,14 @@ def resume(
 
     names = split_list(sites)
     row = tracker.store.campaign(campaign)
-    _check_sites(names, {job.site for job in tracker.store.jobs(row.id)})
+    job_sites = sorted({job.site for job in tracker.store.jobs(row.id)})
+    for name in names:
+        if name not in job_sites:
+            raise ConfigError(
+                f"the campaign has no jobs at {name!r}",
+                where="--sites",
+                hint=f"{suggest_word(name, job_sites)}It has: {', '.join(job_sites)}.",
+            )
     credentials.check_validity(time.time(), None)
     reporting = job_reporting.reporting_for_submission(
         settings, SubmissionOptions(use_service=service)
@@ -195,16 +202,6 @@ def resume(
         f"{row.name}: {pluralize(result.released, 'job')} released, {result.requeued} requeued"
     )
     print_hint(f"  treehammer status {row.id} --follow")
-
-
-def _check_sites(names: tuple[str, ...], job_sites: set[str]) -> None:
-    for name in names:
-        if name not in job_sites:
-            raise ConfigError(
-                f"the campaign has no jobs at {name!r}",
-                where="--sites",
-                hint=f"{suggest_word(name, job_sites)}It has: {', '.join(sorted(job_sites))}.",
-            )
 
 
 @click.command()

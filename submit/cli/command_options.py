@@ -174,7 +174,9 @@ def collect_before(command: click.Command, *, names_waiting: bool = True) -> cli
     def collect_and_answer(*arguments: Any, no_collect: bool, **values: Any) -> Any:
         settings = click.get_current_context().find_object(Settings)
         lines: list[str] = []
-        if settings is not None and _reads_database(values):
+        # One that reads a results service does not answer from the database.
+        reads_service = any("://" in str(values.get(name)) for name in ("url", "service"))
+        if settings is not None and not reads_service:
             with on_interrupt("measurements stored so far are kept"):
                 lines = report_waiting(
                     settings,
@@ -194,11 +196,6 @@ def collect_before(command: click.Command, *, names_waiting: bool = True) -> cli
     collecting.params = [*command.params, option]
     collecting.callback = collect_and_answer
     return collecting
-
-
-def _reads_database(values: Mapping[str, Any]) -> bool:
-    """Return whether a command answers from the database, not from a results service."""
-    return not any("://" in str(values.get(name)) for name in ("url", "service"))
 
 
 def _find_references(values: Mapping[str, Any]) -> Collection[str]:

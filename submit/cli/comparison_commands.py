@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
     from treehammer.analysis.comparison.comparison_result import ComparisonResult
     from treehammer.sql.core.campaign_plan import SequentialPlan
-    from treehammer.sql.core.rows import CampaignRow, InstructionRow
+    from treehammer.sql.core.rows import CampaignRow
     from treehammer.sql.write.store import Store
     from treehammer.submit.planning.plan import Plan
     from treehammer.submit.tools.instruction_counts import CountResult, Valgrind
@@ -256,7 +256,9 @@ def count(
         result = count_plan(plan, valgrind, settings, progress_bar, events=events, repeats=repeats)
         counts = [build_rows(repeated.reads[0], valgrind) for repeated in result.counts]
         if counts and not no_store:
-            _store_counts(counts, settings)
+            with open_store(settings, create=True) as store:
+                for rows in counts:
+                    store.replace_instruction_count(rows)
     pairs = instruction_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)
     changes = [c for pair in pairs for c in (pair.total, *pair.libraries(), *pair.functions())]
     return CommandOutput(
@@ -267,12 +269,6 @@ def count(
         remarks=result.problems,
         exit_code=ExitCode.INFRASTRUCTURE if result.problems else ExitCode.DONE,
     )
-
-
-def _store_counts(counts: Iterable[Sequence[InstructionRow]], settings: Settings) -> None:
-    with open_store(settings, create=True) as store:
-        for rows in counts:
-            store.replace_instruction_count(rows)
 
 
 def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:
@@ -291,7 +287,7 @@ def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:
             (
                 instruction_changes.DIFFERENCE_COLUMN,
                 TableColumn("library", "library"),
-                TableColumn("function", "function", _shorten),
+                TableColumn("function", "function", lambda s: s if len(s) <= 90 else f"{s[:89]}…"),
             ),
         ),
         "",
@@ -300,10 +296,6 @@ def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:
 
 def _flatten(change: InstructionChange) -> dict[str, Any]:
     return {**instruction_changes.flatten_change(change), "library": change.library or "all"}
-
-
-def _shorten(function: str) -> str:
-    return function if len(function) <= 90 else f"{function[:89]}…"
 
 
 def _describe_repeats(result: CountResult) -> str:

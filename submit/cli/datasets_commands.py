@@ -7,7 +7,7 @@ that read bad ones are flagged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from treehammer.text_formatting import format_size, parse_duration, pluralize
 
 if TYPE_CHECKING:
     from treehammer.datasets.manifest import Manifest
-    from treehammer.datasets.rucio.rucio_conversions import ReplicationRule, Rse
+    from treehammer.datasets.rucio.rucio_conversions import Rse
     from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
     from treehammer.datasets.rucio.rucio_replication import ReplicationStatus, RuleOptions
     from treehammer.submit.sites.replicas import ReplicaCheck
@@ -154,12 +154,20 @@ def place(
         if not no_wait:
             statuses = []
             for latest in rucio_replication.poll_replication(requested, catalogue.rucio, timeout):
-                _print_changes(statuses, latest)
+                before = {(status.rse, status.state, status.reason) for status in statuses}
+                for status in latest:
+                    if (status.rse, status.state, status.reason) not in before:
+                        reason = f": {status.reason}" if status.reason else ""
+                        line = f"{status.site} {status.rse}: {status.state}{reason}"
+                        click.echo(line, err=True)
                 statuses = latest
     states = {status.state for status in statuses}
     is_bad = bool(states & {rucio_replication.STUCK, rucio_replication.DENIED})
     return CommandOutput(
-        [_rule_row(status) for status in statuses],
+        [
+            asdict(status) | {"progress": f"{status.files_complete} of {status.files_total}"}
+            for status in statuses
+        ],
         below=[f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"]
         * (rucio_replication.COMPLETE in states),
         exit_code=ExitCode.INFRASTRUCTURE if is_bad else ExitCode.DONE,
@@ -238,19 +246,6 @@ def _drop_excluded(
     return usable
 
 
-def _rule_row(status: ReplicationStatus) -> dict[str, Any]:
-    return asdict(status) | {"progress": f"{status.files_complete} of {status.files_total}"}
-
-
-def _print_changes(before: Sequence[ReplicationStatus], now: Sequence[ReplicationStatus]) -> None:
-    """Print a line for each rule whose state or reason changed."""
-    states = {(status.rse, status.state, status.reason) for status in before}
-    for status in now:
-        if (status.rse, status.state, status.reason) not in states:
-            reason = f": {status.reason}" if status.reason else ""
-            click.echo(f"{status.site} {status.rse}: {status.state}{reason}", err=True)
-
-
 @datasets.command()
 @click.argument("name", type=DATASET)
 @click.option(
@@ -273,6 +268,7 @@ def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
 
     Example: treehammer datasets remove reference-750mb --sites EXAMPLE-T2
     """
+    from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
     from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
     from treehammer.submit.sites.replica_selection import select_rses
 
@@ -287,23 +283,16 @@ def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
         )
     rows = []
     for rule in rules:
-        reason = _withdraw_rule(rule, rucio.delete_rule)
+        reason = ""
+        try:
+            rucio.delete_rule(rule)
+        except RucioDeniedError as error:
+            ends = "never" if rule.expires_at is None else "by itself"
+            reason = f"{error.message}; it ends {ends}, or an administrator removes it"
         state = "kept" if reason else "withdrawn"
         rows.append({"rse": rule.expression, "rule": rule.id, "state": state, "reason": reason})
     is_kept = any(row["reason"] for row in rows)
     return CommandOutput(rows, exit_code=ExitCode.INFRASTRUCTURE if is_kept else ExitCode.DONE)
-
-
-def _withdraw_rule(rule: ReplicationRule, withdraw: Callable[[ReplicationRule], None]) -> str:
-    """Remove a rule; returns why it stays, '' if it was removed."""
-    from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
-
-    try:
-        withdraw(rule)
-    except RucioDeniedError as error:
-        ends = "never" if rule.expires_at is None else "by itself"
-        return f"{error.message}; it ends {ends}, or an administrator removes it"
-    return ""
 
 
 @datasets.command("verify")

@@ -11,7 +11,7 @@ Four of its JSON documents are supported, distinguished by the keys of their ent
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,7 +132,10 @@ class CricImport:
             self._add_storage_doors()
         else:
             self._add_service_doors()
-        elements = self._list_elements()
+        elements: dict[str, list[_ComputeElement]] = defaultdict(list)
+        for queue in self._entries[_QUEUE].values():
+            if queue.state == ACTIVE_STATE and queue.site:
+                elements[queue.site] += queue.queues
         doors = {name for name, site_doors in self._doors.items() if site_doors}
         for name in sorted({*doors, *self._entries[_SITE], *elements}):
             if not is_valid_name(name):
@@ -141,14 +144,6 @@ class CricImport:
                 self._skip(name, "no door that ROOT can open")
             else:
                 self._add_site(name, elements[name])
-
-    def _list_elements(self) -> Mapping[str, list[_ComputeElement]]:
-        """List the compute elements of the active queues of each site."""
-        elements: dict[str, list[_ComputeElement]] = defaultdict(list)
-        for queue in self._entries[_QUEUE].values():
-            if queue.state == ACTIVE_STATE and queue.site:
-                elements[queue.site] += queue.queues
-        return elements
 
     def _skip(self, subject: str, reason: str) -> None:
         self.skipped.append(f"{subject}: {reason}")
@@ -234,6 +229,11 @@ class CricImport:
     def _add_site(self, name: str, elements: Sequence[_ComputeElement]) -> None:
         requirements = self._options.requirements.replace("{site}", name)
         doors = tuple(self._doors[name])
+        labels = []
+        if entry := self._entries[_SITE].get(name):
+            cloud = entry.cloud or entry.country_code
+            values = {"cloud": cloud, "tier": entry.tier_level, "state": entry.state}
+            labels = [f"{kind}-{value}" for kind, value in values.items() if value]
         # Mistakes are listed where the sites file is written.
         self.sites.append(
             Site.model_construct(
@@ -244,7 +244,7 @@ class CricImport:
                 storage=next((door.middleware for door in doors if door.middleware), ""),
                 requirements=requirements,
                 grid_resource="" if requirements else self._choose_resource(name, elements),
-                labels=tuple(filter(is_valid_name, self._list_labels(name))),
+                labels=tuple(filter(is_valid_name, labels)),
             )
         )
 
@@ -262,13 +262,6 @@ class CricImport:
             reason = "imported without a batch selector; add requirements or grid_resource"
             self._skip(name, reason)
         return next(iter(resources), "")
-
-    def _list_labels(self, name: str) -> Iterator[str]:
-        if entry := self._entries[_SITE].get(name):
-            values = (entry.cloud or entry.country_code, entry.tier_level, entry.state)
-            for kind, value in zip(("cloud", "tier", "state"), values, strict=True):
-                if value:
-                    yield f"{kind}-{value}"
 
 
 def _read_entries(file: Path) -> Mapping[str, Any]:

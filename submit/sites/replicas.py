@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import product, repeat
 from threading import Event, Lock
 
 from treehammer.collectors.job_spec import InputFile
@@ -296,11 +296,12 @@ class PlacementFinder:
                 hint="Datasets are immutable: place the local one under another name, or use another "
                 "--cache-dir.",
             )
-        replicas = {
-            (protocol, domain): self._replicas_by_file(protocol, domain)
-            for protocol in dict.fromkeys(access.door.protocol for access in accesses)
-            for domain in (LAN, WAN)
-        }
+        replicas: dict[tuple[str, str], ReplicasByFile] = {}
+        protocols = dict.fromkeys(access.door.protocol for access in accesses)
+        for protocol, domain in product(protocols, (LAN, WAN)):
+            by_file = replicas[protocol, domain] = defaultdict(list)
+            for replica in self.catalogue.replicas(name, protocol, domain=domain):
+                by_file[replica.rse, replica.file].append(replica)
         with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
             results = [*executor.map(self._files_at_door, accesses, repeat(replicas))]
         files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
@@ -311,12 +312,6 @@ class PlacementFinder:
             else:
                 files[*access.key, name] = door_files
         return RucioPlacement(files, lacking)
-
-    def _replicas_by_file(self, protocol: str, domain: str) -> ReplicasByFile:
-        replicas: ReplicasByFile = defaultdict(list)
-        for replica in self.catalogue.replicas(self.manifest.name, protocol, domain=domain):
-            replicas[replica.rse, replica.file].append(replica)
-        return replicas
 
     def _files_at_door(
         self, access: DoorAccess, replicas: Mapping[tuple[str, str], ReplicasByFile]

@@ -18,7 +18,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     credential_expiry,
     format_time,
 )
-from treehammer.collectors.worker.probes.proxy_certificates import ProxyDetails, read_proxy
+from treehammer.collectors.worker.probes.proxy_certificates import read_proxy
 from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
@@ -64,7 +64,14 @@ def probe_sites(
             batches[site.batch].append(site)
     results: list[ProbeResult] = []
     for name, batch_sites in batches.items():
-        results += _probe_batch_system(name, batch_sites, settings)
+        try:
+            results += open_batch_system(name, settings).probe(batch_sites)
+        except (BatchError, ConfigError) as error:
+            pool = batch_sites[0].pool
+            subject = f"pool {pool}" if pool else name
+            results.append(
+                ProbeResult(subject, "settings", PROBE_FAILED, error.message, error.hint)
+            )
     numbers = {site.name: number for number, site in enumerate(sites)}
     results = [*_probe_doors(sites, target, bars), *results]
     # Stable: the doors of a site stay before its batch system.
@@ -135,22 +142,12 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> ProbeResult:
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
     finding = probe.problem or probe.details
     limits = describe_read_limits(door.prefix) if result == PROBE_OK else ""
-    remedy, server = probe.remedy or limits, _describe_server(probe.server, door)
-    return ProbeResult(site.name, check, result, finding, remedy, server, probe.rtt_s)
-
-
-def _describe_server(server: str, door: Door) -> str:
+    server = probe.server
     if server and door.version and door.version not in server:
-        return f"{server} (sites file: {door.version})"
-    return server
-
-
-def _probe_batch_system(name: str, sites: Sequence[Site], settings: Settings) -> list[ProbeResult]:
-    try:
-        return list(open_batch_system(name, settings).probe(sites))
-    except (BatchError, ConfigError) as error:
-        subject = f"{'pool ' * bool(sites[0].pool)}{sites[0].pool or name}"
-        return [ProbeResult(subject, "settings", PROBE_FAILED, error.message, error.hint)]
+        server += f" (sites file: {door.version})"
+    return ProbeResult(
+        site.name, check, result, finding, probe.remedy or limits, server, probe.rtt_s
+    )
 
 
 def probe_credentials(
@@ -178,7 +175,8 @@ def _probe_credential(subject: str, check: str, name: str, path: Path) -> ProbeR
         return ProbeResult(subject, check, PROBE_OK, f"{path} states no expiry", privacy)
     finding = _describe_end("", end)
     if proxy:
-        finding = f"{_describe_proxy(proxy)}, {finding}"
+        vo = f"VO {proxy.vo} ({', '.join(proxy.attributes)})" if proxy.attributes else ""
+        finding = f"{proxy.identity}, {vo or 'no VOMS attributes'}, {finding}"
         attributes_end = proxy.attributes_expire_at
         if attributes_end is not None and attributes_end < end - _SAME_END_S:
             end = attributes_end
@@ -187,12 +185,6 @@ def _probe_credential(subject: str, check: str, name: str, path: Path) -> ProbeR
     result = PROBE_FAILED if left_s <= 0 else PROBE_OK
     advice = remedy if left_s < EXPIRY_WARNING_S else privacy
     return ProbeResult(subject, check, result, finding, advice)
-
-
-def _describe_proxy(proxy: ProxyDetails) -> str:
-    if not proxy.attributes:
-        return f"{proxy.identity}, no VOMS attributes"
-    return f"{proxy.identity}, VO {proxy.vo} ({', '.join(proxy.attributes)})"
 
 
 def _describe_end(subject: str, end: float) -> str:

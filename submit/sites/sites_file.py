@@ -98,8 +98,9 @@ def _check_pool(pool: HTCondorPool, path: document_problems.KeyPath) -> Iterator
 
 
 def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    if site.pool_name is None:
-        yield from _check_pool_keys(site, path)
+    for key in ("requirements", "grid_resource", "submit") if site.pool_name is None else ():
+        if getattr(site, key) and (site.is_local or key != "submit"):
+            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
     if "batch" in site.model_fields_set:
         yield from _check_batch(site, (*path, "batch"))
     if site.requirements.endswith("\\"):
@@ -117,12 +118,6 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield DocumentProblem((*path, "labels", index), f"{label!r} is given twice")
-
-
-def _check_pool_keys(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    for key in ("requirements", "grid_resource", "submit"):
-        if getattr(site, key) and (site.is_local or key != "submit"):
-            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
 
 
 def _check_submit_commands(
@@ -198,17 +193,20 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
 
     document = {
         "pools": {pool.name: _list_values(pool.model_dump()) for pool in pools},
-        "sites": {site.name: _site_table(site) for site in sites},
+        "sites": {
+            site.name: _list_values(
+                {
+                    "pool": site.pool,
+                    **site.model_dump(exclude={"pool_name"}),
+                    "batch": "" if site.is_local or site.pool else site.batch,
+                }
+            )
+            for site in sites
+        },
     }
     text = tomli_w.dumps({key: tables for key, tables in document.items() if tables})
     parse_sites_file(text, path)
     return text
-
-
-def _site_table(site: Site) -> dict[str, Any]:
-    values = site.model_dump(exclude={"pool_name"})
-    is_external = not (site.is_local or site.pool)
-    return _list_values({"pool": site.pool, **values, "batch": site.batch * is_external})
 
 
 def _list_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -161,8 +161,22 @@ def _try_execution(
 ) -> PayloadTrial:
     os.setsid()
     payload_process.become_subreaper()
+    # Nothing is read: no recording, and no settings of a server.
+    payload = replace(make_payload_spec(definition), record=False, before=None)
+    job = JobSpec(
+        campaign_id="",
+        job_id="check",
+        site="",
+        door="",
+        payload=payload,
+        limits=_TRIAL_LIMITS,
+        executions=tuple(specs),
+    )
+    kit = locate_kit(str(folder / "kit"))
+    # Trials that run at once share no logs.
+    output = str(folder / f"output-{spec.round}")
     with StopSignals() as signals:
-        context = _make_context(definition, specs, folder, spec.round, signals)
+        context = JobContext(job, str(folder), output, kit, 1, signals)
         execution = Execution(context, spec)
         execution.run()
     loop = library_builds.find_loop(context, spec)
@@ -200,30 +214,6 @@ def make_trial_spec(
         identity={},
         payload=payload,
     )
-
-
-def _make_context(
-    definition: TestDefinition,
-    specs: Sequence[ExecutionSpec],
-    folder: Path,
-    number: int,
-    signals: StopSignals,
-) -> JobContext:
-    # Nothing is read: no recording, and no settings of a server.
-    payload = replace(make_payload_spec(definition), record=False, before=None)
-    job = JobSpec(
-        campaign_id="",
-        job_id="check",
-        site="",
-        door="",
-        payload=payload,
-        limits=_TRIAL_LIMITS,
-        executions=tuple(specs),
-    )
-    kit = locate_kit(str(folder / "kit"))
-    # Trials that run at once share no logs.
-    output = str(folder / f"output-{number}")
-    return JobContext(job, str(folder), output, kit, 1, signals)
 
 
 @dataclass(frozen=True)

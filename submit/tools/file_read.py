@@ -117,13 +117,6 @@ class MeasuredFiles:
     manifest: Manifest
     types: Mapping[str, str]
 
-    def _select_columns(self, patterns: str) -> list[str]:
-        names = self.manifest.branches
-        try:
-            return [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
-        except PayloadError as error:
-            raise ConfigError(str(error), where=f"--branches {patterns}") from error
-
     def choose_columns(self, patterns: str) -> tuple[str, list[str]]:
         """Choose the columns that RDataFrame fills histograms of, and one number for each event.
 
@@ -145,7 +138,11 @@ class MeasuredFiles:
             )
         if not patterns:
             return scalar, numbers[:MAX_COLUMNS]
-        selected = self._select_columns(patterns)
+        names = self.manifest.branches
+        try:
+            selected = [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
+        except PayloadError as error:
+            raise ConfigError(str(error), where=f"--branches {patterns}") from error
         if unusable := [name for name in selected if name not in numbers]:
             raise ConfigError(
                 f"with several threads, columns must hold numbers: not {format_some(unusable)}",
@@ -171,25 +168,23 @@ def choose_releases(
     """
     if texts:
         for text in texts:
-            _check_release(text, addresses)
+            try:
+                provider = providers.parse_software_request(text).provider
+            except ValueError as error:
+                raise ConfigError(str(error), where="--root") from error
+            if provider in providers.WITHOUT_ROOT:
+                raise ConfigError(f"{text!r} is no ROOT", where="--root")
+            if problem := _find_limit(text, addresses):
+                able = ", ".join(_select_able(providers.WHEELS, addresses))
+                raise ConfigError(
+                    problem, where=f"--root {text}", hint=f"Releases that can: {able}."
+                )
         return tuple(dict.fromkeys(texts))
     cached = [*providers.list_prepared_releases(software_dir)][::-1]
-    able = _select_able(cached, addresses)
-    if not able and _has_own_root():
+    able_cached = _select_able(cached, addresses)
+    if not able_cached and _has_own_root():
         return (CURRENT,)
-    return ([*able, *_select_able((DEFAULT_ROOT, *providers.WHEELS), addresses)][0],)
-
-
-def _check_release(text: str, addresses: Sequence[str]) -> None:
-    try:
-        provider = providers.parse_software_request(text).provider
-    except ValueError as error:
-        raise ConfigError(str(error), where="--root") from error
-    if provider in providers.WITHOUT_ROOT:
-        raise ConfigError(f"{text!r} is no ROOT", where="--root")
-    if problem := _find_limit(text, addresses):
-        able = ", ".join(_select_able(providers.WHEELS, addresses))
-        raise ConfigError(problem, where=f"--root {text}", hint=f"Releases that can: {able}.")
+    return ([*able_cached, *_select_able((DEFAULT_ROOT, *providers.WHEELS), addresses)][0],)
 
 
 def _select_able(releases: Iterable[str], addresses: Sequence[str]) -> list[str]:
@@ -234,7 +229,10 @@ def open_files(addresses: Sequence[str], folder: Path, bars: ProgressFactory) ->
         DatasetError: a file is missing or cannot be read.
     """
     _check_schemes(addresses)
-    urls = [_find_url(address) for address in addresses]
+    urls = [
+        url if "://" in url else str(Path(url).expanduser().absolute())
+        for url in map(normalize_url, addresses)
+    ]
     plain = choose_file_names([Path(url.partition("?")[0]) for url in urls])
     names = [
         name if plain.count(name) == 1 else f"{number}-{name}"
@@ -258,11 +256,6 @@ def _check_schemes(addresses: Sequence[str]) -> None:
             where=" ".join(addresses),
             hint="Read them one after the other.",
         )
-
-
-def _find_url(address: str) -> str:
-    url = normalize_url(address)
-    return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
 def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileDigest]:

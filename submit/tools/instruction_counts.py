@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.job_spec import ExecutionLimits, ExecutionSpec, JobSpec
+from treehammer.collectors.job_spec import TIMED, ExecutionLimits, ExecutionSpec, JobSpec
 from treehammer.collectors.worker.child_processes import StopSignals, run_forked
 from treehammer.collectors.worker.run import payload_process
 from treehammer.collectors.worker.run.execution import Execution
@@ -87,11 +87,13 @@ def count_plan(
 
     As many run at once as local jobs may: neighbors change times, not counts.
     """
-    runs = [
-        (variant, job, spec)
-        for variant, (job, spec) in _list_variants(plan).items()
-        for _ in range(repeats)
-    ]
+    executions: dict[str, tuple[str, JobSpec, ExecutionSpec]] = {}
+    for planned, _ in plan.jobs.iterate_kinds():
+        for spec in planned.spec.executions:
+            if spec.kind == TIMED:
+                key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
+                executions.setdefault(key, (key, planned.spec, spec))
+    runs = [execution for execution in executions.values() for _ in range(repeats)]
     reads: dict[str, list[CountedRead]] = {}
     problems: dict[str, str] = {}
     with (
@@ -125,17 +127,6 @@ def _try_count(
         return count_read(valgrind, job, spec, output, events)
     except CountingError as error:
         return str(error)
-
-
-def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
-    """List an execution of each variant and commit."""
-    executions: dict[str, tuple[JobSpec, ExecutionSpec]] = {}
-    for job, _ in plan.jobs.iterate_kinds():
-        for spec in job.spec.executions:
-            if spec.kind == "timed":
-                key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
-                executions.setdefault(key, (job.spec, spec))
-    return executions
 
 
 def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
@@ -335,21 +326,17 @@ class _CallgrindParser:
 
     def add_line(self, line: str) -> None:
         if line[:1] in _COST_START:
-            self._add_cost(line)
+            fields = line.split()
+            # The cost after a call is inclusive.
+            if len(fields) > 1 and not self._skips_cost:
+                self.costs[self._library, self._function] += int(fields[1])
+            self._skips_cost = False
             return
         key, equals, value = line.partition("=")
         if equals:
             self._add_specification(key, value)
         elif line.startswith("totals:"):
             self.stated_total = int(line.split()[1])
-
-    def _add_cost(self, line: str) -> None:
-        if self._skips_cost:  # inclusive cost of a call
-            self._skips_cost = False
-            return
-        fields = line.split()
-        if len(fields) > 1:
-            self.costs[self._library, self._function] += int(fields[1])
 
     def _add_specification(self, key: str, value: str) -> None:
         if key == "ob":

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain, pairwise
 from typing import Any
 
@@ -22,10 +23,7 @@ from treehammer.analysis.statistics.verdict import is_open, plan_looks
 from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import (
-    COMMIT_AXIS,
-    identify_commit,
-)
+from treehammer.hctests.definition.model import COMMIT_AXIS, identify_commit
 from treehammer.sql.core.campaign_plan import SequentialPlan
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
@@ -171,48 +169,40 @@ def run_until_decided(
     submission.check_plan_limits(whole, settings)
     local = LocalBatch(settings.spool_dir)
     with local.owned(plan.campaign_id) if is_owned else nullcontext():
-        return _follow_looks(whole, sequential, settings, display)
-
-
-def _follow_looks(
-    whole: Plan, sequential: SequentialPlan, settings: Settings, display: CampaignDisplay
-) -> LocalVerdict:
-    campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
-    with Store.open(settings.database) as store, display.open(campaign) as show:
-        tracker = campaign_polling.make_tracker(store, settings)
-        for launches, following in pairwise((*sequential.looks, 0)):
-            display.phase(f"measuring {launches} launches of each variant")
-            progress = campaign_polling.follow_campaign(
-                tracker, campaign, _EndOfHopeless(tracker, campaign, show).show, display.notify
-            )
-            display.phase("judging")
-            results = judge_and_store(store, campaign, display.notify, sequential.delta)
-            decided = bool(results) and _are_decided(results, sequential.delta)
-            if decided or not following or not results:
-                break
-            campaign = submission.extend_submission(
-                whole.between_looks(launches, following), settings
-            )
+        campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
+        with Store.open(settings.database) as store, display.open(campaign) as show:
+            tracker = campaign_polling.make_tracker(store, settings)
+            show_or_end = _end_hopeless(tracker, campaign, show)
+            for launches, following in pairwise((*sequential.looks, 0)):
+                display.phase(f"measuring {launches} launches of each variant")
+                progress = campaign_polling.follow_campaign(
+                    tracker, campaign, show_or_end, display.notify
+                )
+                display.phase("judging")
+                results = judge_and_store(store, campaign, display.notify, sequential.delta)
+                decided = bool(results) and _are_decided(results, sequential.delta)
+                if decided or not following or not results:
+                    break
+                campaign = submission.extend_submission(
+                    whole.between_looks(launches, following), settings
+                )
     return LocalVerdict(campaign, progress, results, launches, decided)
 
 
-@dataclass
-class _EndOfHopeless:
-    """Cancels a comparison whose launches mostly fail; shows its progress until then."""
+def _end_hopeless(
+    tracker: CampaignTracker, campaign: CampaignRow, show: ShowProgress
+) -> ShowProgress:
+    """Show a comparison's progress, and cancel it once two launches failed and hardly any did not."""
+    cancel = cache(lambda: tracker.cancel(campaign))
 
-    tracker: CampaignTracker
-    campaign: CampaignRow
-    show_progress: ShowProgress
-    is_cancelled: bool = False
-
-    def show(self, progress: CampaignCount) -> None:
-        """Show the progress, and cancel the other jobs if two launches failed, and hardly any did not."""
-        self.show_progress(progress)
+    def show_or_end(progress: CampaignCount) -> None:
+        show(progress)
         failed = progress.total.failed
         good = progress.total.measured - failed
-        if failed >= max(HOPELESS_FAILURES, 2 * good) and not self.is_cancelled:
-            self.is_cancelled = True
-            self.tracker.cancel(self.campaign)
+        if failed >= max(HOPELESS_FAILURES, 2 * good):
+            cancel()
+
+    return show_or_end
 
 
 def judge_and_store(
@@ -276,23 +266,15 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
         return ""
     needed = {_find_slot(check.identity, check.variant) for check in planned}
     newest = [campaign.id for campaign in store.campaigns()[:MAX_SEARCHED_CAMPAIGNS]]
-    proven = _find_proven_slots(store, newest) if newest else {}
+    proven: dict[str, set[tuple[str, ...]]] = {id_: set() for id_ in newest}
+    selection = Selection.parse(newest, [f"kind={CHECKSUM}"])
+    for row in store.measurements(selection, _CHECKSUM_COLUMNS) if newest else ():
+        if row["value_checksum"] and not row["failure_class"]:
+            slot = _find_slot(row, json.loads(str(row["variant"])))
+            proven[str(row["campaign_id"])].add(slot)
     return next((id_ for id_ in newest if needed <= proven[id_]), "")
 
 
 def _find_slot(values: Mapping[str, Any], variant: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the place of a checksum and the ROOT that was requested for it."""
     return (*(str(values[name]) for name in _PLACE_COLUMNS), str(variant["root"]))
-
-
-def _find_proven_slots(
-    store: Store, campaign_ids: Sequence[str]
-) -> Mapping[str, set[tuple[str, ...]]]:
-    """Return campaign id -> place and requested ROOT of each good checksum."""
-    proven: dict[str, set[tuple[str, ...]]] = {campaign_id: set() for campaign_id in campaign_ids}
-    selection = Selection.parse(campaign_ids, [f"kind={CHECKSUM}"])
-    for row in store.measurements(selection, _CHECKSUM_COLUMNS):
-        if row["value_checksum"] and not row["failure_class"]:
-            slot = _find_slot(row, json.loads(str(row["variant"])))
-            proven[str(row["campaign_id"])].add(slot)
-    return proven

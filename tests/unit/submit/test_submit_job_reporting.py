@@ -43,9 +43,9 @@ from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import (
     TOKEN_GRACE_S,
-    TokenRenewal,
     check_service,
     find_token_lives,
+    make_token_renewal,
     proxy_environment,
     reporting_for_preview,
     reporting_for_submission,
@@ -414,9 +414,9 @@ def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     job = described(plan, settings, tmp_path / "out")[0]
     (tmp_path / "new").mkdir()
-    walls_s = {job.job_id: 60.0}
+    ids = [job.job_id]
     service = reporting_for_submission(settings, SubmissionOptions(service_timeout_s=5))
-    renewal = TokenRenewal(service, tmp_path / "new", plan.campaign_id, walls_s)
+    renewal = make_token_renewal(service, tmp_path / "new", plan.campaign_id, ids, 60.0)
     inputs = renewal(job.job_id, job.inputs)
     assert inputs.keys() == job.inputs.keys()
     assert json.loads(inputs[SERVICE_FILE].read_text())["wait_s"] == 5
@@ -424,7 +424,7 @@ def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
     # Jobs that did not report before still do not; nor do any without a configured service.
     alone = {"job.json": job.inputs["job.json"]}
     assert renewal(job.job_id, alone) == alone
-    none = TokenRenewal(None, tmp_path / "new", plan.campaign_id, walls_s)
+    none = make_token_renewal(None, tmp_path / "new", plan.campaign_id, ids, 60.0)
     assert none(job.job_id, job.inputs).keys() == job.inputs.keys() - {SERVICE_FILE, TOKEN_FILE}
 
 
