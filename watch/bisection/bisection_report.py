@@ -48,8 +48,9 @@ def format_certainty(share: float) -> str:
     return "> 99.9 %" if 0.999 < share < 1 else format_share(share, 1)
 
 
-def describe_conclusion(state: BisectionState, conclusion: Conclusion) -> str:
+def describe_conclusion(state: BisectionState) -> str:
     """Describe the result of a search: builds, sizes, certainty and the campaigns behind it."""
+    conclusion = state.make_search().conclude()
     lines = [state.remark] if state.remark else _describe_outcome(state, conclusion)
     if skipped := [p for p in state.probes if p.state == SKIPPED]:
         titles = ", ".join(state.question.builds[p.build].title for p in skipped)
@@ -61,7 +62,7 @@ def describe_conclusion(state: BisectionState, conclusion: Conclusion) -> str:
 
 def describe_answer(state: BisectionState) -> str:
     """Describe the present answer of a search in one line."""
-    return describe_conclusion(state, state.make_search().conclude()).partition("\n")[0]
+    return describe_conclusion(state).partition("\n")[0]
 
 
 def _describe_outcome(state: BisectionState, conclusion: Conclusion) -> list[str]:
@@ -78,11 +79,15 @@ def _describe_outcome(state: BisectionState, conclusion: Conclusion) -> list[str
         return [f"More than one step (certainty {certainty}):", *steps]
     first, last = conclusion.candidates
     builds = question.builds
+    shares = ""
+    if conclusion.shares is not None:
+        none, single, more = map(format_share, conclusion.shares)
+        shares = f" (no step {none}, one {single}, more {more})"
     return [
         f"Undecided after {pluralize(state.jobs, 'job')}: the best guess is "
         f"{certainty}{_describe_last_level(conclusion)}.",
         f"Left: {builds[first].title} … {builds[last].title}"
-        f"{_describe_shares(conclusion)}. Allow more with --jobs, or measure longer jobs.",
+        f"{shares}. Allow more with --jobs, or measure longer jobs.",
     ]
 
 
@@ -91,13 +96,6 @@ def _describe_last_level(conclusion: Conclusion) -> str:
         return ""
     mean, low, high = map(format_effect, conclusion.last_level)
     return f"; BAD is {mean} [{low}, {high}]"
-
-
-def _describe_shares(conclusion: Conclusion) -> str:
-    if conclusion.shares is None:
-        return ""
-    none, single, more = map(format_share, conclusion.shares)
-    return f" (no step {none}, one {single}, more {more})"
 
 
 def _describe_step(state: BisectionState, step: FoundStep) -> str:
@@ -139,15 +137,5 @@ def make_document(state: BisectionState, conclusion: Conclusion) -> dict[str, An
         "last_level": conclusion.last_level,
         "shares": conclusion.shares,
         "jobs": state.jobs,
-        "probes": [
-            {
-                "build": builds[probe.build].name,
-                "state": probe.state,
-                "campaign": probe.campaign,
-                "effects": probe.effects,
-                "counter": probe.counter,
-                "reason": probe.reason,
-            }
-            for probe in state.probes
-        ],
+        "probes": [{**vars(probe), "build": builds[probe.build].name} for probe in state.probes],
     }

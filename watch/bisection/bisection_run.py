@@ -5,14 +5,13 @@ The result of a probe is the effect of its paired jobs, or the value of an exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from treehammer.analysis.comparison.series_effects import measure_effect
 from treehammer.analysis.comparison.series_sides import SeriesSides, collect_checksums, split_sides
-from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.headline_rows import load_metric_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, assign_compilers
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES, METRICS_BY_NAME
@@ -37,7 +36,7 @@ from treehammer.submit.planning.submission_options import (
 )
 from treehammer.submit.tools import FOLDER_PLACEHOLDER
 from treehammer.text_formatting import ProgressFactory, no_progress
-from treehammer.watch.bisection.bisection_search import Conclusion
+from treehammer.watch.bisection.bisection_search import Conclusion, SearchOutcome
 from treehammer.watch.bisection.bisection_state import (
     MEASURED,
     RUNNING,
@@ -76,7 +75,10 @@ class BisectionRun:
             TreehammerError: a campaign cannot be planned or submitted; the search can be resumed.
         """
         find_metric(self.state.question.metric, self._definition)  # an unknown one ends it here
-        with self._hold():
+        lock = self.settings.bisections_dir / f"{self.state.id}.lock"
+        if is_locked(lock):
+            raise ConfigError("another process runs this search", where=f"bisect {self.state.id}")
+        with hold_lock(lock):
             self.state.save(self.settings)
             if self.state.pending is not None:
                 self._continue_pending(self.state.pending)
@@ -90,18 +92,11 @@ class BisectionRun:
         conclusion = search.conclude()
         if self.state.probes:
             self.show(self.state, conclusion)
-        if conclusion.is_decided or self.state.jobs >= self.state.question.job_limit:
+        is_decided = conclusion.outcome is not SearchOutcome.UNDECIDED
+        if is_decided or self.state.jobs >= self.state.question.job_limit:
             self._save(replace(self.state, is_finished=True))
             return None
         return search.choose_next()
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        lock = self.settings.bisections_dir / f"{self.state.id}.lock"
-        if is_locked(lock):
-            raise ConfigError("another process runs this search", where=f"bisect {self.state.id}")
-        with hold_lock(lock):
-            yield
 
     @cached_property
     def _definition(self) -> TestDefinition:
@@ -166,9 +161,6 @@ class BisectionRun:
             self._name_build(build),
             exact=self.state.question.is_exact,
         )
-        self._settle(campaign, build, result)
-
-    def _settle(self, campaign: str, build: int, result: BuildProbeResult) -> None:
         if not result.failure:
             self._save(
                 self.state.settle_pending(
@@ -380,7 +372,8 @@ def read_probe(
     Raises:
         ConfigError: the campaign has several series, or an exact counter varies.
     """
-    samples = _load_samples(store, campaign_id, metric)
+    rows = load_metric_rows(store, Selection((campaign_id,)), SAMPLE_COLUMNS, (metric,))
+    samples = assign_compilers(map(Sample.from_row, rows))
     series = split_sides(samples, AXIS, good, build)
     if len(series) > 1:
         labels = ", ".join(f"{sides.label} at {sides.site}" for sides in series)
@@ -398,19 +391,6 @@ def read_probe(
         return BuildProbeResult(effects=tuple(pair.d for pair in effect.pairs))
     good_failed = all(sample.reason_unusable(metric.name) for sample in series[0].a)
     return BuildProbeResult(failure=effect.why, good_failed=good_failed)
-
-
-def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> list[Sample]:
-    selection = Selection((campaign_id,))
-    columns = [*SAMPLE_COLUMNS, *([metric.name] if metric.name in METRICS_BY_NAME else [])]
-    rows = load_headline_rows(store, selection, columns)
-    if not metric.figure and metric.name not in METRICS_BY_NAME:
-        by_id = {row["measurement_id"]: row for row in rows}
-        with store.snapshot() as snapshot:
-            for extra in snapshot.extras(selection):
-                if extra.name == metric.name:
-                    by_id[extra.measurement_id][metric.name] = extra.value
-    return assign_compilers(Sample.from_row({**row, "headline": (metric,)}) for row in rows)
 
 
 def _read_counter(series: SeriesSides, metric: HeadlineMetric) -> BuildProbeResult:

@@ -12,16 +12,16 @@ job of each build decides: plain halving.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from treehammer.analysis.comparison.series_changes import log_ratio
+from treehammer.analysis.statistics.estimates import Estimate
 from treehammer.analysis.statistics.verdict import DEFAULT_CERTAINTY
 
 Floats = npt.NDArray[np.float64]
@@ -37,28 +37,8 @@ LEVEL_SCALE = 50.0
 BUILD_VARIANCE = 0.1
 #: Hypotheses with a smaller share of the probability are not followed.
 NEGLIGIBLE = 1e-6
-
-
-@dataclass(frozen=True)
-class JobEffect:
-    """ln(build/GOOD) of one paired job."""
-
-    build: int
-    effect: float
-
-
-@dataclass(frozen=True)
-class LevelEstimate:
-    """Student's t distribution of a level or of a step, in ln."""
-
-    mean: float
-    scale: float
-    df: float
-
-    def interval(self, level: float = 0.05) -> tuple[float, float]:
-        """Compute the interval that misses the true value with probability ``level``."""
-        half = -float(special.stdtrit(self.df, level / 2)) * self.scale
-        return self.mean - half, self.mean + half
+#: Build of one paired job, and its ln(build/GOOD).
+JobEffect = tuple[int, float]
 
 
 @dataclass(frozen=True)
@@ -78,11 +58,10 @@ class StepPosterior:
         jobs: effects of paired jobs, in any order.
     """
 
-    def __init__(self, builds: int, jobs: Iterable[JobEffect]) -> None:
+    def __init__(self, builds: int, jobs: Sequence[JobEffect]) -> None:
         self.builds = builds
-        self.jobs = tuple(jobs)
-        builds_of_jobs = np.array([job.build for job in self.jobs], dtype=np.int64)
-        effect = np.array([job.effect for job in self.jobs], dtype=float)
+        builds_of_jobs = np.array([build for build, _ in jobs], dtype=np.int64)
+        effect = np.array([effect for _, effect in jobs], dtype=float)
         self.counts = np.bincount(builds_of_jobs, minlength=builds).astype(float)
         sums = np.bincount(builds_of_jobs, effect, minlength=builds)
         self.means = np.divide(sums, self.counts, out=np.zeros(builds), where=self.counts > 0)
@@ -91,13 +70,16 @@ class StepPosterior:
         self._weight = np.concatenate([[0.0], np.cumsum(weights)])
         self._moment = np.concatenate([[0.0], np.cumsum(weights * self.means)])
         self._squares = residual_squares + float(np.sum(weights * self.means**2))
-        self.shape = (PRIOR_JOBS + len(self.jobs)) / 2
+        self.shape = (PRIOR_JOBS + len(jobs)) / 2
 
     @cached_property
     def hypotheses(self) -> Hypotheses:
         """Hypotheses with more than a negligible probability, which sums to 1."""
         first, second = self._list_steps()
-        log = self._log_prior(first, second) + self._log_likelihood(first, second)
+        kind = (first > 0).astype(int) + (second > 0)
+        shares = np.asarray(PRIOR_SHARES) / np.maximum(np.bincount(kind, minlength=3), 1)
+        explained, occam = self._explain(first, second)
+        log = np.log(shares)[kind] + occam - self.shape * np.log(self._scale(explained))
         probability = np.exp(log - log.max())
         probability /= probability.sum()
         likely = probability > NEGLIGIBLE
@@ -120,7 +102,7 @@ class StepPosterior:
         explained, _ = self._explain(first, second)
         return self._scale(explained) / self.shape
 
-    def estimate_step(self, first: int, second: int, *, at_second: bool = False) -> LevelEstimate:
+    def estimate_step(self, first: int, second: int, *, at_second: bool = False) -> Estimate:
         """Estimate the size of the first or the second step of a hypothesis."""
         first_build, second_build = np.array([first]), np.array([second])
         end = np.where(second_build > 0, second_build, self.builds)
@@ -130,11 +112,7 @@ class StepPosterior:
             mean, variance = later_mean - mean, variance + later_variance
         noise = self.noise_variance(first_build, second_build)
         scale = math.sqrt(float((variance * noise)[0]))
-        return LevelEstimate(float(mean[0]), scale, 2 * self.shape)
-
-    def estimate_last_level(self) -> LevelEstimate:
-        """Estimate BAD's level from its own jobs alone."""
-        return self.estimate_step(self.builds - 1, 0)
+        return Estimate(float(mean[0]), scale, 2 * self.shape)
 
     def _list_steps(self) -> tuple[Indices, Indices]:
         """List every hypothesis: no step, one at each build, and every pair."""
@@ -144,17 +122,6 @@ class StepPosterior:
         first = np.concatenate([none, single, j + 1])
         second = np.concatenate([none, np.zeros(len(single), dtype=np.int64), k + 1])
         return first, second
-
-    def _log_prior(self, first: Indices, second: Indices) -> Floats:
-        kind = (first > 0).astype(int) + (second > 0)
-        sizes = np.bincount(kind, minlength=3)
-        shares: Floats = np.log(np.asarray(PRIOR_SHARES) / np.maximum(sizes, 1))
-        return np.asarray(shares[kind])
-
-    def _log_likelihood(self, first: Indices, second: Indices) -> Floats:
-        explained, occam = self._explain(first, second)
-        result: Floats = occam - self.shape * np.log(self._scale(explained))
-        return result
 
     def _scale(self, explained: Floats) -> Floats:
         prior = PRIOR_JOBS / 2 * PRIOR_NOISE**2
@@ -181,12 +148,6 @@ class StepPosterior:
 #: Nodes and weights for expectations over a normal distribution.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-
-
-def choose_build(posterior: StepPosterior, candidates: Iterable[int]) -> int:
-    """Choose the build with the highest expected reduction of entropy; the first of equals."""
-    gains = {build: expect_information(posterior, build) for build in candidates}
-    return max(gains, key=lambda build: gains[build])
 
 
 def expect_information(posterior: StepPosterior, build: int) -> float:
@@ -297,17 +258,12 @@ class Conclusion:
     last_level: tuple[float, float, float] | None = None
     shares: tuple[float, float, float] | None = None
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether the search may end."""
-        return self.outcome is not SearchOutcome.UNDECIDED
-
 
 @dataclass(frozen=True)
 class StepSearch:
     """State of a search over ``builds`` builds: 0 is GOOD, the last one BAD.
 
-    ``skipped`` holds the builds that cannot be measured.
+    ``jobs`` holds the measured effects, ``skipped`` the builds that cannot be measured.
     """
 
     builds: int
@@ -315,13 +271,8 @@ class StepSearch:
     jobs: tuple[JobEffect, ...] = ()
     skipped: frozenset[int] = field(default_factory=frozenset)
 
-    def add_effects(self, build: int, effects: Collection[float]) -> StepSearch:
-        """Return the search with the effects of further jobs of a build."""
-        jobs = tuple(JobEffect(build, effect) for effect in effects)
-        return replace(self, jobs=(*self.jobs, *jobs))
-
     def choose_next(self) -> int:
-        """Choose the build to measure next: BAD first, then the most informative one.
+        """Choose the build to measure next: BAD first, then the first of the most informative ones.
 
         A build beside an otherwise certain step that was measured by one job is measured again.
         """
@@ -331,7 +282,7 @@ class StepSearch:
         if certainty >= self.certainty and (side := self._find_unconfirmed_side(steps)):
             return side
         measurable = [build for build in range(1, self.builds) if build not in self.skipped]
-        return choose_build(self._posterior, measurable)
+        return max(measurable, key=lambda build: expect_information(self._posterior, build))
 
     def conclude(self) -> Conclusion:
         """Conclude from the jobs measured so far."""
@@ -343,7 +294,8 @@ class StepSearch:
         outcome = SearchOutcome.UNDECIDED
         if certainty >= self.certainty and not self._find_unconfirmed_side(steps):
             outcome = likeliest
-        level = posterior.estimate_last_level() if posterior.counts[-1] else None
+        # BAD's level from its own jobs alone.
+        level = posterior.estimate_step(self.builds - 1, 0) if posterior.counts[-1] else None
         return Conclusion(
             outcome,
             certainty,
@@ -401,7 +353,7 @@ class StepSearch:
                 following[build] = following[build + 1]
         return following
 
-    def _make_step(self, build: int, certainty: float, size: LevelEstimate) -> FoundStep:
+    def _make_step(self, build: int, certainty: float, size: Estimate) -> FoundStep:
         first = build
         while first - 1 in self.skipped:
             first -= 1
@@ -425,10 +377,6 @@ class CounterSearch:
     builds: int
     values: Mapping[int, float] = field(default_factory=dict)
     skipped: frozenset[int] = field(default_factory=frozenset)
-
-    def add_value(self, build: int, value: float, good: float) -> CounterSearch:
-        """Return the search with a build's value, and GOOD's from the same job."""
-        return replace(self, values={**self.values, 0: good, build: value})
 
     def choose_next(self) -> int:
         """Choose the build to measure next: BAD first, then the middle of those left."""
@@ -454,15 +402,9 @@ class CounterSearch:
             certainty = 1 / (first_changed - last_same)
             remaining = (last_same + 1, first_changed)
             return Conclusion(SearchOutcome.UNDECIDED, certainty, (), remaining, last_level)
-        return self._describe_steps(last_same, first_changed, last_level)
-
-    def _describe_steps(
-        self, last_same: int, first_changed: int, last_level: tuple[float, float, float] | None
-    ) -> Conclusion:
-        value, bad = self.values[first_changed], self.values[self.builds - 1]
         steps = [self._make_step(last_same, first_changed)]
         outcome = SearchOutcome.STEP
-        if value != bad:
+        if self.values[first_changed] != bad:
             outcome = SearchOutcome.SEVERAL_STEPS
             last_unchanged = max(build for build, counter in self.values.items() if counter != bad)
             first_bad = min(build for build in self.values if build > last_unchanged)

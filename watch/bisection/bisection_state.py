@@ -144,15 +144,13 @@ class BisectionState:
         builds = len(self.question.builds)
         skipped = frozenset(p.build for p in self.probes if p.state == SKIPPED)
         if self.question.is_exact:
-            search = CounterSearch(builds, skipped=skipped)
+            values: dict[int, float] = {}
             for probe in self.probes:
                 if probe.counter is not None:
-                    search = search.add_value(probe.build, probe.counter[1], probe.counter[0])
-            return search
-        steps = StepSearch(builds, self.question.certainty, skipped=skipped)
-        for probe in self.probes:
-            steps = steps.add_effects(probe.build, probe.effects)
-        return steps
+                    values |= {0: probe.counter[0], probe.build: probe.counter[1]}
+            return CounterSearch(builds, values, skipped)
+        jobs = tuple((probe.build, effect) for probe in self.probes for effect in probe.effects)
+        return StepSearch(builds, self.question.certainty, jobs, skipped)
 
     def save(self, settings: Settings) -> None:
         """Write the state; readers see the old one or the new one."""

@@ -147,7 +147,7 @@ def bisect(
     return CommandOutput(
         document["probes"],
         (),
-        above=["\n" + bisection_report.describe_conclusion(run.state, conclusion)],
+        above=["\n" + bisection_report.describe_conclusion(run.state)],
         document=document,
         exit_code=ExitCode.DONE if is_answered else ExitCode.NOTHING,
     )

@@ -11,7 +11,7 @@ from treehammer.config import Settings
 from treehammer.errors import NothingToDoError
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.watch.bisection import bisection_report
-from treehammer.watch.bisection.bisection_state import BisectionState, list_states
+from treehammer.watch.bisection.bisection_state import BisectionState, find_state, list_states
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
 from treehammer.web.columns import column, columns
@@ -41,13 +41,11 @@ class BisectionQuery(PageQuery):
 )
 def bisection_page(request: PageRequest[BisectionQuery]) -> PageContent:
     """Show the result of a search, and what each build measured; an unknown one is refused."""
-    identity = request.query.bisection
-    states = list_states(request.resources.settings.bisections_dir)
-    state = next((state for state in states if state.id == identity), None)
+    state = find_state(request.resources.settings, request.query.bisection)
     if state is None:
         raise NothingToDoError("no such search", hint="Start one: treehammer bisect")
     question = state.question
-    conclusion, *details = _conclude(state).splitlines()
+    conclusion, *details = bisection_report.describe_conclusion(state).splitlines()
     facts = [
         ("metric", question.metric),
         ("builds", f"{len(question.builds)}, {_describe_range(state)}"),
@@ -90,10 +88,6 @@ def build_bisection_table(settings: Settings) -> DataTable:
         *hidden_columns("bisection"),
     )
     return DataTable("bisections", "Searches for the build", table_columns, rows, empty_text="")
-
-
-def _conclude(state: BisectionState) -> str:
-    return bisection_report.describe_conclusion(state, state.make_search().conclude())
 
 
 def _describe_range(state: BisectionState) -> str:

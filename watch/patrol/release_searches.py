@@ -150,9 +150,7 @@ class ReleaseSearches:
             run.state = self._end(run.state, f"Search ended: {join_lines(str(error))}.")
             run.state.save(self._settings)
             return None
-        conclusion = run.state.make_search().conclude()
-        report = bisection_report.describe_conclusion(run.state, conclusion)
-        _LOG.warning("%s: %s", start.entry, report.partition("\n")[0])
+        _LOG.warning("%s: %s", start.entry, bisection_report.describe_answer(run.state))
         self.ended += 1
         return None
 

@@ -13,7 +13,6 @@ import pytest
 from treehammer.watch.bisection.bisection_search import (
     Conclusion,
     CounterSearch,
-    JobEffect,
     SearchOutcome,
     StepPosterior,
     StepSearch,
@@ -398,18 +397,27 @@ def announce_changes(seed: int) -> Iterator[Change]:
         yield from (change for change in search(series) if change.state is ChangeState.CONFIRMED)
 
 
-SEARCH_NOISE = 0.007
+SEARCH_NOISE, WIDE_SEARCH = 0.007, StepSearch(64)
+
+
+def is_undecided(search: StepSearch | CounterSearch) -> bool:
+    return search.conclude().outcome is SearchOutcome.UNDECIDED
 
 
 def run_search(
-    level: Callable[[int], float], builds: int = 64, *, seed: int = 1, limit: int = 80
+    level: Callable[[int], float],
+    search: StepSearch = WIDE_SEARCH,
+    *,
+    seed: int = 1,
+    limit: int = 80,
 ) -> tuple[Conclusion, StepSearch]:
     """Search with simulated jobs; ``level`` is the true effect of a build."""
     noise = np.random.default_rng(seed)
-    search = StepSearch(builds)
-    while not search.conclude().is_decided and len(search.jobs) < limit:
+    while is_undecided(search) and len(search.jobs) < limit:
         build = search.choose_next()
-        search = search.add_effects(build, [level(build) + SEARCH_NOISE * noise.normal()])
+        assert build not in search.skipped
+        effect = level(build) + SEARCH_NOISE * noise.normal()
+        search = replace(search, jobs=(*search.jobs, (build, effect)))
     return search.conclude(), search
 
 
@@ -461,12 +469,10 @@ def test_two_steps_are_reported() -> None:
 
 
 def test_disturbed_job_makes_no_steps() -> None:
-    search = StepSearch(6)
-    for build, effect in ((5, 0.010), (3, -0.005), (2, 0.004), (1, 1.38)):
-        search = search.add_effects(build, [effect])
+    search = StepSearch(6, jobs=((5, 0.010), (3, -0.005), (2, 0.004), (1, 1.38)))
     assert search.conclude().outcome is SearchOutcome.UNDECIDED, "the high build was measured once"
     assert search.choose_next() == 1
-    search = search.add_effects(1, [0.002])
+    search = replace(search, jobs=(*search.jobs, (1, 0.002)))
     assert search.conclude().outcome is not SearchOutcome.SEVERAL_STEPS
 
 
@@ -483,14 +489,7 @@ def test_search_without_enough_jobs_is_undecided() -> None:
 
 def test_skipped_builds_widen_the_result() -> None:
     search = StepSearch(16, skipped=frozenset({7, 8}))
-    noise = np.random.default_rng(3)
-    while not search.conclude().is_decided:
-        build = search.choose_next()
-        assert build not in (7, 8)
-        search = search.add_effects(
-            build, [(0.1 if build >= 8 else 0.0) + SEARCH_NOISE * noise.normal()]
-        )
-    conclusion = search.conclude()
+    conclusion, _ = run_search(lambda build: 0.1 if build >= 8 else 0.0, search, seed=3)
     assert conclusion.outcome is SearchOutcome.STEP
     assert (conclusion.steps[0].first, conclusion.steps[0].last) == (7, 9)
 
@@ -500,7 +499,11 @@ def test_stated_certainty_holds() -> None:
     right = 0
     for seed in range(20):
         place = 1 + 7 * seed % 15
-        result, _ = run_search(lambda b, p=place: 0.03 if b >= p else 0.0, 16, seed=seed)  # type: ignore[misc]
+        result, _ = run_search(
+            lambda b, p=place: 0.03 if b >= p else 0.0,  # type: ignore[misc]
+            StepSearch(16),
+            seed=seed,
+        )
         right += result.outcome is SearchOutcome.STEP and result.steps[0].last == place
     assert right >= 18
 
@@ -510,7 +513,7 @@ def test_first_job_is_of_the_last_build() -> None:
 
 
 def test_information_is_highest_inside_the_range() -> None:
-    posterior = StepPosterior(9, [JobEffect(8, 0.1), JobEffect(8, 0.1), JobEffect(4, 0.0)])
+    posterior = StepPosterior(9, [(8, 0.1), (8, 0.1), (4, 0.0)])
     gains = {build: expect_information(posterior, build) for build in range(1, 9)}
     assert max(gains, key=gains.__getitem__) == 6
     assert gains[6] == pytest.approx(math.log(2), rel=0.4)
@@ -519,13 +522,14 @@ def test_information_is_highest_inside_the_range() -> None:
 
 def count_probes(values: list[float], skipped: tuple[int, ...] = ()) -> tuple[Conclusion, int]:
     search, probes = CounterSearch(len(values)), 0
-    while not search.conclude().is_decided:
+    while is_undecided(search):
         build = search.choose_next()
         if build in skipped:
             search = replace(search, skipped=search.skipped | {build})
             continue
         probes += 1
-        search = search.add_value(build, values[build], values[0])
+        measured = {**search.values, 0: values[0], build: values[build]}
+        search = replace(search, values=measured)
     return search.conclude(), probes
 
 
